@@ -1,0 +1,118 @@
+"""Where a device keeps its state: a folder of small files, or memory (simulation)."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from edge_client.core.session import Session
+from wire.errors import ConfigError
+from wire.tensors import Tensors, decode_tensors, encode_tensors
+
+
+def write_atomically(path: Path, payload: bytes) -> None:
+    """Write a file so that after a crash it is the old one or the new one, never a part."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("wb") as file:
+        file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class FolderState:
+    """An `edge_client.ports.DeviceState` in a folder: ``session.json update.safetensors private.safetensors blobs/SHA256``."""
+
+    def __init__(self, folder: Path) -> None:
+        """
+        Raises:
+            ConfigError: the folder cannot be made or written.
+        """
+        self._folder, self._blobs = folder, folder / "blobs"
+        try:
+            self._blobs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"state folder {folder}: {error.strerror}") from None
+
+    def load(self) -> Session:
+        path = self._folder / "session.json"
+        if not path.exists():
+            return Session()
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Session)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"{path}: not a session of this version ({error}); remove the folder to start afresh") from None
+
+    def save(self, session: Session) -> None:
+        write_atomically(self._folder / "session.json", msgspec.json.encode(session))
+
+    def blob(self, digest: str) -> bytes | None:
+        path = self._blobs / digest
+        return path.read_bytes() if path.exists() else None
+
+    def put_blob(self, digest: str, payload: bytes) -> None:
+        write_atomically(self._blobs / digest, payload)
+
+    def keep_blobs(self, digests: set[str]) -> None:
+        for path in self._blobs.iterdir():
+            if path.name not in digests:
+                path.unlink()
+
+    def put_update(self, payload: bytes, private: Tensors) -> None:
+        if private:
+            write_atomically(self._folder / "private.safetensors", encode_tensors(private))
+        write_atomically(self._folder / "update.safetensors", payload)
+
+    def update(self) -> bytes | None:
+        path = self._folder / "update.safetensors"
+        return path.read_bytes() if path.exists() else None
+
+    def drop_update(self) -> None:
+        (self._folder / "update.safetensors").unlink(missing_ok=True)
+
+    def private(self) -> Tensors:
+        path = self._folder / "private.safetensors"
+        return decode_tensors(path.read_bytes())[0] if path.exists() else {}
+
+
+class MemoryState:
+    """An `edge_client.ports.DeviceState` in memory."""
+
+    def __init__(self) -> None:
+        self._session = Session()
+        self._blobs: dict[str, bytes] = {}
+        self._update: bytes | None = None
+        self._private: Tensors = {}
+
+    def load(self) -> Session:
+        return self._session
+
+    def save(self, session: Session) -> None:
+        self._session = session
+
+    def blob(self, digest: str) -> bytes | None:
+        return self._blobs.get(digest)
+
+    def put_blob(self, digest: str, payload: bytes) -> None:
+        self._blobs[digest] = payload
+
+    def keep_blobs(self, digests: set[str]) -> None:
+        for name in self._blobs.keys() - digests:
+            del self._blobs[name]
+
+    def put_update(self, payload: bytes, private: Tensors) -> None:
+        self._update, self._private = payload, private
+
+    def update(self) -> bytes | None:
+        return self._update
+
+    def drop_update(self) -> None:
+        self._update = None
+
+    def private(self) -> Tensors:
+        return self._private

@@ -1,0 +1,78 @@
+"""What a device knows between messages, and what it does about the next one; pure.
+
+Rules: a plan is executed once; a finished update is kept until the aggregator acknowledges or refuses it, and sent again
+whenever the connection or the aggregator is new; a plan for a later round, or of another run, replaces what was not finished; a
+plan for a round that is already answered changes nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from wire.messages import Acknowledge, Finish, Plan, Refuse
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """A finished update that is not yet acknowledged; its bytes lie in the state folder."""
+
+    run_id: str
+    round: int
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A device's memory. `answered` is the last round of `run_id` whose update was acknowledged or refused."""
+
+    run_id: str = ""
+    answered: int = 0
+    plan: Plan | None = None
+    pending: Pending | None = None
+    versions: dict[str, int] = {}
+    final_model: str = ""
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Action:
+    """What the agent does next: work on the accepted plan, send the pending update again, drop it, or nothing."""
+
+    kind: Literal["work", "send", "drop", "none"]
+
+
+NOTHING = Action("none")
+
+
+def on_plan(session: Session, plan: Plan) -> tuple[Session, Action]:
+    """A plan arrived."""
+    pending, same_run = session.pending, plan.run_id == session.run_id
+    if pending and (pending.run_id, pending.round) == (plan.run_id, plan.round):
+        return session, Action("send")
+    if same_run and plan.round <= session.answered:
+        return session, NOTHING
+    if session.plan and same_run and plan.round < session.plan.round:
+        return session, NOTHING
+    answered = session.answered if same_run else 0
+    changed = msgspec.structs.replace(session, run_id=plan.run_id, answered=answered, plan=plan, pending=None, finished=False)
+    return changed, Action("work")
+
+
+def on_executed(session: Session, plan: Plan) -> Session:
+    """The accepted plan was carried out and its update lies on disk. If another plan came meanwhile, that one stays."""
+    if session.plan != plan:
+        return session
+    return msgspec.structs.replace(session, plan=None, pending=Pending(plan.run_id, plan.round))
+
+
+def on_failed(session: Session, plan: Plan) -> Session:
+    """The accepted plan cannot be carried out; it is not tried again."""
+    return session if session.plan != plan else msgspec.structs.replace(session, plan=None, answered=plan.round)
+
+
+def on_reply(session: Session, reply: Acknowledge | Refuse | Finish) -> tuple[Session, Action]:
+    """The aggregator answered."""
+    if isinstance(reply, Finish):
+        return msgspec.structs.replace(session, run_id=reply.run_id, plan=None, final_model=reply.model, finished=True), NOTHING
+    pending = session.pending
+    if pending is None or (pending.run_id, pending.round) != (reply.run_id, reply.round):
+        return session, NOTHING
+    return msgspec.structs.replace(session, pending=None, answered=pending.round), Action("drop")

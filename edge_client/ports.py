@@ -1,0 +1,78 @@
+"""What the agent asks of its surroundings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edge_client.core.session import Session
+from wire.bundle import Bundle
+from wire.tensors import Array, Tensors
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A device's examples: x (n, channels, time) float32 in sensor units, y (n,) int64 class numbers."""
+
+    train_x: Array = field(repr=False)
+    train_y: Array = field(repr=False)
+    test_x: Array = field(repr=False)
+    test_y: Array = field(repr=False)
+
+    @property
+    def num_train(self) -> int:
+        """Number of training examples."""
+        return len(self.train_y)
+
+    @property
+    def num_test(self) -> int:
+        """Number of test examples."""
+        return len(self.test_y)
+
+
+class Graphs(Protocol):
+    """The graphs of one bundle, ready to run."""
+
+    def run(self, graph: str, inputs: Tensors) -> Tensors:
+        """Run a graph on named arrays; outputs by name (`wire.bundle.Graph` says the names)."""
+
+
+GraphLoader = Callable[[Bundle], Graphs]
+
+
+class DeviceState(Protocol):
+    """What must survive a restart of the device. Every write is complete or did not happen."""
+
+    def load(self) -> Session:
+        """The session as last saved; a new one at first."""
+
+    def save(self, session: Session) -> None:
+        """Save the session."""
+
+    def blob(self, digest: str) -> bytes | None:
+        """A downloaded blob, or None."""
+
+    def put_blob(self, digest: str, payload: bytes) -> None:
+        """Keep a downloaded blob."""
+
+    def keep_blobs(self, digests: set[str]) -> None:
+        """Forget every blob but these."""
+
+    def put_update(self, payload: bytes, private: Tensors) -> None:
+        """Keep a finished update and the private tensors as they are after it."""
+
+    def update(self) -> bytes | None:
+        """The update kept by `put_update`, or None."""
+
+    def drop_update(self) -> None:
+        """Forget the kept update."""
+
+    def private(self) -> Tensors:
+        """The private tensors (``private/NAME``) after the last finished update; empty at first."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a device says of itself when it checks in; None where it cannot know."""
+
+    battery_percent: float | None = None
+    unmetered: bool | None = None

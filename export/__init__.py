@@ -1,0 +1,1 @@
+"""Model + objective -> bundle: captured once as a pure graph, lowered, and checked against eager torch."""

@@ -1,0 +1,103 @@
+"""A pure function over named tensors -> an ONNX graph with named inputs and outputs and a dynamic batch."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from algorithms.contract import TorchTensors
+from export.lowering import decompositions
+from wire.errors import ConfigError
+
+MIN_BATCH, MAX_BATCH = 2, 4096
+"""BatchNorm cannot train on a single example; batches of at least two are exported."""
+
+NamedFunction = Callable[[TorchTensors], TorchTensors]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One graph: its ONNX bytes and the names of its inputs and outputs, in order."""
+
+    onnx: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def capture_program(function: NamedFunction, example: TorchTensors) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+    """Trace `function` with a dynamic batch (the first dimension of every ``batch/...`` input) and lower it.
+
+    `torch.export` alone does not pass through `torch.func.grad`; tracing with symbolic sizes first makes the gradient ordinary
+    operators. Returns the program, with the example's values as positional inputs, and the names of its outputs.
+
+    Raises:
+        ConfigError: an operator of the model cannot be captured; the text names it.
+    """
+    names = list(example)
+    outputs: list[str] = []
+
+    def positional(*values: Tensor) -> list[Tensor]:
+        results = function(dict(zip(names, values, strict=True)))
+        outputs[:] = results
+        return list(results.values())
+
+    values = tuple(example.values())
+    batch = torch.export.Dim("batch", min=MIN_BATCH, max=MAX_BATCH)
+    dynamic = tuple({0: batch} if name.startswith("batch/") else None for name in names)
+    try:
+        with _quiet():
+            traced = make_fx(positional, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*values)
+            program = torch.export.export(traced, values, dynamic_shapes=dynamic, strict=False).run_decompositions(decompositions())
+    except ConfigError:
+        raise
+    except Exception as error:  # torch raises many kinds; the user needs the operator, not the trace
+        raise ConfigError(f"the model cannot be captured as a graph: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+    return program, tuple(outputs)
+
+
+def capture_onnx(function: NamedFunction, example: TorchTensors) -> Captured:
+    """`capture_program`, as ONNX with the example's keys as input names and the function's keys as output names."""
+    program, outputs = capture_program(function, example)
+    inputs = tuple(example)
+    with _quiet():
+        exported = torch.onnx.export(
+            program, dynamo=True, optimize=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
+        )
+    assert exported is not None
+    model = exported.model_proto
+    _strip(model)
+    onnx.checker.check_model(model)
+    return Captured(model.SerializeToString(deterministic=True), inputs, outputs)
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Remove stack traces and inferred shapes: they are nine tenths of the file."""
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    for entry in (*model.graph.input, *model.graph.output, *model.graph.initializer, model.graph, model):
+        entry.ClearField("metadata_props")
+        entry.ClearField("doc_string")
+    model.graph.ClearField("value_info")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's progress and the notices about packages it does not need from the user."""
+    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for name in levels:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)

@@ -1,0 +1,117 @@
+"""Does the exported step do what the objective does? Compared over many steps with eager torch in float32 and float64.
+
+Training is chaotic: float32 drifts from float64 (1e-5 after 20 steps, more later) because a ReLU or a maximum that flips changes
+the gradient. So at every step of the graph's own trajectory all three start from the same tensors: a difference is then that of
+one step, and it has to be of the size of rounding. The drift over all steps is reported, beside that of eager float32.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime
+import torch
+
+from algorithms.contract import Objective, TorchTensors
+from export.bundle import to_numpy
+from wire.bundle import Bundle
+from wire.errors import BundleError
+from wire.tensors import Tensors
+
+ROUNDING = 1e-4
+"""A tensor may differ by this part of its scale after one step, or by `MARGIN` times what eager float32 differs."""
+MARGIN = 10.0
+FLOOR = 0.01
+"""A tensor's scale is its largest value, but at least this part of the largest of its role: the gradient of a bias in front of
+BatchNorm is zero but for rounding, and its own size would be no measure."""
+
+Step = Callable[[Tensors, dict[str, np.ndarray]], Tensors]
+
+
+class ParityError(BundleError):
+    """The exported step differs from eager torch by more than rounding."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What was found: `step_error`, the largest difference to float64 after one step, and the drift over all `steps` of the graph
+    and of eager float32; each relative to the tensor's scale."""
+
+    steps: int
+    step_error: float
+    graph_drift: float
+    eager_drift: float
+
+
+def check_parity(bundle: Bundle, objective: Objective, x: np.ndarray, y: np.ndarray, steps: int = 50, batch_size: int = 32) -> Parity:
+    """Train `steps` steps on windows x (n, channels, time) float32 and labels y (n,) and compare every tensor at every step.
+
+    Raises:
+        ParityError: names the tensor, the step, the difference and what was allowed.
+    """
+    rng = np.random.default_rng(0)
+    graph, eager, exact = _graph_step(bundle), _eager_step(objective, torch.float32), _eager_step(objective, torch.float64)
+    at, at_eager, at_exact = (dict(bundle.initial) for _ in range(3))
+    worst = 0.0
+    for step in range(1, steps + 1):
+        chosen = rng.integers(0, len(y), size=batch_size if step % 5 else max(2, batch_size // 3))
+        batch = {"x": x[chosen], "y": y[chosen].astype(np.int64)}
+        following = graph(at, batch)
+        worst = max(worst, _compare(bundle, following, eager(at, batch), exact(at, batch), step))
+        at, at_eager, at_exact = following, eager(at_eager, batch), exact(at_exact, batch)
+    return Parity(steps, worst, max(_errors(at, at_exact).values()), max(_errors(at_eager, at_exact).values()))
+
+
+def _compare(bundle: Bundle, graph: Tensors, eager: Tensors, exact: Tensors, step: int) -> float:
+    errors, eager_errors = _errors(graph, exact), _errors(eager, exact)
+    allowed = max(ROUNDING, MARGIN * max(eager_errors.values()))
+    for key, error in errors.items():
+        if not error <= allowed:
+            raise ParityError(
+                f"bundle {bundle.manifest.name}: {key} differs from float64 by {error:.3g} of its scale after step {step}; "
+                f"eager float32 differs by {eager_errors[key]:.3g}, allowed is {allowed:.3g}"
+            )
+    return max(errors.values())
+
+
+def _errors(tensors: Tensors, exact: Tensors) -> dict[str, float]:
+    floor: dict[str, float] = {}
+    for key, value in exact.items():
+        floor[_role(key)] = max(floor.get(_role(key), 1e-30), FLOOR * float(np.abs(value).max()))
+    return {key: _difference(tensors[key], value, floor[_role(key)]) for key, value in exact.items()}
+
+
+def _role(key: str) -> str:
+    return key.split("/", 1)[0]
+
+
+def _difference(a: np.ndarray, b: np.ndarray, floor: float) -> float:
+    return float(np.max(np.abs(a.astype(np.float64) - b)) / max(floor, float(np.abs(b).max())))
+
+
+def _graph_step(bundle: Bundle) -> Step:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(bundle.graph_bytes("step"), options, providers=["CPUExecutionProvider"])
+    graph, hyper = bundle.manifest.graphs["step"], bundle.manifest.hyper
+
+    def advance(state: Tensors, batch: dict[str, np.ndarray]) -> Tensors:
+        scalars = {f"hyper/{k}": np.asarray(v, np.float32) for k, v in hyper.items()}
+        feed = {**state, **scalars, "batch/x": batch["x"], "batch/y": batch["y"]}
+        results = dict(zip(graph.outputs, session.run(None, {k: feed[k] for k in graph.inputs}), strict=True))
+        return state | {k.removeprefix("next/"): v for k, v in results.items() if k.startswith("next/")}
+
+    return advance
+
+
+def _eager_step(objective: Objective, dtype: torch.dtype) -> Step:
+    def cast(values: Tensors) -> TorchTensors:
+        tensors = {k: torch.from_numpy(np.array(v)) for k, v in values.items()}
+        return {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
+
+    def advance(state: Tensors, batch: dict[str, np.ndarray]) -> Tensors:
+        hyper = {k: torch.tensor(v, dtype=dtype) for k, v in objective.hyper.items()}
+        following, _ = objective.step(cast(state), cast(batch), hyper)
+        return state | to_numpy(following)
+
+    return advance

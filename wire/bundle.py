@@ -1,0 +1,208 @@
+"""A bundle: everything a device needs to train, in one file that can be verified before anything in it is loaded.
+
+A ZIP archive, stored without compression and with fixed time stamps, so that the same content has the same bytes and hash:
+``manifest.json``, ``manifest.sig`` (Ed25519 over the manifest's bytes, when signed) and the files the manifest names with
+their SHA-256: the graphs and ``initial.safetensors`` (SPEC.md, 'Bundles').
+"""
+
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from wire.codec import digest
+from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
+from wire.messages import Digest, Name, Positive, Text
+from wire.tensors import Tensors, TensorSpec, decode_tensors, encode_tensors
+
+BUNDLE_BYTES = 64 * 2**20
+MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """One graph of a bundle. `inputs` and `outputs` are in the graph's order.
+
+    Inputs are ``ROLE/NAME`` of the manifest's tensors, ``batch/x`` and the like, and ``hyper/NAME`` (float32 scalars);
+    outputs are ``next/ROLE/NAME``, ``metric/NAME`` (sums) and ``output/NAME`` (one row per example).
+    """
+
+    file: Text
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class Window(msgspec.Struct, frozen=True):
+    """What one training example is: `channels` x `length` samples, cut every `stride` samples at `rate_hz` (0: not known)."""
+
+    channels: tuple[str, ...]
+    length: Positive
+    stride: Positive
+    rate_hz: float = 0.0
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a bundle holds. `version` only ever grows; a device refuses an older one of the same `name`."""
+
+    name: Name
+    version: Positive
+    algorithm: Text
+    created_by: dict[str, str]
+    classes: tuple[str, ...]
+    window: Window
+    min_batch: Positive
+    hyper: dict[str, float]
+    tensors: tuple[TensorSpec, ...]
+    graphs: dict[str, Graph]
+    files: dict[str, Digest]
+    format: Positive = 1
+
+    def of_role(self, *roles: str) -> tuple[TensorSpec, ...]:
+        """The tensors of these roles, in the manifest's order."""
+        return tuple(spec for spec in self.tensors if spec.role in roles)
+
+    def update_layout(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """(name, dtype, shape) of what an update with training must carry."""
+        prefix = {"shared": "delta", "statistic": "statistic"}
+        return [(f"{prefix[s.role]}/{s.name}", s.dtype, s.shape) for s in self.of_role("shared", "statistic")]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle: `files` holds the bytes of each file by name, `digest` is the hash of the whole archive."""
+
+    manifest: Manifest
+    files: Mapping[str, bytes]
+    digest: str
+    payload: bytes = field(repr=False)
+
+    @property
+    def initial(self) -> Tensors:
+        """The initial value of every tensor that has one, by ``ROLE/NAME``."""
+        return decode_tensors(self.files[INITIAL])[0]
+
+    def graph_bytes(self, name: str) -> bytes:
+        """The bytes of one graph.
+
+        Raises:
+            BundleError: the bundle has no such graph.
+        """
+        if name not in self.manifest.graphs:
+            raise BundleError(f"bundle {self.manifest.name}: no graph {name!r}, it has {', '.join(sorted(self.manifest.graphs))}")
+        return self.files[self.manifest.graphs[name].file]
+
+
+def pack(manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: Ed25519PrivateKey | None = None) -> bytes:
+    """Write a bundle; the hashes in the manifest are filled in here, and it is signed when a key is given."""
+    content = {**files, INITIAL: encode_tensors(initial)}
+    manifest = msgspec.structs.replace(manifest, files={name: digest(data) for name, data in sorted(content.items())})
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    entries = {MANIFEST: text, **({SIGNATURE: key.sign(text)} if key else {}), **dict(sorted(content.items()))}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in entries.items():
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
+    return buffer.getvalue()
+
+
+def unpack(payload: bytes, trusted: Ed25519PublicKey | None = None) -> Bundle:
+    """Read and verify a bundle. With `trusted`, a signature by that key is required; without it only the hashes are checked.
+
+    Raises:
+        LimitExceeded: larger than `BUNDLE_BYTES`.
+        TamperedBundle: a hash or the signature does not fit.
+        BundleError: not a bundle, a file is missing, or a format this version does not know.
+    """
+    if len(payload) > BUNDLE_BYTES:
+        raise LimitExceeded(f"bundle of {len(payload)} bytes: at most {BUNDLE_BYTES} are accepted")
+    try:
+        with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+            if any(i.compress_type != zipfile.ZIP_STORED or i.file_size > len(payload) for i in archive.infolist()):
+                raise BundleError("bundle: its files must be stored without compression")
+            entries = {name: archive.read(name) for name in archive.namelist()}
+        text = entries.pop(MANIFEST)
+        signature = entries.pop(SIGNATURE, b"")
+        if trusted is not None:
+            _verify(trusted, signature, text)
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, OSError, EOFError) as error:
+        raise BundleError(f"bundle of {len(payload)} bytes: not readable: {error}") from None
+    if manifest.format != 1:
+        raise BundleError(f"bundle {manifest.name}: format {manifest.format}, this version reads format 1")
+    if entries.keys() != manifest.files.keys():
+        raise TamperedBundle(f"bundle {manifest.name}: holds {sorted(entries)}, its manifest names {sorted(manifest.files)}")
+    for name, data in entries.items():
+        if digest(data) != manifest.files[name]:
+            raise TamperedBundle(f"bundle {manifest.name}: {name} has SHA-256 {digest(data)}, its manifest says {manifest.files[name]}")
+    if missing := {graph.file for graph in manifest.graphs.values()} | {INITIAL} - entries.keys():
+        if not missing <= entries.keys():
+            raise BundleError(f"bundle {manifest.name}: {sorted(missing - entries.keys())} missing")
+    return Bundle(manifest, entries, digest(payload), payload)
+
+
+def _verify(trusted: Ed25519PublicKey, signature: bytes, text: bytes) -> None:
+    if not signature:
+        raise TamperedBundle("bundle: it is not signed, and a signature by the trusted key is required")
+    try:
+        trusted.verify(signature, text)
+    except InvalidSignature:
+        raise TamperedBundle("bundle: its signature was not made with the trusted key") from None
+
+
+def check_version(manifest: Manifest, known: Mapping[str, int]) -> None:
+    """Refuse an older version than the one `known` (name to version) says was loaded before.
+
+    Raises:
+        StaleBundle: it is older.
+    """
+    if manifest.version < known.get(manifest.name, 0):
+        raise StaleBundle(f"bundle {manifest.name}: version {manifest.version} offered, version {known[manifest.name]} was loaded before")
+
+
+def new_key() -> Ed25519PrivateKey:
+    """A fresh signing key."""
+    return Ed25519PrivateKey.generate()
+
+
+def private_pem(key: Ed25519PrivateKey) -> bytes:
+    """A signing key as PEM text (PKCS#8, not encrypted): keep its file readable by the aggregator alone."""
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def public_pem(key: Ed25519PrivateKey) -> bytes:
+    """The public half as PEM text, for devices to trust."""
+    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def read_private(pem: bytes) -> Ed25519PrivateKey:
+    """Read a signing key written by `private_pem`.
+
+    Raises:
+        BundleError: not an Ed25519 private key.
+    """
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError) as error:
+        raise BundleError(f"signing key: not a PEM private key: {error}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise BundleError(f"signing key: {type(key).__name__}, expected Ed25519")
+    return key
+
+
+def read_public(pem: bytes) -> Ed25519PublicKey:
+    """Read a public key written by `public_pem`.
+
+    Raises:
+        BundleError: not an Ed25519 public key.
+    """
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except ValueError as error:
+        raise BundleError(f"trusted key: not a PEM public key: {error}") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise BundleError(f"trusted key: {type(key).__name__}, expected Ed25519")
+    return key

@@ -1,0 +1,64 @@
+"""Messages to bytes and back. An update carries tensors beside its message; every other message is JSON alone."""
+
+import hashlib
+import math
+from typing import TypeVar
+
+import msgspec
+
+from wire import messages
+from wire.errors import LimitExceeded, Malformed
+from wire.tensors import PROTOCOL_LIMITS, Limits, Tensors, decode_tensors, encode_tensors
+
+MESSAGE_BYTES = 64 * 2**10
+"""A JSON message may have at most this many bytes; read before it is parsed."""
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+_encoder = msgspec.json.Encoder()
+
+
+def digest(payload: bytes) -> str:
+    """The SHA-256 by which a blob is named, as 64 lower-case hexadecimal digits."""
+    return hashlib.sha256(payload).hexdigest()
+
+
+def encode(message: messages.Message) -> bytes:
+    """One message as JSON: fields in declared order, ``type`` first, no spaces."""
+    return _encoder.encode(message)
+
+
+def decode(payload: bytes, kind: type[M] | object) -> M:
+    """Read one message of `kind`, a message class or a union of them.
+
+    Raises:
+        LimitExceeded: more than `MESSAGE_BYTES`.
+        Malformed: not JSON, another type, or a field missing or wrong; the text says which.
+    """
+    if len(payload) > MESSAGE_BYTES:
+        raise LimitExceeded(f"message of {len(payload)} bytes: at most {MESSAGE_BYTES} are accepted")
+    try:
+        message: M = msgspec.json.decode(payload, type=kind)  # type: ignore[call-overload]  # unions are accepted at run time
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Malformed(f"message of {len(payload)} bytes: {error}") from None
+    return message
+
+
+def encode_update(message: messages.Update, tensors: Tensors) -> bytes:
+    """An update and its tensors as one payload."""
+    return encode_tensors(tensors, encode(message))
+
+
+def decode_update(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[messages.Update, Tensors]:
+    """Read what `encode_update` wrote.
+
+    Raises:
+        LimitExceeded, Malformed: as `decode_tensors` and `decode`; metrics that are not finite are malformed too.
+    """
+    tensors, text = decode_tensors(payload, limits)
+    if not text:
+        raise Malformed(f"tensor file of {len(payload)} bytes: it carries no message")
+    update = decode(text, messages.Update)
+    if not all(math.isfinite(v) for v in (update.evaluated.loss_sum, update.trained.loss_sum, update.train_s)):
+        raise Malformed("update: a metric is not finite")
+    return update, tensors

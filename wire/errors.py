@@ -1,0 +1,67 @@
+"""Everything Shoal raises on purpose.
+
+::
+
+    ShoalError
+    ├── DataError            windows, recordings or data sets that cannot be used
+    ├── ConfigError          a setting or a command-line value that cannot be used
+    ├── LinkError            the broker cannot be reached, or refuses the connection
+    └── WireError            something arrived that the protocol does not allow
+        ├── UnknownTopic     a topic that topics.py does not build
+        ├── Malformed        bytes that are no message: wrong JSON, wrong type, wrong value
+        ├── LimitExceeded    larger than the limits allow; raised before memory is taken
+        ├── WrongLayout      tensors whose names, dtypes or shapes are not those of the manifest
+        └── BundleError
+            ├── TamperedBundle   a file's hash, or the signature, does not fit
+            └── StaleBundle      an older version in place of a newer one
+
+A command prints the message of a ShoalError and exits with 2; anything else that escapes is a defect of Shoal.
+"""
+
+
+class ShoalError(Exception):
+    """Base of every error that Shoal raises on purpose."""
+
+
+class DataError(ShoalError):
+    """Windows, recordings or data sets that cannot be used."""
+
+
+class ConfigError(ShoalError):
+    """A setting or a command-line value that cannot be used."""
+
+
+class LinkError(ShoalError):
+    """The broker cannot be reached, or refuses the connection."""
+
+
+class WireError(ShoalError):
+    """Something arrived that the protocol does not allow."""
+
+
+class UnknownTopic(WireError):
+    """A topic that this protocol version does not have."""
+
+
+class Malformed(WireError):
+    """Bytes that are no message of this protocol."""
+
+
+class LimitExceeded(WireError):
+    """Larger than the limits allow; raised before memory for it is taken."""
+
+
+class WrongLayout(WireError):
+    """Tensors whose names, dtypes or shapes are not those expected."""
+
+
+class BundleError(WireError):
+    """A bundle that must not be loaded."""
+
+
+class TamperedBundle(BundleError):
+    """A file's hash, or the manifest's signature, does not fit."""
+
+
+class StaleBundle(BundleError):
+    """An older bundle offered in place of a newer one."""

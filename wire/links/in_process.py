@@ -1,0 +1,97 @@
+"""A broker and its links inside one process, for simulation and tests: the same rules as MQTT, and nothing random or timed."""
+
+import queue
+import threading
+from dataclasses import dataclass, field
+
+from wire.links.port import Delivery, LinkEvent, LinkUp, Will
+
+
+def topic_matches(pattern: str, topic: str) -> bool:
+    """Whether an MQTT subscription `pattern` covers `topic`."""
+    wanted, got = pattern.split("/"), topic.split("/")
+    for i, part in enumerate(wanted):
+        if part == "#":
+            return True
+        if i >= len(got) or part not in ("+", got[i]):
+            return False
+    return len(wanted) == len(got)
+
+
+@dataclass
+class _Session:
+    patterns: set[str] = field(default_factory=set)
+    inbox: "queue.SimpleQueue[LinkEvent]" = field(default_factory=queue.SimpleQueue)
+    will: Will | None = None
+    connection: object = None
+
+
+class InProcessBroker:
+    """Keeps sessions and retained publications in memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._sessions: dict[str, _Session] = {}
+        self._retained: dict[str, bytes] = {}
+
+    def connect(self, client_id: str, will: Will | None = None) -> "InProcessLink":
+        """Open a link, taking up the client's earlier session if there is one."""
+        with self._lock:
+            session = self._sessions.setdefault(client_id, _Session())
+            link = InProcessLink(self, session)
+            session.will, session.connection = will, link
+            session.inbox.put(LinkUp())
+            return link
+
+    def publish(self, topic: str, payload: bytes, retain: bool) -> None:
+        """Hand a publication to every session that subscribes to its topic."""
+        with self._lock:
+            if retain and payload:
+                self._retained[topic] = payload
+            elif retain:
+                self._retained.pop(topic, None)
+            for session in self._sessions.values():
+                if any(topic_matches(pattern, topic) for pattern in session.patterns):
+                    session.inbox.put(Delivery(topic, payload))
+
+    def subscribe(self, session: _Session, pattern: str) -> None:
+        """Add a subscription and deliver what is retained under it."""
+        with self._lock:
+            session.patterns.add(pattern)
+            for topic, payload in self._retained.items():
+                if topic_matches(pattern, topic):
+                    session.inbox.put(Delivery(topic, payload))
+
+
+class InProcessLink:
+    """A `wire.links.port.Link` to an `InProcessBroker`."""
+
+    def __init__(self, broker: InProcessBroker, session: _Session) -> None:
+        self._broker, self._session = broker, session
+
+    def subscribe(self, *topics: str) -> None:
+        for topic in topics:
+            self._broker.subscribe(self._session, topic)
+
+    def unsubscribe(self, *topics: str) -> None:
+        self._session.patterns.difference_update(topics)
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        self._broker.publish(topic, payload, retain)
+
+    def receive(self, timeout_s: float | None = None) -> LinkEvent | None:
+        try:
+            return self._session.inbox.get(timeout=timeout_s) if timeout_s != 0 else self._session.inbox.get_nowait()
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        if self._session.connection is self:
+            self._session.connection = self._session.will = None
+
+    def vanish(self) -> None:
+        """End the connection as a crash would: the broker publishes the will."""
+        will = self._session.will
+        self.close()
+        if will is not None:
+            self._broker.publish(will.topic, will.payload, retain=True)

@@ -1,0 +1,189 @@
+"""A link over MQTT by paho: version 5, falling back to 3.1.1; QoS 1, a persistent session, a last will, TLS.
+
+The only module that knows paho. The protocol uses nothing of MQTT 5 that 3.1.1 lacks; 5 only bounds how long the broker keeps
+a session (`SESSION_S`).
+"""
+
+import queue
+import random
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import paho.mqtt.client as mqtt
+
+from wire.errors import ConfigError, LinkError
+from wire.links.port import Delivery, LinkDown, LinkEvent, LinkUp, Will
+
+SESSION_S = 7 * 24 * 3600
+KEEPALIVE_S = 30
+CONNACK_S = 5.0
+_VERSIONS = {"5": mqtt.MQTTv5, "3.1.1": mqtt.MQTTv311}
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where a broker is and how to speak to it. `versions` are tried in order."""
+
+    host: str
+    port: int
+    username: str = ""
+    password: str = ""
+    tls: bool = False
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    versions: tuple[str, ...] = ("5", "3.1.1")
+
+    @classmethod
+    def parse(cls, url: str, ca: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> "BrokerAddress":
+        """Read ``mqtt://[USER:PASSWORD@]HOST[:PORT][?version=5|3.1.1]``, or ``mqtts://`` for TLS.
+
+        Raises:
+            ConfigError: not such an address.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError(f"broker address {url!r}: {error}") from None
+        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
+            raise ConfigError(f"broker address {url!r}: expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+        versions = tuple(parse_qs(parts.query).get("version", ["5", "3.1.1"]))
+        if unknown := [v for v in versions if v not in _VERSIONS]:
+            raise ConfigError(f"broker address {url!r}: MQTT version {unknown[0]!r}, expected 5 or 3.1.1")
+        tls = parts.scheme == "mqtts"
+        if not tls and (ca or certificate or key):
+            raise ConfigError(f"broker address {url!r}: certificates need mqtts://")
+        username, password = unquote(parts.username or ""), unquote(parts.password or "")
+        return cls(parts.hostname, port or (8883 if tls else 1883), username, password, tls, ca, certificate, key, versions)
+
+    def __str__(self) -> str:
+        return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
+
+
+class MqttLink:
+    """A `wire.links.port.Link` to an MQTT broker. `version` is the MQTT version in use."""
+
+    def __init__(self, address: BrokerAddress, client_id: str, will: Will | None = None, wait_s: float | None = 10.0) -> None:
+        """Connect; keep trying for `wait_s` seconds (None: for ever), so that a device may start before its broker.
+
+        Raises:
+            LinkError: no broker in that time, or the broker refuses this client.
+        """
+        self._address, self._client_id, self._will = address, client_id, will
+        self._events: queue.SimpleQueue[LinkEvent] = queue.SimpleQueue()
+        self._topics: dict[str, None] = {}
+        self._lock = threading.Lock()
+        self._closing = False
+        self.version, self._client = self._connect(wait_s)
+
+    def subscribe(self, *topics: str) -> None:
+        with self._lock:
+            self._topics.update(dict.fromkeys(topics))
+        if self._client.is_connected():
+            self._client.subscribe([(topic, 1) for topic in topics])
+
+    def unsubscribe(self, *topics: str) -> None:
+        with self._lock:
+            for topic in topics:
+                self._topics.pop(topic, None)
+        if self._client.is_connected():
+            self._client.unsubscribe(list(topics))
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        self._client.publish(topic, payload, qos=1, retain=retain)
+
+    def receive(self, timeout_s: float | None = None) -> LinkEvent | None:
+        try:
+            return self._events.get(timeout=timeout_s) if timeout_s != 0 else self._events.get_nowait()
+        except queue.Empty:
+            return None
+
+    def close(self, patience_s: float = 5.0) -> None:
+        self._closing = True
+        give_up = time.monotonic() + patience_s
+        while self._client.is_connected() and self._unsent() and time.monotonic() < give_up:
+            time.sleep(0.02)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _unsent(self) -> bool:
+        return bool(self._client._out_messages)  # paho offers no public count of publications without a PUBACK
+
+    def _connect(self, wait_s: float | None) -> tuple[str, mqtt.Client]:
+        give_up = None if wait_s is None else time.monotonic() + wait_s
+        pause_s, problem = 0.2, "no attempt was made"
+        while True:
+            for version in self._address.versions:
+                client, answered = self._new_client(version)
+                try:
+                    self._open(client, version)
+                except (OSError, ValueError) as error:
+                    problem = f"{type(error).__name__}: {error}"
+                    if isinstance(error, ssl.SSLError):
+                        raise LinkError(f"broker {self._address}: TLS failed: {error}") from None
+                    break  # nobody answers: another MQTT version would not help
+                client.loop_start()
+                if answered.wait(CONNACK_S) and client.is_connected():
+                    return version, client
+                client.loop_stop()
+                problem = getattr(client, "refusal", "") or f"it closed the connection without an answer to MQTT {version}"
+                if problem.startswith("Not authorized") or problem.startswith("Bad user"):
+                    raise LinkError(f"broker {self._address}: refused client {self._client_id!r}: {problem}")
+            if give_up is not None and time.monotonic() + pause_s > give_up:
+                raise LinkError(f"broker {self._address}: no connection after {wait_s:g} s: {problem}")
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 30.0) * random.uniform(0.8, 1.2)
+
+    def _new_client(self, version: str) -> tuple[mqtt.Client, threading.Event]:
+        address, answered = self._address, threading.Event()
+        session: dict[str, Any] = {} if version == "5" else {"clean_session": False}
+        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, self._client_id, protocol=_VERSIONS[version], **session)
+        client.reconnect_delay_set(random.uniform(0.5, 1.5), 30)
+        client.max_queued_messages_set(0)
+        if address.username:
+            client.username_pw_set(address.username, address.password)
+        if address.tls:
+            files = (address.ca, address.certificate, address.key)
+            try:
+                client.tls_set(*(str(f) if f else None for f in files), tls_version=ssl.PROTOCOL_TLS_CLIENT)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"TLS files {', '.join(str(f) for f in files if f)}: {error}") from None
+        if self._will:
+            client.will_set(self._will.topic, self._will.payload, qos=1, retain=True)
+
+        def on_connect(client: mqtt.Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
+            if code.is_failure:
+                client.refusal = str(code)  # type: ignore[attr-defined]
+            else:
+                with self._lock:
+                    topics = list(self._topics)
+                if topics:
+                    client.subscribe([(topic, 1) for topic in topics])
+                self._events.put(LinkUp())
+            answered.set()
+
+        def on_disconnect(_client: mqtt.Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
+            if not answered.is_set():
+                answered.set()
+            elif not self._closing:
+                self._events.put(LinkDown(str(code)))
+
+        def on_message(_client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
+            self._events.put(Delivery(message.topic, bytes(message.payload)))
+
+        client.on_connect, client.on_disconnect, client.on_message = on_connect, on_disconnect, on_message  # type: ignore[assignment]
+        return client, answered
+
+    def _open(self, client: mqtt.Client, version: str) -> None:
+        if version == "5":
+            properties = mqtt.Properties(mqtt.PacketTypes.CONNECT)
+            properties.SessionExpiryInterval = SESSION_S
+            client.connect(self._address.host, self._address.port, KEEPALIVE_S, clean_start=False, properties=properties)
+        else:
+            client.connect(self._address.host, self._address.port, KEEPALIVE_S)
