@@ -79,7 +79,8 @@ class Algorithm:
             tensors[f"shared/{name}"] = base + flat[at : at + base.size].reshape(base.shape)
             at += base.size
         c = contribution
-        return LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, {k: tensors[k] for k in received}, received)
+        responses = {k: v for k, v in c.tensors.items() if k.startswith("response/")}
+        return LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, {k: tensors[k] for k in received}, responses)
 
     def _average(self, members: Sequence[LocalModel]) -> Tensors:
         stack = np.stack([np.concatenate([m.tensors[k].ravel() for k in members[0].tensors]) for m in members])

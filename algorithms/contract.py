@@ -46,6 +46,10 @@ class Objective(Protocol):
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
         """Class probabilities, (batch, classes)."""
 
+    def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
+        """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and ``variance.LAYER`` (channels,) at the
+        input of each BatchNorm layer, ``gradient`` (classes, features) of the cross-entropy by the last layer's weights."""
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -70,8 +74,8 @@ class LocalModel:
     start: str
     """Key of the model it started from: a group, or `NEWCOMER`."""
     tensors: Tensors = field(repr=False)
-    received: Tensors = field(repr=False)
-    """The tensors it started from."""
+    responses: Tensors = field(default_factory=dict, repr=False)
+    """What the device measured besides: ``response/NAME`` (its survey)."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,8 @@ class Grouping(Protocol):
 
     name: ClassVar[str]
     citation: ClassVar[str]
+    surveys: bool
+    """Whether it needs the survey of every device that has no group yet."""
 
     def start(self, memory: Memory, device_id: str) -> str:
         """Key of the model that a device trains from in the next round."""

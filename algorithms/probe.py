@@ -1,5 +1,8 @@
 """What a model makes of given inputs, as the server sees it: class probabilities, and the statistics each BatchNorm layer meets."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -8,24 +11,37 @@ from algorithms.contract import Probe, TorchTensors, functional
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+def norm_layers(model: nn.Module) -> tuple[str, ...]:
+    """The names of a model's BatchNorm layers, in order."""
+    return tuple(name for name, module in model.named_modules() if isinstance(module, _NORMS))
+
+
+@contextmanager
+def watch_norms(model: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """While the context is open, every call of `model` notes mean and variance (channels,) at the input of each BatchNorm layer."""
+    met: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(name: str) -> "torch.utils.hooks.RemovableHandle":
+        def look(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            dims = [d for d in range(inputs[0].dim()) if d != 1]
+            met[name] = (inputs[0].mean(dims), inputs[0].var(dims, correction=0))
+
+        return model.get_submodule(name).register_forward_pre_hook(look)
+
+    hooks = [note(name) for name in norm_layers(model)]
+    try:
+        yield met
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def make_probe(model: nn.Module, input_shape: tuple[int, ...]) -> Probe:
     """The probe of a model whose tensors are named as `initial_tensors` names them. Its BatchNorm layers use running statistics."""
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, _NORMS)]
 
     def run(tensors: TorchTensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        met: list[tuple[Tensor, Tensor]] = []
-
-        def look(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            (features,) = inputs
-            dims = [d for d in range(features.dim()) if d != 1]
-            met.append((features.mean(dims), features.var(dims, correction=0)))
-
-        hooks = [module.register_forward_pre_hook(look) for _, module in layers]
-        try:
+        with watch_norms(model) as met:
             logits, _ = functional(model, tensors, x, training=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return torch.softmax(logits, dim=1), met
+        return torch.softmax(logits, dim=1), list(met.values())
 
-    return Probe(run, input_shape, tuple(name for name, _ in layers))
+    return Probe(run, input_shape, norm_layers(model))

@@ -10,7 +10,7 @@ from edge_client.core import session as core
 from edge_client.executor import Executor, Result
 from edge_client.ports import DeviceState, GraphLoader, Health, Windows
 from wire.bundle import Bundle, Ed25519PublicKey, check_version, unpack
-from wire.codec import decode, digest, encode, encode_update
+from wire.codec import decode, decode_update, digest, encode, encode_update
 from wire.errors import ShoalError, WireError
 from wire.links.port import Delivery, Link, LinkDown, LinkEvent, LinkUp
 from wire.messages import Acknowledge, AggregatorStatus, CheckIn, DeviceStatus, Fetch, Finish, Plan, Refuse, Respond, Update
@@ -69,6 +69,7 @@ class Agent:
             case LinkUp():
                 log.info("connected device=%s", self.device_id)
                 self._check_in()
+                self._resume()
             case LinkDown(reason):
                 log.warning("connection lost, trying again device=%s reason=%s", self.device_id, reason)
             case Delivery(topic, payload):
@@ -151,6 +152,19 @@ class Agent:
         if not self._wanted and self.session.plan is not None:
             self._prepare()
 
+    def _resume(self) -> None:
+        """Go on with a plan that a restart interrupted; if its update was finished before the stop, it is not made again."""
+        plan, payload = self.session.plan, self._state.update()
+        if plan is None:
+            return
+        if payload is not None:
+            done, _ = decode_update(payload)
+            if (done.run_id, done.round) == (plan.run_id, plan.round):
+                self._save(core.on_executed(self.session, plan))
+                self._send_update()
+                return
+        self._prepare()
+
     def _prepare(self) -> None:
         """Fetch what the plan needs and is not here; once all is here, work."""
         plan = self.session.plan
@@ -171,9 +185,9 @@ class Agent:
         executor = self._use_bundle(plan.bundle)
         started_s = time.perf_counter()
         model, _ = decode_tensors(self._read(plan.model))
-        result = executor.execute(plan, model, self._state.private(), self._read)
+        result = executor.execute(plan, model, self._state.private(plan.run_id, plan.round), self._read)
         payload = self._encode(plan, result, time.perf_counter() - started_s)
-        self._state.put_update(payload, result.private)
+        self._state.put_update(plan.run_id, plan.round, payload, result.private)
         self._save(core.on_executed(self.session, plan))
         self._bytes_received = 0
         self._pause_s = RESEND_S[0]

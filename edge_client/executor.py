@@ -116,9 +116,10 @@ class Executor:
         other outputs go back as ``response/GRAPH.NAME``."""
         held = {**tensors, **self._initial} if verb.model == "initial" else tensors
         x, y = (self._windows.train_x, self._windows.train_y) if verb.split == "train" else (self._windows.test_x, self._windows.test_y)
+        order = np.random.default_rng(0).permutation(len(y))  # recordings are sorted by class; a batch should not be
         sums: Tensors = {}
         for part in batch_slices(len(y), EVALUATION_BATCH, self._bundle.manifest.min_batch) if len(y) else []:
-            outputs = self._graphs.run(verb.graph, {**held, "batch/x": x[part], "batch/y": y[part]})
+            outputs = self._graphs.run(verb.graph, {**held, "batch/x": x[order[part]], "batch/y": y[order[part]]})
             for key, value in outputs.items():
                 name = key.removeprefix("metric/")
                 sums[name] = sums[name] + value if name in sums else np.asarray(value, np.float64)

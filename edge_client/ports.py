@@ -57,8 +57,8 @@ class DeviceState(Protocol):
     def keep_blobs(self, digests: set[str]) -> None:
         """Forget every blob but these."""
 
-    def put_update(self, payload: bytes, private: Tensors) -> None:
-        """Keep a finished update and the private tensors as they are after it."""
+    def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
+        """Keep a finished update, and the private tensors as they are after that round."""
 
     def update(self) -> bytes | None:
         """The update kept by `put_update`, or None."""
@@ -66,8 +66,9 @@ class DeviceState(Protocol):
     def drop_update(self) -> None:
         """Forget the kept update."""
 
-    def private(self) -> Tensors:
-        """The private tensors (``private/NAME``) after the last finished update; empty at first."""
+    def private(self, run_id: str, round: int) -> Tensors:
+        """The private tensors (``private/NAME``) as they were before this round of this run; empty at first. A round that is
+        carried out again after a crash starts from the same ones."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def specs_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
 
 
 def capture_graphs(objective: Objective, input_shape: tuple[int, ...]) -> Captures:
-    """Capture ``step``, ``evaluate`` and ``predict`` of an objective for inputs (batch, \\*input_shape)."""
+    """Capture ``step``, ``evaluate``, ``survey`` and ``predict`` of an objective for inputs (batch, \\*input_shape)."""
     tensors = objective.initial()
     batch = {"batch/x": torch.randn(TRACE_BATCH, *input_shape), "batch/y": torch.zeros(TRACE_BATCH, dtype=torch.int64)}
     hyper = {f"hyper/{name}": torch.tensor(float(value)) for name, value in objective.hyper.items()}
@@ -65,12 +65,16 @@ def capture_graphs(objective: Objective, input_shape: tuple[int, ...]) -> Captur
     def evaluate(inputs: TorchTensors) -> TorchTensors:
         return {f"metric/{k}": v for k, v in objective.evaluate(held(inputs), part(inputs, "batch/")).items()}
 
+    def survey(inputs: TorchTensors) -> TorchTensors:
+        return {f"metric/{k}": v for k, v in objective.survey(held(inputs), part(inputs, "batch/")).items()}
+
     def predict(inputs: TorchTensors) -> TorchTensors:
         return {"output/probabilities": objective.predict(held(inputs), inputs["batch/x"])}
 
     graphs = {
         "step": capture_onnx(step, {**tensors, **batch, **hyper}),
         "evaluate": capture_onnx(evaluate, {**model_only, **batch}),
+        "survey": capture_onnx(survey, {**model_only, **batch}),
         "predict": capture_onnx(predict, {**model_only, "batch/x": batch["batch/x"]}),
     }
     return Captures(graphs, to_numpy(tensors), specs_of(tensors))

@@ -12,6 +12,7 @@ class SingleGroup:
 
     name: ClassVar[str] = "none"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    surveys: bool = False
 
     def start(self, memory: Memory, device_id: str) -> str:
         return "0" if memory.membership else NEWCOMER

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.contract import TorchTensors, functional
+from algorithms.probe import watch_norms
 
 
 def initial_tensors(model: nn.Module) -> TorchTensors:
@@ -37,3 +38,16 @@ class Supervised:
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
         logits, _ = functional(self.model, tensors, x, training=False)
         return torch.softmax(logits, dim=1)
+
+    def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
+        last = [k for k, v in tensors.items() if k.startswith("shared/") and v.dim() == 2][-1]
+
+        def loss_of(weight: Tensor) -> tuple[Tensor, TorchTensors]:
+            with watch_norms(self.model) as met:
+                logits, _ = functional(self.model, {**tensors, last: weight}, batch["x"], training=True)
+            seen = {f"{kind}.{layer}": value for layer, pair in met.items() for kind, value in zip(("mean", "variance"), pair, strict=True)}
+            return F.cross_entropy(logits, batch["y"], reduction="sum"), seen
+
+        gradient, seen = torch.func.grad(loss_of, has_aux=True)(tensors[last])
+        size = batch["x"].shape[0]
+        return {name: value * size for name, value in seen.items()} | {"gradient": gradient}

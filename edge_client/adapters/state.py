@@ -63,10 +63,12 @@ class FolderState:
             if path.name not in digests:
                 path.unlink()
 
-    def put_update(self, payload: bytes, private: Tensors) -> None:
+    def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
         if private:
-            write_atomically(self._folder / "private.safetensors", encode_tensors(private))
+            write_atomically(self._private_path(run_id, round), encode_tensors(private))
         write_atomically(self._folder / "update.safetensors", payload)
+        for path in self._private_files(run_id, round)[:-2]:
+            path.unlink()
 
     def update(self) -> bytes | None:
         path = self._folder / "update.safetensors"
@@ -75,9 +77,16 @@ class FolderState:
     def drop_update(self) -> None:
         (self._folder / "update.safetensors").unlink(missing_ok=True)
 
-    def private(self) -> Tensors:
-        path = self._folder / "private.safetensors"
-        return decode_tensors(path.read_bytes())[0] if path.exists() else {}
+    def private(self, run_id: str, round: int) -> Tensors:
+        before = self._private_files(run_id, round - 1)
+        return decode_tensors(before[-1].read_bytes())[0] if before else {}
+
+    def _private_path(self, run_id: str, round: int) -> Path:
+        return self._folder / f"private.{run_id}.{round:08d}"
+
+    def _private_files(self, run_id: str, up_to: int) -> list[Path]:
+        files = sorted(self._folder.glob(f"private.{run_id}.????????"))
+        return [path for path in files if int(path.name[-8:]) <= up_to]
 
 
 class MemoryState:
@@ -87,7 +96,7 @@ class MemoryState:
         self._session = Session()
         self._blobs: dict[str, bytes] = {}
         self._update: bytes | None = None
-        self._private: Tensors = {}
+        self._private: dict[tuple[str, int], Tensors] = {}
 
     def load(self) -> Session:
         return self._session
@@ -102,11 +111,12 @@ class MemoryState:
         self._blobs[digest] = payload
 
     def keep_blobs(self, digests: set[str]) -> None:
-        for name in self._blobs.keys() - digests:
-            del self._blobs[name]
+        self._blobs = {name: payload for name, payload in self._blobs.items() if name in digests}
 
-    def put_update(self, payload: bytes, private: Tensors) -> None:
-        self._update, self._private = payload, private
+    def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
+        self._update = payload
+        if private:
+            self._private = dict(sorted({**self._private, (run_id, round): private}.items())[-2:])
 
     def update(self) -> bytes | None:
         return self._update
@@ -114,5 +124,6 @@ class MemoryState:
     def drop_update(self) -> None:
         self._update = None
 
-    def private(self) -> Tensors:
-        return self._private
+    def private(self, run_id: str, round: int) -> Tensors:
+        before = [tensors for (run, r), tensors in self._private.items() if run == run_id and r < round]
+        return before[-1] if before else {}

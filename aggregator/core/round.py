@@ -1,0 +1,190 @@
+"""A round, told as a state machine: ``step(state, event) -> (state, commands)``. Pure: the same events give the same run.
+
+Phases and what leads on:
+
+============= ================================================== =====================================
+phase         waits for                                          then
+============= ================================================== =====================================
+waiting       `min_devices` devices online                       round 1 opens: training
+training      every online device of the cohort, or the deadline aggregating
+aggregating   the algorithm's new models                         next round: training; after the last: evaluating
+evaluating    every online device's metrics of its final model,  finished
+              or the deadline
+finished      nothing; a device that checks in gets its model
+============= ================================================== =====================================
+
+A device that checks in during a round whose cohort it belongs to, and whose update has not come, gets its plan again. A device
+that is new waits for the next round. A cohort member that is lost is waited for `grace_s` seconds; its update counts whenever it
+comes before the round closes.
+"""
+
+from msgspec.structs import replace
+
+from aggregator.core.state import (
+    Acknowledge,
+    Aggregate,
+    Command,
+    DeadlinePassed,
+    Device,
+    DeviceCheckedIn,
+    DeviceLost,
+    Event,
+    FinishRun,
+    Resumed,
+    RoundAggregated,
+    RunState,
+    SendPlan,
+    SetDeadline,
+    Started,
+    UpdateAdmitted,
+)
+from wire.messages import Evaluate, Plan, Train, Verb
+
+INITIAL = "initial"
+
+Step = tuple[RunState, list[Command]]
+
+
+def step(state: RunState | None, event: Event) -> Step:
+    """The state after an event, and what to do about it."""
+    if isinstance(event, Started):
+        if state is not None:
+            raise ValueError("a run starts once")
+        return RunState(event.settings, models=event.models, memory=event.memory), []
+    if state is None:
+        raise ValueError(f"{type(event).__name__} before the run has started")
+    match event:
+        case DeviceCheckedIn():
+            return _check_in(state, event)
+        case DeviceLost():
+            return _lose(state, event)
+        case UpdateAdmitted():
+            return _receive(state, event)
+        case DeadlinePassed():
+            return _expire(state, event)
+        case RoundAggregated():
+            return _advance(state, event)
+        case Resumed():
+            return _resume(state)
+
+
+def plan_for(state: RunState, device_id: str) -> Plan:
+    """The plan of a cohort member in the open round. It may be built again and is then the same."""
+    settings, start = state.settings, state.cohort[device_id]
+    survey = Evaluate("train", "survey", "initial")
+    training: tuple[Verb, ...] = (
+        Evaluate(),
+        *((survey,) if settings.survey and start == INITIAL else ()),
+        Train(settings.batch_size, settings.local_epochs, hyper=settings.hyper),
+    )
+    return Plan(
+        run_id=settings.run_id,
+        round=state.round,
+        device_id=device_id,
+        bundle=settings.bundle,
+        model=state.models[start],
+        verbs=training if state.phase == "training" else (Evaluate(),),
+        seed=settings.seed * 1_000_003 + state.round,
+        deadline_at_s=state.deadline_at_s,
+    )
+
+
+def _check_in(state: RunState, event: DeviceCheckedIn) -> Step:
+    device = Device(event.num_train, event.num_test, True, event.at_s, event.runtime, event.bundle)
+    state = replace(state, devices={**state.devices, event.device_id: device})
+    if state.phase == "finished":
+        return state, [_finish(state, event.device_id)]
+    if event.device_id in state.cohort and event.device_id not in state.received:
+        return state, [SendPlan(plan_for(state, event.device_id))]
+    if state.phase == "waiting":
+        return _open_if_ready(state, event.at_s)
+    return state, []
+
+
+def _lose(state: RunState, event: DeviceLost) -> Step:
+    device = state.devices.get(event.device_id)
+    if device is None:
+        return state, []
+    lost = replace(device, online=False, last_seen_s=event.at_s)
+    state = replace(state, devices={**state.devices, event.device_id: lost})
+    if event.device_id in state.cohort and event.device_id not in state.received:
+        return state, [SetDeadline(state.round, min(state.deadline_at_s, event.at_s + state.settings.grace_s))]
+    return state, []
+
+
+def _receive(state: RunState, event: UpdateAdmitted) -> Step:
+    acknowledge = Acknowledge(event.device_id, event.round)
+    if event.round != state.round or event.device_id in state.received:
+        return state, [acknowledge]
+    state = replace(state, received={**state.received, event.device_id: event.update})
+    state, commands = _close_if_full(state, event.at_s)
+    return state, [acknowledge, *commands]
+
+
+def _expire(state: RunState, event: DeadlinePassed) -> Step:
+    if event.round != state.round or state.phase not in ("training", "evaluating"):
+        return state, []
+    if event.at_s < state.deadline_at_s:  # a lost device's grace is over
+        return _close_if_full(state, event.at_s)
+    if not state.received and state.phase == "training":  # nobody answered: the same round again
+        return _open(state, state.round, "training", event.at_s)
+    return _close(state, event.at_s)
+
+
+def _close_if_full(state: RunState, at_s: float) -> Step:
+    def awaited(device: Device) -> bool:
+        return device.online or at_s < device.last_seen_s + state.settings.grace_s
+
+    waiting = any(awaited(state.devices[d]) for d in state.cohort if d not in state.received)
+    if state.phase not in ("training", "evaluating") or waiting or not state.received:
+        return state, []
+    return _close(state, at_s)
+
+
+def _close(state: RunState, at_s: float) -> Step:
+    if state.phase == "training":
+        return replace(state, phase="aggregating"), [Aggregate(state.round)]
+    state = replace(state, phase="finished")
+    return state, [_finish(state, device_id) for device_id in sorted(state.devices)]
+
+
+def _advance(state: RunState, event: RoundAggregated) -> Step:
+    if event.round != state.round or state.phase != "aggregating":
+        return state, []
+    state = replace(state, models=event.models, memory=event.memory, starts=event.starts)
+    last = state.round >= state.settings.rounds
+    return _open(state, state.round + 1, "evaluating" if last else "training", event.at_s)
+
+
+def _open_if_ready(state: RunState, at_s: float) -> Step:
+    if sum(device.online for device in state.devices.values()) < state.settings.min_devices:
+        return state, []
+    return _open(state, 1, "training", at_s)
+
+
+def _open(state: RunState, number: int, phase: str, at_s: float) -> Step:
+    online = sorted(d for d, device in state.devices.items() if device.online) or sorted(state.devices)
+    cohort = {d: state.starts.get(d, state.starts.get("", INITIAL)) for d in online}
+    deadline_at_s = at_s + state.settings.deadline_s
+    state = replace(
+        state, phase=phase, round=number, cohort=cohort, received={}, deadline_at_s=deadline_at_s, opened_at_s=at_s
+    )
+    return state, [SetDeadline(number, deadline_at_s), *(SendPlan(plan_for(state, d)) for d in cohort)]
+
+
+def _finish(state: RunState, device_id: str) -> FinishRun:
+    return FinishRun(device_id, state.models[state.starts.get(device_id, state.starts.get("", INITIAL))])
+
+
+def _resume(state: RunState) -> Step:
+    """Everything commanded before the stop may have been lost: command what is still open again."""
+    match state.phase:
+        case "training" | "evaluating":
+            missing = [d for d in state.cohort if d not in state.received]
+            plans = [SendPlan(plan_for(state, d)) for d in missing]
+            return state, [SetDeadline(state.round, state.deadline_at_s), *plans, *(Acknowledge(d, state.round) for d in state.received)]
+        case "aggregating":
+            return state, [Aggregate(state.round)]
+        case "finished":
+            return state, [_finish(state, d) for d in sorted(state.devices)]
+    return state, []

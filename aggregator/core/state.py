@@ -1,0 +1,201 @@
+"""The state of a run, the events that change it and the commands that follow; frozen, serialisable, without tensors or time.
+
+Tensors lie in the blob store; state and events name them by digest.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from wire.messages import Digest, Metrics, Name, Plan, Reason
+from wire.tensors import TensorSpec
+
+Phase = Literal["waiting", "training", "aggregating", "evaluating", "finished"]
+
+
+class RunSettings(msgspec.Struct, frozen=True):
+    """What a run was started with. `algorithm` and `options` name the algorithm; everything else is the round's business.
+
+    A round is open for at most `deadline_s` seconds; a device that is lost meanwhile is waited for `grace_s` seconds.
+    """
+
+    run_id: Name
+    algorithm: str
+    data: str
+    bundle: Digest
+    rounds: int
+    min_devices: int
+    deadline_s: float
+    grace_s: float
+    seed: int
+    local_epochs: int
+    batch_size: int
+    update_layout: tuple[tuple[str, str, tuple[int, ...]], ...]
+    options: dict[str, Any] = {}
+    hyper: dict[str, float] = {}
+    max_update_norm: float = 1e6
+    survey: bool = False
+    """Whether a device without a group is asked for its signature (`survey.onnx` on the initial tensors)."""
+
+
+class Device(msgspec.Struct, frozen=True):
+    """What is known of a device."""
+
+    num_train: int
+    num_test: int
+    online: bool
+    last_seen_s: float
+    runtime: str = ""
+    bundle: str = ""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """An admitted update. `start` is the key of the model it started from, `model` that model's digest."""
+
+    blob: Digest
+    start: str
+    num_train: int
+    num_steps: int
+    evaluated: Metrics
+    trained: Metrics
+    bytes_up: int
+    bytes_down: int
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """Everything about a run but the tensors. `models` maps a group (or `initial`) to its model's digest."""
+
+    settings: RunSettings
+    phase: Phase = "waiting"
+    round: int = 0
+    devices: dict[str, Device] = {}
+    models: dict[str, Digest] = {}
+    starts: dict[str, str] = {}
+    memory: Digest | Literal[""] = ""
+    cohort: dict[str, str] = {}
+    received: dict[str, Received] = {}
+    deadline_at_s: float = 0.0
+    opened_at_s: float = 0.0
+
+
+# Events: what happened. Time arrives inside them.
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The run begins, with the initial model and the algorithm's first memory."""
+
+    at_s: float
+    settings: RunSettings
+    models: dict[str, Digest]
+    memory: Digest
+
+
+class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
+    """The aggregator came up again: whatever was commanded may have been lost."""
+
+    at_s: float
+
+
+class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
+    """A device is there; also after every reconnect."""
+
+    at_s: float
+    device_id: str
+    num_train: int
+    num_test: int
+    runtime: str = ""
+    bundle: str = ""
+
+
+class DeviceLost(msgspec.Struct, frozen=True, tag="device-lost"):
+    """The broker published a device's will, or the device said goodbye."""
+
+    at_s: float
+    device_id: str
+
+
+class UpdateAdmitted(msgspec.Struct, frozen=True, tag="update-admitted"):
+    """An update passed admission and its bytes are safe in the blob store."""
+
+    at_s: float
+    device_id: str
+    round: int
+    update: Received
+
+
+class DeadlinePassed(msgspec.Struct, frozen=True, tag="deadline-passed"):
+    """The time that was set for a round is over."""
+
+    at_s: float
+    round: int
+
+
+class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
+    """The algorithm was applied; new models and memory are safe. `starts` says what each device trains from next."""
+
+    at_s: float
+    round: int
+    models: dict[str, Digest]
+    memory: Digest
+    starts: dict[str, str]
+    views: Digest | Literal[""] = ""
+    notes: dict[str, Any] = {}
+
+
+Event = Started | Resumed | DeviceCheckedIn | DeviceLost | UpdateAdmitted | DeadlinePassed | RoundAggregated
+
+
+# Commands: what to do now. Each may be performed again after a crash.
+
+
+class SendPlan(msgspec.Struct, frozen=True):
+    """Publish a device's plan, and the blobs it names."""
+
+    plan: Plan
+
+
+class SetDeadline(msgspec.Struct, frozen=True):
+    """Report `DeadlinePassed` for this round at this time."""
+
+    round: int
+    at_s: float
+
+
+class Acknowledge(msgspec.Struct, frozen=True):
+    """Tell a device that its update is safe."""
+
+    device_id: str
+    round: int
+
+
+class RefuseUpdate(msgspec.Struct, frozen=True):
+    """Tell a device why something it sent was not accepted."""
+
+    device_id: str
+    round: int
+    reason: Reason
+    detail: str
+
+
+class Aggregate(msgspec.Struct, frozen=True):
+    """Apply the algorithm to the updates received in this round, then report `RoundAggregated`."""
+
+    round: int
+
+
+class FinishRun(msgspec.Struct, frozen=True):
+    """Tell a device that the run is over and which model is its own."""
+
+    device_id: str
+    model: Digest
+
+
+Command = SendPlan | SetDeadline | Acknowledge | RefuseUpdate | Aggregate | FinishRun
+
+UpdateLayout = tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+def layout_of(specs: tuple[TensorSpec, ...]) -> UpdateLayout:
+    """(name, dtype, shape) of what an update with training carries, from a manifest's tensors."""
+    prefix = {"shared": "delta", "statistic": "statistic"}
+    return tuple((f"{prefix[s.role]}/{s.name}", s.dtype, s.shape) for s in specs if s.role in prefix)

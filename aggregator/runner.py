@@ -1,0 +1,239 @@
+"""The one loop: event -> step -> save -> perform. The service and the simulation both run it; only the adapters differ."""
+
+import heapq
+import logging
+from collections.abc import Callable
+
+from aggregator.fleet import Fleet
+from aggregator.aggregation import aggregate
+from aggregator.core import round as core
+from aggregator.core.admission import Duplicate, Refused, admit
+from aggregator.core.state import (
+    Acknowledge,
+    Aggregate,
+    Command,
+    DeadlinePassed,
+    DeviceCheckedIn,
+    DeviceLost,
+    Event,
+    FinishRun,
+    RefuseUpdate,
+    Resumed,
+    RoundAggregated,
+    RunSettings,
+    RunState,
+    SendPlan,
+    SetDeadline,
+    Started,
+    UpdateAdmitted,
+)
+from aggregator.ports import Blobs, Clock, RoundRecord, Store
+from algorithms.algorithm import Algorithm, encode_memory
+from algorithms.contract import Probe
+from wire import messages
+from wire.bundle import Bundle
+from wire.codec import decode, decode_update, digest
+from wire.errors import LimitExceeded, UnknownTopic, WireError
+from wire.links.port import Delivery, LinkDown, LinkEvent, LinkUp
+from wire.messages import CheckIn, DeviceStatus, Fetch, Metrics, Refuse
+from wire.tensors import Limits, encode_tensors
+
+log = logging.getLogger("shoal.aggregator")
+
+Observer = Callable[[RunState, Event], None]
+
+RESPONSE_BYTES = 4 * 2**20
+"""What an update may carry beside the model's tensors: responses and signatures."""
+
+
+class Runner:
+    """Runs one run. `state` is immutable and replaced as a whole, so that other threads may read it."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        bundle: Bundle,
+        probe: Probe,
+        store: Store,
+        blobs: Blobs,
+        fleet: Fleet,
+        clock: Clock,
+        observe: Observer = lambda _state, _event: None,
+    ) -> None:
+        self._algorithm, self._bundle, self._probe = algorithm, bundle, probe
+        self._store, self._blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
+        self._limits = Limits.for_layout(bundle.manifest.of_role("shared", "statistic"), RESPONSE_BYTES)
+        self._deadlines: list[tuple[float, int]] = []
+        self._connected = False
+        self.refused: dict[str, int] = {}
+        self.state: RunState | None = store.load()
+
+    def begin(self, settings: RunSettings) -> RunState:
+        """Start the run, or go on with it where the store left it."""
+        if self.state is None:
+            first = self._algorithm.begin(self._bundle.initial)
+            models = {key: self._blobs.put(encode_tensors(tensors)) for key, tensors in first.models.items()}
+            memory = self._blobs.put(encode_memory(first.memory))
+            self._blobs.put(self._bundle.payload)
+            self.dispatch(Started(self._clock(), settings, models, memory))
+        else:
+            self.dispatch(Resumed(self._clock()))
+        assert self.state is not None
+        return self.state
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over."""
+        return self.state is not None and self.state.phase == "finished"
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Handle what arrives until `stop` says so (asked at least every half second)."""
+        while not stop():
+            event = self._fleet.link.receive(timeout_s=min(0.5, max(0.0, self.next_deadline_s() - self._clock())))
+            if event is not None:
+                self.handle(event)
+            self.tick()
+
+    def next_deadline_s(self) -> float:
+        """When the next deadline is due; infinity when none is set."""
+        return self._deadlines[0][0] if self._deadlines else float("inf")
+
+    def tick(self) -> None:
+        """Report the deadlines that are due."""
+        while self._deadlines and self._deadlines[0][0] <= self._clock():
+            at_s, number = heapq.heappop(self._deadlines)
+            self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
+
+    def handle(self, event: LinkEvent) -> None:
+        """Act on one event of the link. Nothing that arrives raises: it is refused with a reason."""
+        match event:
+            case LinkUp():
+                self._fleet.announce(self.state.settings.run_id if self.state else "")
+                if self._connected:
+                    self._fleet.offer_again()
+                self._connected = True
+            case LinkDown(reason):
+                log.warning("connection to the broker lost, trying again reason=%s", reason)
+            case Delivery(topic, payload):
+                self._on_delivery(topic, payload)
+
+    def _on_delivery(self, topic: str, payload: bytes) -> None:
+        try:
+            address = self._fleet.topics.parse(topic)
+        except UnknownTopic as error:
+            self._count("unknown-topic", str(error))
+            return
+        try:
+            match address.kind:
+                case "check-in":
+                    self._on_check_in(address.device_id, decode(payload, CheckIn))
+                case "update":
+                    self._on_update(address.device_id, payload)
+                case "fetch":
+                    self._on_fetch(address.device_id, decode(payload, Fetch))
+                case "status":
+                    self._on_status(address.device_id, decode(payload, DeviceStatus))
+        except LimitExceeded as error:
+            self._refuse(address.device_id, "too-large", str(error))
+        except WireError as error:
+            self._refuse(address.device_id, "malformed", str(error))
+
+    def _on_check_in(self, device_id: str, message: CheckIn) -> None:
+        if message.device_id != device_id:
+            self._refuse(device_id, "wrong-device", f"check-in of {message.device_id} on the topic of {device_id}")
+            return
+        self.dispatch(
+            DeviceCheckedIn(self._clock(), device_id, message.num_train, message.num_test, message.runtime, message.bundle)
+        )
+
+    def _on_update(self, device_id: str, payload: bytes) -> None:
+        assert self.state is not None
+        message, tensors = decode_update(payload, self._limits)
+        verdict = admit(self.state, device_id, message, tensors, digest(payload), len(payload))
+        match verdict:
+            case Refused(reason, detail):
+                self._refuse(device_id, reason, detail, message.run_id, message.round)
+            case Duplicate():
+                self._perform(Acknowledge(device_id, message.round))
+            case _:
+                self._blobs.put(payload)
+                self.dispatch(UpdateAdmitted(self._clock(), device_id, message.round, verdict))
+
+    def _on_fetch(self, device_id: str, message: Fetch) -> None:
+        if not self._fleet.offer_again(message.digest):
+            self._refuse(device_id, "unknown-blob", f"blob {message.digest[:12]} is not on offer")
+
+    def _on_status(self, device_id: str, message: DeviceStatus) -> None:
+        assert self.state is not None
+        known = self.state.devices.get(device_id)
+        if message.device_id == device_id and not message.online and known is not None and known.online:
+            self.dispatch(DeviceLost(self._clock(), device_id))
+
+    def dispatch(self, event: Event) -> None:
+        """One turn of the loop: step, save, perform."""
+        before = self.state
+        state, commands = core.step(before, event)
+        self._store.append(event)
+        self._record(before, state, event)
+        self.state = state
+        self._observe(state, event)
+        for command in commands:
+            self._perform(command)
+
+    def _perform(self, command: Command) -> None:
+        assert self.state is not None
+        run_id = self.state.settings.run_id
+        match command:
+            case SendPlan(plan):
+                self._fleet.offer({name: self._blobs.get(name) for name in (plan.bundle, plan.model)})
+                self._fleet.tell(plan.device_id, plan, "plan")
+            case SetDeadline(number, at_s):
+                heapq.heappush(self._deadlines, (at_s, number))
+            case Acknowledge(device_id, number):
+                self._fleet.tell(device_id, messages.Acknowledge(run_id, number), "reply")
+            case RefuseUpdate(device_id, number, reason, detail):
+                self._refuse(device_id, reason, detail, run_id, number)
+            case Aggregate():
+                self.dispatch(aggregate(self.state, self._algorithm, self._probe, self._blobs, self._clock()))
+            case FinishRun(device_id, model):
+                self._fleet.offer({model: self._blobs.get(model)})
+                self._fleet.tell(device_id, messages.Finish(run_id, self.state.settings.bundle, model), "reply")
+
+    def _record(self, before: RunState | None, state: RunState, event: Event) -> None:
+        """Keep the record of a round that this event closed, and forget what no later round needs."""
+        closed = before is not None and (state.round != before.round or (state.phase == "finished" != before.phase))
+        if not closed or before is None or before.round == 0:
+            return
+        notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
+        received = state.received if state.phase == "finished" else before.received
+        trained = [r.trained for r in received.values()]
+        record = RoundRecord(
+            round=before.round,
+            phase=before.phase,
+            opened_at_s=before.opened_at_s,
+            closed_at_s=event.at_s,
+            evaluated={device_id: r.evaluated for device_id, r in received.items()},
+            trained=Metrics(
+                sum(m.num_examples for m in trained), sum(m.loss_sum for m in trained), sum(m.num_correct for m in trained)
+            ),
+            groups={device_id: key for device_id, key in state.starts.items() if device_id},
+            bytes_up=sum(r.bytes_up for r in received.values()),
+            bytes_down=sum(r.bytes_down for r in received.values()),
+            notes=notes,
+            views=views,
+        )
+        self._store.put_round(record)
+        self._store.snapshot(state)
+        in_use = {state.settings.bundle, *state.models.values()}
+        self._fleet.withdraw_all_but(in_use)
+        self._blobs.keep(in_use | {state.memory} | {r.views for r in self._store.rounds() if r.views} | {
+            r.blob for r in state.received.values()
+        })
+
+    def _refuse(self, device_id: str, reason: messages.Reason, detail: str, run_id: str = "", number: int = 0) -> None:
+        self._count(reason, f"device={device_id}: {detail}")
+        self._fleet.tell(device_id, Refuse(reason, detail[:1000], run_id, number), "reply")
+
+    def _count(self, reason: str, detail: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+        log.warning("refused reason=%s %s", reason, detail)

@@ -1,0 +1,64 @@
+"""Distribution knowledge: inputs made from a model alone, such that its BatchNorm layers meet the statistics they remember.
+
+B. Liu, Y. Cai, Z. Zhang, Y. Li, L. Wang, D. Li, Y. Guo, X. Chen. DistFL: Distribution-aware Federated Learning for Mobile
+Scenarios. IMWUT 5(4), 2021, section 4.2. Legend: z inputs (`num_inputs`), E % of the channels of each BatchNorm layer with the largest
+scaling factor (`channel_share`), mu_i and sigma_i^2 the mean and variance that layer i meets (Eq. 2, 4).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from algorithms.contract import Probe, TorchTensors
+from wire.tensors import Array, Tensors
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """Settings of the extraction. z and E are the paper's (section 5.1.5); it does not say how it descends: Adam, this rate."""
+
+    num_inputs: int = 200
+    channel_share: float = 0.5
+    iterations: int = 60
+    lr: float = 0.1
+
+
+def as_torch(tensors: Tensors) -> TorchTensors:
+    """Server tensors as torch tensors, sharing memory."""
+    return {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in tensors.items()}
+
+
+def plain_noise(probe: Probe, num_inputs: int, seed: int) -> Array:
+    """Standard normal inputs (z, \\*input_shape) float32: the extraction's start, and the paper's ablation (Fig. 6, left)."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((num_inputs, *probe.input_shape)).astype(np.float32)
+
+
+def extract_knowledge(model: Tensors, probe: Probe, settings: Extraction, seed: int) -> tuple[Array, list[float]]:
+    """Descend Eq. 4 from noise. Returns the inputs (z, \\*input_shape) float32 and the objective after each iteration.
+
+    Raises:
+        ValueError: the model has no BatchNorm layer, so that there is nothing to fit.
+    """
+    if not probe.norm_layers:
+        raise ValueError("the model has no BatchNorm layer: DistFL's knowledge cannot be extracted from it")
+    tensors = as_torch(model)
+    targets = []
+    for layer in probe.norm_layers:
+        scale = tensors[f"shared/{layer}.weight"].abs()
+        chosen = torch.topk(scale, max(1, round(settings.channel_share * len(scale)))).indices
+        targets.append((chosen, tensors[f"statistic/{layer}.running_mean"][chosen], tensors[f"statistic/{layer}.running_var"][chosen]))
+    inputs = torch.from_numpy(plain_noise(probe, settings.num_inputs, seed)).requires_grad_()
+    optimiser = torch.optim.Adam([inputs], lr=settings.lr)
+    losses: list[float] = []
+    for _ in range(settings.iterations):
+        _, met = probe.run(tensors, inputs)
+        loss = torch.zeros(())
+        for (mean, variance), (chosen, running_mean, running_var) in zip(met, targets, strict=True):
+            loss = loss + (mean[chosen] - running_mean).norm() + (variance[chosen] - running_var).norm()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    return inputs.detach().numpy(), losses
