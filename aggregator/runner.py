@@ -34,7 +34,7 @@ from wire import messages
 from wire.bundle import Bundle
 from wire.codec import decode, decode_update, digest
 from wire.errors import LimitExceeded, UnknownTopic, WireError
-from wire.links.port import Delivery, LinkDown, LinkEvent, LinkUp
+from wire.links.port import Delivery, Link, LinkDown, LinkEvent, LinkUp
 from wire.messages import CheckIn, DeviceStatus, Fetch, Metrics, Refuse
 from wire.tensors import Limits, encode_tensors
 
@@ -80,6 +80,11 @@ class Runner:
             self.dispatch(Resumed(self._clock()))
         assert self.state is not None
         return self.state
+
+    @property
+    def link(self) -> Link:
+        """The link that `handle` is to be fed from."""
+        return self._fleet.link
 
     @property
     def finished(self) -> bool:

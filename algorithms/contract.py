@@ -31,6 +31,8 @@ class Objective(Protocol):
 
     name: ClassVar[str]
     citation: ClassVar[str]
+    model: nn.Module
+    """The model whose structure the functions use; its own values are never read or changed after `initial`."""
     hyper: ClassVar[Mapping[str, float]]
     """Names and default values of the hyper-parameters that the step takes."""
 

@@ -41,7 +41,7 @@ class Agent:
         clock: Callable[[], float] = time.time,
         runtime: str = "",
     ) -> None:
-        self.device_id, self._topics, self._link, self._windows = device_id, topics, link, windows
+        self.device_id, self._topics, self.link, self._windows = device_id, topics, link, windows
         self._state, self._load_graphs, self._trusted = state, load_graphs, trusted
         self._health, self._clock, self._runtime = health, clock, runtime
         self.session = state.load()
@@ -50,18 +50,18 @@ class Agent:
         self._bundle: Bundle | None = None
         self._executor: Executor | None = None
         self._wanted: set[str] = set()
-        self._retry_at_s = float("inf")
+        self.retry_at_s = float("inf")
         self._pause_s = RESEND_S[0]
         link.subscribe(topics.device(device_id, "plan"), topics.device(device_id, "reply"), topics.aggregator)
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Handle events until `stop` says so (asked at least once a second)."""
         while not stop():
-            event = self._link.receive(timeout_s=1.0)
+            event = self.link.receive(timeout_s=1.0)
             if event is not None:
                 self.handle(event)
             self.tick()
-        self._link.publish(self._topics.device(self.device_id, "status"), encode(DeviceStatus(self.device_id, False)), retain=True)
+        self.link.publish(self._topics.device(self.device_id, "status"), encode(DeviceStatus(self.device_id, False)), retain=True)
 
     def handle(self, event: LinkEvent) -> None:
         """Act on one event. Whatever arrives, nothing but a broken disk or a defect raises."""
@@ -80,7 +80,7 @@ class Agent:
 
     def tick(self) -> None:
         """Send or ask again what had no answer for too long."""
-        if self._clock() >= self._retry_at_s:
+        if self._clock() >= self.retry_at_s:
             self._fetch_wanted()
             self._send_update()
             self._arm(self._pause_s * 2)
@@ -140,7 +140,7 @@ class Agent:
         self._save(changed)
         if action.kind == "drop":
             self._state.drop_update()
-            self._retry_at_s = float("inf")
+            self.retry_at_s = float("inf")
 
     def _on_blob(self, name: str, payload: bytes) -> None:
         if digest(payload) != name:
@@ -148,7 +148,7 @@ class Agent:
             return
         self._state.put_blob(name, payload)
         self._wanted.discard(name)
-        self._link.unsubscribe(self._topics.blob(name))
+        self.link.unsubscribe(self._topics.blob(name))
         if not self._wanted and self.session.plan is not None:
             self._prepare()
 
@@ -228,7 +228,7 @@ class Agent:
         new = {name for name in names if self._state.blob(name) is None} - self._wanted
         self._wanted |= new
         if new:
-            self._link.subscribe(*(self._topics.blob(name) for name in sorted(new)))
+            self.link.subscribe(*(self._topics.blob(name) for name in sorted(new)))
             self._arm(RESEND_S[0])
 
     def _fetch_wanted(self) -> None:
@@ -244,10 +244,10 @@ class Agent:
     def _arm(self, pause_s: float) -> None:
         waiting = self._wanted or self.session.pending
         self._pause_s = min(pause_s, RESEND_S[1]) if waiting else RESEND_S[0]
-        self._retry_at_s = self._clock() + self._pause_s if waiting else float("inf")
+        self.retry_at_s = self._clock() + self._pause_s if waiting else float("inf")
 
     def _publish(self, kind: str, payload: bytes, retain: bool = False) -> None:
-        self._link.publish(self._topics.device(self.device_id, kind), payload, retain=retain)  # type: ignore[arg-type]
+        self.link.publish(self._topics.device(self.device_id, kind), payload, retain=retain)  # type: ignore[arg-type]
 
     def _save(self, session: core.Session) -> None:
         if session != self.session:

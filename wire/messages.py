@@ -10,6 +10,7 @@ import msgspec
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
@@ -50,7 +51,7 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     device_id: Name
     num_train: Count
     num_test: Count
-    bundle: Digest | Literal[""] = ""
+    bundle: MaybeDigest = ""
     client: Text = ""
     runtime: Text = ""
     battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None

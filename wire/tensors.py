@@ -57,11 +57,11 @@ class Limits:
     num_dims: int = 8
 
     @classmethod
-    def for_layout(cls, specs: Sequence[TensorSpec], slack_bytes: int = 64 * 2**10) -> "Limits":
-        """The limits that just admit tensors of this layout and a message of `slack_bytes` beside them."""
-        header = 256 * len(specs) + slack_bytes
-        total = 8 + header + sum(spec.num_bytes for spec in specs)
-        return cls(total_bytes=total, header_bytes=header, num_tensors=len(specs))
+    def for_layout(cls, specs: Sequence[TensorSpec], extra_bytes: int, extra_tensors: int = 256) -> "Limits":
+        """The limits that just admit tensors of this layout, and beside them a message and `extra_bytes` of other tensors."""
+        tensors = len(specs) + extra_tensors
+        header = 256 * tensors + 64 * 2**10
+        return cls(8 + header + sum(spec.num_bytes for spec in specs) + extra_bytes, header, tensors)
 
 
 PROTOCOL_LIMITS = Limits()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from wire.messages import Digest, Metrics, Name, Plan, Reason
+from wire.messages import Digest, MaybeDigest, Metrics, Name, Plan, Reason
 from wire.tensors import TensorSpec
 
 Phase = Literal["waiting", "training", "aggregating", "evaluating", "finished"]
@@ -71,7 +71,7 @@ class RunState(msgspec.Struct, frozen=True):
     devices: dict[str, Device] = {}
     models: dict[str, Digest] = {}
     starts: dict[str, str] = {}
-    memory: Digest | Literal[""] = ""
+    memory: MaybeDigest = ""
     cohort: dict[str, str] = {}
     received: dict[str, Received] = {}
     deadline_at_s: float = 0.0
@@ -138,7 +138,7 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     models: dict[str, Digest]
     memory: Digest
     starts: dict[str, str]
-    views: Digest | Literal[""] = ""
+    views: MaybeDigest = ""
     notes: dict[str, Any] = {}
 
 

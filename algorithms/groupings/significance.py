@@ -61,6 +61,11 @@ def coordinates_of_distances(squared: Matrix) -> Matrix:
     return _from_gram(-0.5 * centring @ squared @ centring)
 
 
+def _from_gram(gram: Matrix) -> Matrix:
+    values, vectors = np.linalg.eigh(gram)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
 def find_groups(views: Mapping[str, Matrix], num_examples: Array, seed: int = 0) -> tuple[Array, list[Test]]:
     """Group labels 0..G-1 of N devices, and the tests that led there.
 

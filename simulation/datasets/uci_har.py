@@ -1,0 +1,81 @@
+"""UCI HAR: 30 volunteers, a smartphone on the waist, 6 activities, 9 channels at 50 Hz, windows of 128 samples with 50 % overlap.
+
+D. Anguita, A. Ghio, L. Oneto, X. Parra, J. L. Reyes-Ortiz. A Public Domain Dataset for Human Activity Recognition Using Smartphones.
+ESANN 2013. Read from the original folder, its zip, or one ``.npz``. The official split is by subject, which leaves a device either
+no training or no test windows; here the last 25 % of each subject's windows per class are the test part, and the one training
+window that overlaps them is left out.
+"""
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.ports import Windows
+from simulation.datasets.npz import from_arrays, load_npz
+from simulation.datasets.windows import FleetData, last_share_of_each_class
+from wire.errors import DataError
+from wire.tensors import Array
+
+SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
+ACTIVITIES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
+FOLDER = "UCI HAR Dataset"
+
+
+def load_uci_har(path: Path) -> FleetData:
+    """Read UCI HAR from its folder, its zip or a repacked ``.npz``.
+
+    Raises:
+        DataError: a file of it is missing or has another shape.
+    """
+    if path.suffix == ".npz":
+        data = load_npz(path)
+    elif path.suffix == ".zip":
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = {name.split(f"{FOLDER}/", 1)[-1]: name for name in archive.namelist()}
+                data = _assemble(path, lambda name: archive.read(names[name]))
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise DataError(f"data {path}: not the zip of {FOLDER}: {error}") from None
+    else:
+        root = path / FOLDER if (path / FOLDER).is_dir() else path
+        data = _assemble(path, lambda name: (root / name).read_bytes())
+    return FleetData("uci-har", data.window, data.classes, {d: _without_overlap(w) for d, w in data.devices.items()})
+
+
+def is_uci_har(path: Path) -> bool:
+    """Whether a path looks like UCI HAR in one of its forms."""
+    if path.suffix == ".zip":
+        return zipfile.is_zipfile(path)
+    return path.is_dir() and any((root / "train" / "Inertial Signals").is_dir() for root in (path, path / FOLDER))
+
+
+def _assemble(path: Path, read) -> FleetData:  # type: ignore[no-untyped-def]
+    parts: dict[str, list[Array]] = {"X": [], "y": [], "subject": []}
+    try:
+        for split in ("train", "test"):
+            signals = [_table(read(f"{split}/Inertial Signals/{name}_{split}.txt")) for name in SIGNALS]
+            parts["X"].append(np.stack(signals, axis=1))
+            parts["y"].append(_table(read(f"{split}/y_{split}.txt")).astype(np.int64).ravel() - 1)
+            parts["subject"].append(_table(read(f"{split}/subject_{split}.txt")).astype(np.int64).ravel())
+    except (OSError, ValueError) as error:
+        raise DataError(f"data {path}: not {FOLDER}: {error}") from None
+    arrays = {name: np.concatenate(values) for name, values in parts.items()}
+    return from_arrays("uci-har", str(path), {**arrays, "channel_names": np.array(SIGNALS), "activity_names": np.array(ACTIVITIES)})
+
+
+def _table(text: bytes) -> Array:
+    return np.loadtxt(io.BytesIO(text), dtype=np.float32, ndmin=2)
+
+
+def _without_overlap(windows: Windows) -> Windows:
+    """Cut in time once more: of each class, drop the last training window, half of which is in the first test window."""
+    all_x, all_y = np.concatenate([windows.train_x, windows.test_x]), np.concatenate([windows.train_y, windows.test_y])
+    assert last_share_of_each_class(all_y).shape == all_y.shape
+    keep = np.ones(windows.num_train, bool)
+    for label in np.unique(windows.test_y):
+        at = np.flatnonzero(windows.train_y == label)
+        if len(at) > 1:
+            keep[at[-1]] = False
+    return Windows(windows.train_x[keep], windows.train_y[keep], windows.test_x, windows.test_y)
