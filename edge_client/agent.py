@@ -115,9 +115,8 @@ class Agent:
             case "aggregator":
                 status = decode(payload, AggregatorStatus)
                 if status.online and status.boot_id != self._boot_id:
-                    first, self._boot_id = not self._boot_id, status.boot_id
-                    if not first:
-                        self._check_in()
+                    self._boot_id = status.boot_id
+                    self._check_in()
 
     def _on_plan(self, plan: Plan) -> None:
         if plan.device_id != self.device_id:
@@ -189,6 +188,7 @@ class Agent:
         payload = self._encode(plan, result, time.perf_counter() - started_s)
         self._state.put_update(plan.run_id, plan.round, payload, result.private)
         self._save(core.on_executed(self.session, plan))
+        log.info("round done device=%s round=%d steps=%d accuracy_received=%.3f", self.device_id, plan.round, result.num_steps, result.evaluated.accuracy)
         self._bytes_received = 0
         self._pause_s = RESEND_S[0]
         self._send_update()

@@ -4,11 +4,13 @@ The only module that knows paho. The protocol uses nothing of MQTT 5 that 3.1.1 
 a session (`SESSION_S`).
 """
 
+import logging
 import queue
 import random
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ import paho.mqtt.client as mqtt
 
 from wire.errors import ConfigError, LinkError
 from wire.links.port import Delivery, LinkDown, LinkEvent, LinkUp, Will
+
+log = logging.getLogger("shoal.link")
 
 SESSION_S = 7 * 24 * 3600
 KEEPALIVE_S = 30
@@ -69,8 +73,10 @@ class BrokerAddress:
 class MqttLink:
     """A `wire.links.port.Link` to an MQTT broker. `version` is the MQTT version in use."""
 
-    def __init__(self, address: BrokerAddress, client_id: str, will: Will | None = None, wait_s: float | None = 10.0) -> None:
-        """Connect; keep trying for `wait_s` seconds (None: for ever), so that a device may start before its broker.
+    def __init__(
+        self, address: BrokerAddress, client_id: str, will: Will | None = None, wait_s: float | None = 10.0, give_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Connect; keep trying for `wait_s` seconds (None: for ever, or until `give_up`), so that a device may start before its broker.
 
         Raises:
             LinkError: no broker in that time, or the broker refuses this client.
@@ -80,7 +86,7 @@ class MqttLink:
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = False
-        self.version, self._client = self._connect(wait_s)
+        self.version, self._client = self._connect(wait_s, give_up)
 
     def subscribe(self, *topics: str) -> None:
         with self._lock:
@@ -115,8 +121,8 @@ class MqttLink:
     def _unsent(self) -> bool:
         return bool(self._client._out_messages)  # paho offers no public count of publications without a PUBACK
 
-    def _connect(self, wait_s: float | None) -> tuple[str, mqtt.Client]:
-        give_up = None if wait_s is None else time.monotonic() + wait_s
+    def _connect(self, wait_s: float | None, give_up: Callable[[], bool]) -> tuple[str, mqtt.Client]:
+        end_s = float("inf") if wait_s is None else time.monotonic() + wait_s
         pause_s, problem = 0.2, "no attempt was made"
         while True:
             for version in self._address.versions:
@@ -135,9 +141,12 @@ class MqttLink:
                 problem = getattr(client, "refusal", "") or f"it closed the connection without an answer to MQTT {version}"
                 if problem.startswith("Not authorized") or problem.startswith("Bad user"):
                     raise LinkError(f"broker {self._address}: refused client {self._client_id!r}: {problem}")
-            if give_up is not None and time.monotonic() + pause_s > give_up:
-                raise LinkError(f"broker {self._address}: no connection after {wait_s:g} s: {problem}")
-            time.sleep(pause_s)
+            if time.monotonic() + pause_s > end_s or give_up():
+                raise LinkError(f"broker {self._address}: no connection: {problem}")
+            log.info("no connection to broker %s, trying again in %.1f s: %s", self._address, pause_s, problem)
+            wake_s = time.monotonic() + pause_s
+            while time.monotonic() < wake_s and not give_up():
+                time.sleep(min(0.5, pause_s))
             pause_s = min(pause_s * 2, 30.0) * random.uniform(0.8, 1.2)
 
     def _new_client(self, version: str) -> tuple[mqtt.Client, threading.Event]:

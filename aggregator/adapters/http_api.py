@@ -1,0 +1,122 @@
+"""The aggregator over HTTP, for people and tools: health, the run, its rounds and devices, and the models to download. Read only."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, HTTPException, Response
+
+from aggregator.core.state import RunState
+from aggregator.ports import Blobs, Store
+from aggregator.summary import accuracy_of, cluster_number, count_groups, spread, summarize
+
+SAFETENSORS = "application/octet-stream"
+
+
+def create_api(current: Callable[[], RunState], store: Store, blobs: Blobs, refused: Callable[[], dict[str, int]], wall_s: Callable[[], float]) -> FastAPI:
+    """The application. `current` returns the run's state as it is now; every handler reads it once."""
+    api = FastAPI(title="Shoal aggregator", description="Read-only view of one federated run.")
+
+    @api.get("/health")
+    def health() -> dict[str, Any]:
+        state = current()
+        return {"status": "ok", "run_id": state.settings.run_id, "phase": state.phase, "round": state.round}
+
+    @api.get("/run")
+    def run() -> dict[str, Any]:
+        """The settings, and where the run stands."""
+        state = current()
+        settings = msgspec.to_builtins(state.settings)
+        settings.pop("update_layout")
+        return {
+            "settings": settings,
+            "phase": state.phase,
+            "round": state.round,
+            "online": sum(d.online for d in state.devices.values()),
+            "cohort": len(state.cohort),
+            "received": len(state.received),
+            "groups": count_groups(state.starts),
+            "deadline_at_s": state.deadline_at_s,
+            "bytes_up": sum(r.bytes_up for r in state.received.values()),
+            "bytes_down": sum(r.bytes_down for r in state.received.values()),
+            "refused": refused(),
+        }
+
+    @api.get("/rounds")
+    def rounds() -> list[dict[str, Any]]:
+        """The closed rounds. `accuracy` is that of the models devices received in the round."""
+        return [
+            {
+                "round": r.round,
+                "phase": r.phase,
+                "opened_at_s": r.opened_at_s,
+                "closed_at_s": r.closed_at_s,
+                "devices": len(r.evaluated),
+                "groups": count_groups(r.groups),
+                "accuracy": spread(accuracy_of(r).values()),
+                "bytes_up": r.bytes_up,
+                "bytes_down": r.bytes_down,
+                "notes": r.notes,
+            }
+            for r in store.rounds()
+        ]
+
+    @api.get("/devices")
+    def devices() -> dict[str, Any]:
+        """Every device that has checked in."""
+        state = current()
+        return {
+            device_id: {
+                "online": d.online,
+                "last_seen_s": d.last_seen_s,
+                "num_train": d.num_train,
+                "num_test": d.num_test,
+                "runtime": d.runtime,
+                "cluster": cluster_number(state.starts.get(device_id)),
+                "in_cohort": device_id in state.cohort,
+                "received": device_id in state.received,
+            }
+            for device_id, d in sorted(state.devices.items())
+        }
+
+    @api.get("/models")
+    def models() -> dict[str, str]:
+        """The digest of each group's current model."""
+        return dict(current().models)
+
+    @api.get("/models/{group}")
+    def model(group: str) -> Response:
+        """A group's current model as safetensors."""
+        state = current()
+        if group not in state.models:
+            raise HTTPException(404, f"group {group!r}: expected one of {', '.join(sorted(state.models))}")
+        return _download(blobs, state.models[group], f"{state.settings.run_id}-{group}.safetensors")
+
+    @api.get("/bundle")
+    def bundle() -> Response:
+        """The bundle that devices train with."""
+        state = current()
+        return _download(blobs, state.settings.bundle, f"{state.settings.run_id}.shoal")
+
+    @api.get("/summary")
+    def summary() -> dict[str, Any]:
+        """The summary of the run, as `summary.json` has it, so far."""
+        return summarize(current(), store.rounds(), wall_s())
+
+    @api.get("/views/{number}")
+    def views(number: int) -> Response:
+        """The distance matrices of a round as safetensors."""
+        for record in store.rounds():
+            if record.round == number and record.views:
+                return _download(blobs, record.views, f"round-{number}.safetensors")
+        raise HTTPException(404, f"round {number}: no distances were computed in it")
+
+    return api
+
+
+def _download(blobs: Blobs, digest: str, name: str) -> Response:
+    try:
+        payload = blobs.get(digest)
+    except KeyError:
+        raise HTTPException(404, f"blob {digest[:12]} is no longer kept") from None
+    return Response(payload, media_type=SAFETENSORS, headers={"Content-Disposition": f'attachment; filename="{name}"'})

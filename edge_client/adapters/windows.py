@@ -1,0 +1,125 @@
+"""A device's windows from a folder: arrays, or recordings as CSV.
+
+Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``; or ``X.npy`` and ``y.npy``, of which the
+last 25 % of each class are the test part.
+
+Recordings: any number of ``*.csv`` with a header; the column ``label`` holds class numbers, or names that ``classes.txt`` lists one a
+line; a column ``t`` is ignored; all others are channels, in the header's order, one sample a row. The first 75 % of each recording
+are for training; windows are cut on either side of that point, so that none is shared, and only where the label stays the same.
+"""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.ports import Windows
+from wire.errors import DataError
+from wire.tensors import Array
+
+TEST_SHARE = 0.25
+
+
+def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
+    """Read a folder of arrays or recordings; `length` and `stride`, in samples, are used for recordings.
+
+    Raises:
+        DataError: the folder holds none of the layouts above, or a file of it is wrong; the text says which and how.
+    """
+    if not folder.is_dir():
+        raise DataError(f"data folder {folder}: there is no such folder")
+    if (folder / "train.npz").exists():
+        train = _arrays(folder / "train.npz")
+        test = _arrays(folder / "test.npz") if (folder / "test.npz").exists() else (train[0][:0], train[1][:0])
+        if train[0].shape[1:] != test[0].shape[1:]:
+            raise DataError(f"data folder {folder}: windows of train.npz are {train[0].shape[1:]}, of test.npz {test[0].shape[1:]}")
+        return Windows(*train, *test)
+    if (folder / "X.npy").exists():
+        x, y = _checked(_load(folder / "X.npy"), _load(folder / "y.npy"), folder)
+        test_mask = _last_of_each_class(y)
+        return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
+    if paths := sorted(folder.glob("*.csv")):
+        return _from_recordings(folder, paths, length, stride)
+    raise DataError(f"data folder {folder}: expected train.npz (and test.npz), X.npy and y.npy, or recordings as *.csv")
+
+
+def _load(path: Path) -> Array:
+    try:
+        array: Array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: not readable: {error}") from None
+    return array
+
+
+def _arrays(path: Path) -> tuple[Array, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x, y = file["X"], file["y"]
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise DataError(f"{path}: expected arrays X and y: {error}") from None
+    return _checked(x, y, path)
+
+
+def _checked(x: Array, y: Array, origin: Path) -> tuple[Array, Array]:
+    if x.ndim != 3 or x.dtype.kind not in "fiu" or y.shape != (len(x),) or y.dtype.kind not in "iu":
+        raise DataError(f"{origin}: X is {x.dtype}{list(x.shape)} and y {y.dtype}{list(y.shape)}, expected float[n, channels, time] and int[n]")
+    x = np.ascontiguousarray(x, np.float32)
+    if not np.isfinite(x).all():
+        raise DataError(f"{origin}: X holds values that are not finite")
+    return x, y.astype(np.int64)
+
+
+def _last_of_each_class(y: Array) -> Array:
+    mask = np.zeros(len(y), bool)
+    for label in np.unique(y):
+        at = np.flatnonzero(y == label)
+        mask[at[len(at) - round(TEST_SHARE * len(at)) :]] = True
+    return mask
+
+
+def _from_recordings(folder: Path, paths: list[Path], length: int, stride: int) -> Windows:
+    names = folder / "classes.txt"
+    classes = {name: i for i, name in enumerate(names.read_text().split("\n")) if name} if names.exists() else {}
+    header: list[str] = []
+    parts: list[list[Array]] = [[], [], [], []]
+    for path in paths:
+        own_header, samples, labels = _read_recording(path, classes)
+        if header and own_header != header:
+            raise DataError(f"{path}: channels {own_header}, {paths[0].name} has {header}")
+        header = own_header
+        cut = round((1 - TEST_SHARE) * len(samples))
+        for at, part in ((0, slice(0, cut)), (2, slice(cut, None))):
+            x, y = _cut(samples[part], labels[part], length, stride)
+            parts[at].append(x)
+            parts[at + 1].append(y)
+    windows = Windows(*(np.concatenate(part) for part in parts))
+    if not windows.num_train:
+        raise DataError(f"data folder {folder}: no recording has {length} samples in a row with one label")
+    return windows
+
+
+def _read_recording(path: Path, classes: dict[str, int]) -> tuple[list[str], Array, Array]:
+    with path.open(newline="") as file:
+        rows = csv.reader(file)
+        header = next(rows, [])
+        if "label" not in header:
+            raise DataError(f"{path}: its header {header} has no column 'label'")
+        label_at = header.index("label")
+        channels = [i for i, name in enumerate(header) if name not in ("label", "t")]
+        samples, labels = [], []
+        for line, row in enumerate(rows, start=2):
+            try:
+                samples.append([float(row[i]) for i in channels])
+                labels.append(classes[row[label_at]] if classes else int(row[label_at]))
+            except (ValueError, IndexError, KeyError) as error:
+                raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
+    array = np.array(samples, np.float32).reshape(-1, len(channels))
+    if not np.isfinite(array).all():
+        raise DataError(f"{path}: holds values that are not finite")
+    return [header[i] for i in channels], array, np.array(labels, np.int64)
+
+
+def _cut(samples: Array, labels: Array, length: int, stride: int) -> tuple[Array, Array]:
+    starts = [s for s in range(0, len(samples) - length + 1, stride) if (labels[s : s + length] == labels[s]).all()]
+    x = np.stack([samples[s : s + length].T for s in starts]) if starts else np.zeros((0, samples.shape[1], length), np.float32)
+    return np.ascontiguousarray(x), labels[starts] if starts else np.zeros(0, np.int64)

@@ -1,0 +1,136 @@
+"""`shoal demo`: the whole product on this machine. A broker, the aggregator and one process per device, on real data."""
+
+import json
+import shutil
+import signal
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.summary import summarize
+from shoal.commands import options as opt
+from shoal.commands.export import write_bundle
+from shoal.report import device_table, megabytes, percent, prepare_folder, verdict, write_report
+from simulation.datasets.catalog import load_data
+from simulation.datasets.windows import select_devices
+from simulation.embedded_broker import EmbeddedBroker, free_port
+from simulation.local_fleet import LocalFleet, start_process, stop_processes
+from wire.errors import ShoalError
+
+FLEET = "demo"
+
+
+def demo(
+    algorithm: opt.AlgorithmName = "distfl",
+    devices: opt.Devices = None,
+    rounds: opt.Rounds = 20,
+    out: opt.Out = Path("runs/demo"),
+    data: opt.Data = "watch",
+    signature: opt.Signature = "both",
+    local_epochs: opt.LocalEpochs = 1,
+    seed: opt.Seed = 0,
+) -> None:
+    """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    console = Console()
+    fleet = select_devices(load_data(data), devices)
+    _make_room(prepare_folder(out))
+    console.print(f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': one process each, no torch in them.")
+    with console.status("exporting the training step and checking it against eager torch"):
+        bundle, error = write_bundle(prepare_folder(out / "bundle"), fleet, algorithm, seed)
+    console.print(f"bundle: {len(bundle.payload) / 1000:.0f} KB, signed; one step differs from float64 by {error:.0e} of a tensor's scale")
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker())
+        edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, out / "bundle" / "trust.pem"))
+        console.print(f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and {out}/devices/ID/edge.log", soft_wrap=True)
+        common = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": len(fleet.devices)}
+        common |= {"--folder": out / "aggregator", "--bundle": out / "bundle", "--broker": broker.url, "--fleet": FLEET}
+        own = {"--algorithm": algorithm, "--signature": signature}
+        summary, store = _serve(console, out, algorithm, {**common, **own}, edges, len(fleet.devices), rounds)
+        other = summary
+        if algorithm != "fedavg":
+            other, _ = _serve(console, out, "fedavg", {**common, "--algorithm": "fedavg"}, edges, len(fleet.devices), rounds)
+        summary["edge"] = {"processes": len(edges.processes), "max_rss_bytes": edges.max_rss_bytes(), "torch_loaded": edges.torch_loaded()}
+    summary["comparison"] = {"fedavg": _comparison(other)}
+    files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / algorithm))
+    store.close()
+    console.print(device_table(summary))
+    console.print(verdict(summary), style="bold")
+    rss = summary["edge"]["max_rss_bytes"] / 2**20
+    traffic = f"{megabytes(summary['bytes']['up'])} up, {megabytes(summary['bytes']['down'])} down"
+    console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if summary['edge']['torch_loaded'] else 'no'}")
+    console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
+
+
+def _serve(
+    console: Console, out: Path, algorithm: str, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
+) -> tuple[dict[str, Any], SqlStore]:
+    """Run one aggregator to the end of its run, showing progress; returns its summary and its store."""
+    port = free_port()
+    arguments = [part for name, value in options.items() for part in (name, str(value))]
+    process = start_process(["-m", "shoal", "serve", *arguments, "--run-id", algorithm, "--port", str(port)], out / "aggregator.log")
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
+    store: SqlStore | None = None
+    opened_s = time.monotonic()
+    try:
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task(f"{algorithm:7}", total=rounds, say="starting")
+            while True:
+                time.sleep(0.25)
+                if process.poll() is not None:
+                    raise ShoalError(f"the aggregator stopped with status {process.returncode}; see {out / 'aggregator.log'}")
+                if dead := [d for d, p in edges.processes.items() if p.poll() is not None]:
+                    raise ShoalError(f"device {dead[0]} stopped; see {out / 'devices' / dead[0] / 'edge.log'}")
+                run = _get(port, "/run")
+                if run is None:
+                    continue
+                closed = _get(port, "/rounds") or []
+                if run["round"] <= 1 and not closed:
+                    opened_s = time.monotonic()
+                progress.update(task, completed=min(len(closed), rounds), say=_progress_text(run, closed, num_devices))
+                if run["phase"] == "finished":
+                    progress.update(task, completed=rounds)
+                    break
+        wall_s = time.monotonic() - opened_s
+        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), algorithm)
+        state = store.load()
+        assert state is not None
+        return summarize(state, store.rounds(), wall_s), store
+    finally:
+        stop_processes([process])
+
+
+def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_devices: int) -> str:
+    traffic = sum(r["bytes_up"] + r["bytes_down"] for r in closed)
+    accuracy = closed[-1]["accuracy"]["mean"] if len(closed) > 1 else None
+    if run["phase"] == "waiting":
+        return f"devices {run['online']}/{num_devices}"
+    return f"in {run['received']:2}/{run['cohort']}  groups {run['groups']}  accuracy {percent(accuracy)}  {megabytes(traffic)}"
+
+
+def _get(port: int, path: str) -> Any:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            return json.load(response)
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return None
+
+
+def _comparison(summary: dict[str, Any]) -> dict[str, Any]:
+    accuracies = {device_id: device["accuracy"] for device_id, device in summary["devices"].items()}
+    return {**summary["accuracy"], "accuracy_by_round": summary["accuracy_by_round"], "devices": accuracies}
+
+
+def _make_room(out: Path) -> None:
+    """A demonstration starts afresh: what an earlier one left in its own folders is removed, nothing else."""
+    for name in ("aggregator", "devices", "bundle"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    (out / "aggregator.log").unlink(missing_ok=True)

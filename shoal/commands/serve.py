@@ -1,0 +1,77 @@
+"""`shoal serve`: the aggregator of one fleet."""
+
+import logging
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from aggregator.core.state import Event, RoundAggregated, RunState
+from aggregator.main import ServeSettings
+from aggregator.main import serve as run_service
+from aggregator.summary import count_groups
+from shoal.commands import options as opt
+from wire.links.mqtt import BrokerAddress
+
+Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://.")]
+
+
+def serve(
+    folder: Annotated[Path, typer.Option(help="Where the run is kept: the database and the blobs.")],
+    bundle: Annotated[Path, typer.Option(help="Folder that `shoal export` wrote.")],
+    run_id: Annotated[str, typer.Option(help="Name of the run; a run that is in the folder already goes on.")] = "run-1",
+    broker: Annotated[str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")] = "mqtt://localhost",
+    fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
+    algorithm: opt.AlgorithmName = "distfl",
+    signature: opt.Signature = "both",
+    rounds: opt.Rounds = 20,
+    local_epochs: opt.LocalEpochs = 1,
+    batch_size: opt.BatchSize = 32,
+    lr: opt.Lr = None,
+    seed: opt.Seed = 0,
+    min_devices: Annotated[int, typer.Option(min=1, help="Round 1 opens when so many devices are there.")] = 2,
+    deadline: Annotated[float, typer.Option(min=1, help="Seconds a round is open at most.")] = 600.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds a round waits for a device that was lost.")] = 60.0,
+    database: Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")] = "",
+    host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
+    stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
+    ca: Pem = None,
+    cert: Pem = None,
+    key: Pem = None,
+) -> None:
+    """Run the aggregator until Ctrl-C or SIGTERM. Started again, it goes on where it stopped."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    stopping: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, _frame: stopping.append(signum))
+    settings = ServeSettings(
+        folder=folder,
+        bundle=bundle,
+        broker=BrokerAddress.parse(broker, ca, cert, key),
+        run_id=run_id,
+        fleet=fleet,
+        algorithm=algorithm,
+        options=opt.algorithm_options(algorithm, signature),
+        rounds=rounds,
+        min_devices=min_devices,
+        deadline_s=deadline,
+        grace_s=grace,
+        local_epochs=local_epochs,
+        batch_size=batch_size,
+        lr=lr,
+        seed=seed,
+        database=database,
+        http_host=host,
+        http_port=port,
+        stay=stay,
+    )
+
+    def observe(state: RunState, event: Event) -> None:
+        if isinstance(event, RoundAggregated):
+            logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
+
+    final = run_service(settings, lambda: bool(stopping), observe)
+    Console().print(f"run {run_id}: {final.phase}, round {min(final.round, rounds)} of {rounds}; kept in {folder}")

@@ -1,0 +1,149 @@
+"""A finished run as files: ``summary.json``, pictures, and one HTML page that shows them."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from jinja2 import Environment, PackageLoader
+from rich.table import Table
+
+from aggregator.ports import Blobs, RoundRecord
+from wire.errors import ConfigError
+from wire.tensors import Array, decode_tensors
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+COLOURS = ("#1b7f79", "#d1495b", "#edae49", "#30638e", "#8d5b9f", "#5c946e", "#a44a3f", "#3d405b")
+INK, GRID = "#22313a", "#d7dee2"
+plt.rcParams.update({"font.size": 10, "axes.edgecolor": INK, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK})
+
+
+def prepare_folder(out: Path) -> Path:
+    """Make the output folder.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from None
+    return out
+
+
+def write_report(out: Path, summary: Mapping[str, Any], records: Sequence[RoundRecord], blobs: Blobs) -> list[Path]:
+    """Write everything a run leaves for people into `out`; returns the files."""
+    written = [out / "summary.json"]
+    written[0].write_text(json.dumps(summary, indent=1) + "\n")
+    pictures = [("How close the devices are", path) for path in draw_similarity(out, summary, records, blobs)]
+    pictures.insert(0, ("Accuracy over rounds", draw_accuracy(out / "accuracy.png", summary)))
+    written += [path for _, path in pictures]
+    written.append(_write_page(out / "report.html", summary, pictures, records))
+    return written
+
+
+def draw_accuracy(path: Path, summary: Mapping[str, Any]) -> Path:
+    """Mean and worst accuracy over rounds, beside the comparison's where there is one."""
+    figure, axes = plt.subplots(figsize=(7.2, 4), layout="constrained")
+    lines = {summary["algorithm"]: summary["accuracy_by_round"]}
+    for name, other in summary.get("comparison", {}).items():
+        lines[name] = other["accuracy_by_round"]
+    for colour, (name, rounds) in zip(COLOURS, lines.items(), strict=False):
+        numbers = np.arange(1, len(rounds) + 1)
+        for key, style in (("mean", "-"), ("worst", ":")):
+            values = [100 * r[key] if r[key] is not None else np.nan for r in rounds]
+            axes.plot(numbers, values, style, color=colour, lw=2, label=f"{name}, {key}", marker="." if len(rounds) < 3 else None)
+    axes.set(xlabel="round", ylabel="accuracy on the devices' own test windows, %")
+    axes.grid(color=GRID)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def draw_similarity(out: Path, summary: Mapping[str, Any], records: Sequence[RoundRecord], blobs: Blobs) -> list[Path]:
+    """One picture of the distance matrices by which devices were last grouped, devices in the order of their groups."""
+    seen = [record for record in records if record.views]
+    if not seen:
+        return []
+    matrices, text = decode_tensors(blobs.get(seen[-1].views))
+    ids = json.loads(text)["device_ids"]
+    clusters = [summary["devices"][d]["cluster"] for d in ids]
+    order = sorted(range(len(ids)), key=lambda i: (clusters[i] if clusters[i] is not None else -1, ids[i]))
+    figure, all_axes = plt.subplots(1, len(matrices), figsize=(1.4 + 4.6 * len(matrices), 5.2), layout="constrained", squeeze=False)
+    for i, (axes, (name, matrix)) in enumerate(zip(all_axes[0], sorted(matrices.items(), reverse=True), strict=True)):
+        _draw_matrix(axes, matrix[np.ix_(order, order)], [ids[k] if i == 0 else "" for k in order], [clusters[k] for k in order])
+        axes.set_title(f"{name}, round {seen[-1].round}")
+    path = out / "similarity.png"
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return [path]
+
+
+def _draw_matrix(axes: Any, matrix: Array, labels: Sequence[str], clusters: Sequence[int | None]) -> None:
+    off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
+    high = float(np.quantile(off_diagonal, 0.98)) if off_diagonal.size else 1.0
+    image = axes.imshow(matrix, cmap="YlGnBu_r", vmin=0, vmax=high or 1.0)
+    for at in (i for i in range(1, len(clusters)) if clusters[i] != clusters[i - 1]):
+        axes.axhline(at - 0.5, color="white", lw=2)
+        axes.axvline(at - 0.5, color="white", lw=2)
+    if len(labels) <= 60:
+        axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    else:
+        axes.set_yticks([])
+    axes.set_xticks([])
+    axes.figure.colorbar(image, ax=axes, shrink=0.75, label="distance (dark: close)")
+
+
+def device_table(summary: Mapping[str, Any]) -> Table:
+    """One row per device, by group."""
+    table = Table(title=None, header_style="bold")
+    for heading, side in (("device", "left"), ("group", "right"), ("train", "right"), ("test", "right"), ("accuracy", "right")):
+        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    others = {name: other.get("devices", {}) for name, other in summary.get("comparison", {}).items()}
+    for name in others:
+        table.add_column(name, justify="right")
+    rows = sorted(summary["devices"].items(), key=lambda item: (-1 if item[1]["cluster"] is None else item[1]["cluster"], item[0]))
+    for device_id, device in rows:
+        group = "-" if device["cluster"] is None else str(device["cluster"])
+        cells = [percent(other.get(device_id)) for other in others.values()]
+        table.add_row(device_id, group, str(device["num_train"]), str(device["num_test"]), percent(device["accuracy"]), *cells)
+    return table
+
+
+def percent(value: float | None) -> str:
+    """A fraction as per cent with one digit; a dash for none."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def megabytes(count: int) -> str:
+    """Bytes as MB with one digit."""
+    return f"{count / 1e6:.1f} MB"
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """What came out, in one or two sentences."""
+    groups, accuracy = summary["clusters"]["count"], summary["accuracy"]
+    devices = len(summary["devices"])
+    found = f"{groups} groups among {devices} devices" if groups > 1 else f"{devices} devices in one group"
+    text = f"{summary['algorithm']}: {found}, mean accuracy {percent(accuracy['mean'])}, worst device {percent(accuracy['worst'])}."
+    for name, other in summary.get("comparison", {}).items():
+        if other["mean"] is not None and accuracy["mean"] is not None:
+            gain = 100 * (accuracy["mean"] - other["mean"])
+            text += f" {name} on the same data: {percent(other['mean'])}, {abs(gain):.1f} points {'less' if gain >= 0 else 'more'}."
+    return text
+
+
+def _write_page(path: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str, Path]], records: Sequence[RoundRecord]) -> Path:
+    images = [(title, base64.b64encode(p.read_bytes()).decode()) for title, p in pictures]
+    tests = [test for record in records for test in record.notes.get("tests", ())][:12]
+    template = Environment(loader=PackageLoader("shoal", "templates"), autoescape=True).get_template("report.html")
+    page = template.render(summary=summary, images=images, tests=tests, verdict=verdict(summary), percent=percent, megabytes=megabytes)
+    path.write_text(page)
+    return path

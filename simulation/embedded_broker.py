@@ -1,0 +1,86 @@
+"""A broker for a demonstration or a test: rumqttd out of the `iotcore` wheel, in a child process, on free loopback ports.
+
+Its defaults refuse MQTT 5 and payloads over 20 KB, so it is given a configuration of its own. It keeps sessions in memory: for a
+fleet use Mosquitto or another broker that keeps them on disk (deploy/mosquitto).
+"""
+
+import socket
+import tempfile
+from pathlib import Path
+
+import iotcore
+
+from wire.errors import LinkError
+
+_LISTENER = """
+[v{version}.1]
+name = "v{version}"
+listen = "127.0.0.1:{port}"
+next_connection_delay_ms = 1
+[v{version}.1.connections]
+connection_timeout_ms = 60000
+max_payload_size = 67108864
+max_inflight_count = 100
+dynamic_filters = true
+"""
+_ROUTER = """id = 0
+[router]
+id = 0
+max_connections = 10010
+max_outgoing_packet_count = 200
+max_segment_size = 104857600
+max_segment_count = 10
+"""
+
+
+def free_port() -> int:
+    """A TCP port that is free on the loopback address at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class EmbeddedBroker:
+    """`port` speaks MQTT 3.1.1, `port_v5` MQTT 5. `stop` and `start` again on the same ports make a restart, without its memory."""
+
+    def __init__(self) -> None:
+        self.port, self.port_v5 = free_port(), free_port()
+        listeners = (_LISTENER.format(version=4, port=self.port), _LISTENER.format(version=5, port=self.port_v5))
+        with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
+            file.write(_ROUTER + "".join(listeners))
+        self._config = Path(file.name)
+        self._broker = iotcore.Broker(config_path=str(self._config))
+
+    @property
+    def url(self) -> str:
+        """The address for `--broker`."""
+        return f"mqtt://127.0.0.1:{self.port}?version=3.1.1"
+
+    @property
+    def url_v5(self) -> str:
+        """The address of the MQTT 5 listener."""
+        return f"mqtt://127.0.0.1:{self.port_v5}?version=5"
+
+    def start(self) -> "EmbeddedBroker":
+        """Start, and return when it accepts connections.
+
+        Raises:
+            LinkError: it did not start.
+        """
+        try:
+            self._broker.start()
+        except (OSError, RuntimeError) as error:
+            raise LinkError(f"embedded broker on port {self.port}: {error}") from None
+        return self
+
+    def stop(self) -> None:
+        """Stop it; what it kept is lost."""
+        self._broker.stop()
+
+    def __enter__(self) -> "EmbeddedBroker":
+        return self.start()
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+        self._config.unlink(missing_ok=True)
