@@ -1,0 +1,42 @@
+# make demo | make test | make check | make bench: each makes .venv and installs pinned versions when they are missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export SHOAL_DATA ?= $(abspath ../shared/data)
+MAKEFLAGS += --no-print-directory
+
+.PHONY: setup demo test slow check bench clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/shoal demo
+
+test: setup deploy/.debian
+	$(BIN)/pytest $(ARGS)
+
+slow: setup deploy/.debian
+	$(BIN)/pytest -m 'slow or not slow'
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m benchmarks.first_light
+
+# Debian packages that tests use: the Mosquitto broker. Installed when missing and we may; a test that needs it says so otherwise.
+.PHONY: deploy/.debian
+deploy/.debian:
+	@deploy/install-debian mosquitto
+
+clean:
+	rm -rf $(VENV) build *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

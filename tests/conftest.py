@@ -1,0 +1,96 @@
+"""Fixtures shared by the tests: a small synthetic fleet, a real bundle exported for it, and real brokers."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.ports import Windows
+from shoal.commands.export import write_bundle
+from simulation.datasets.windows import FleetData
+from simulation.embedded_broker import EmbeddedBroker, free_port
+from simulation.local_fleet import stop_processes
+from wire.bundle import Bundle, Window
+from wire.links.in_process import InProcessBroker
+
+
+def synthetic_fleet(num_devices: int = 4, shift: float = 0.0, num_windows: int = 40, seed: int = 0) -> FleetData:
+    """Devices whose three classes differ in frequency; odd devices measure with an offset of `shift`."""
+    rng = np.random.default_rng(seed)
+    time_axis = np.arange(32)
+
+    def windows(device: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        y = np.arange(count) % 3
+        phase = rng.uniform(0, 6.28, (count, 2, 1))
+        x = np.sin((y[:, None, None] + 1) * 0.4 * time_axis + phase) + rng.normal(0, 0.3, (count, 2, 32)) + shift * (device % 2)
+        return x.astype(np.float32), y.astype(np.int64)
+
+    devices = {f"d{i}": Windows(*windows(i, num_windows), *windows(i, 12)) for i in range(num_devices)}
+    truth = {f"d{i}": str(i % 2) for i in range(num_devices)}
+    return FleetData("synthetic", Window(("a", "b"), 32, 32), ("slow", "middle", "fast"), devices, truth)
+
+
+@pytest.fixture(scope="session")
+def fleet() -> FleetData:
+    return synthetic_fleet()
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `shoal export` wrote for the synthetic fleet."""
+
+    folder: Path
+    bundle: Bundle
+
+
+@pytest.fixture(scope="session")
+def exported(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    folder = tmp_path_factory.mktemp("bundle")
+    bundle, _ = write_bundle(folder, fleet, "distfl", seed=0)
+    return Exported(folder, bundle)
+
+
+@pytest.fixture
+def in_process_broker() -> InProcessBroker:
+    return InProcessBroker()
+
+
+@pytest.fixture
+def embedded_broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[str]:
+    """The URL of a Mosquitto that keeps sessions; skipped where Debian's package is not installed."""
+    binary = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin")
+    if binary is None:
+        pytest.skip("Mosquitto is not installed: apt-get install mosquitto would run this")
+    port = free_port()
+    config = tmp_path / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmessage_size_limit 67108864\nmax_queued_messages 0\n")
+    process = subprocess.Popen([binary, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for_port(port)
+    yield f"mqtt://127.0.0.1:{port}"
+    stop_processes([process])
+
+
+def wait_for_port(port: int, patience_s: float = 10.0) -> None:
+    """Return when something accepts connections on a loopback port."""
+    import socket
+
+    end_s = time.monotonic() + patience_s
+    while time.monotonic() < end_s:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=0.5).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise TimeoutError(f"nothing listens on port {port}")
