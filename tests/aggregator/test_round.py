@@ -1,0 +1,211 @@
+"""The round as a state machine: examples of each rule, and properties over random histories."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aggregator.core import state as s
+from aggregator.core.round import plan_for, step
+from tests.contracts.store import SETTINGS
+from wire.messages import Evaluate, Metrics, Train
+
+MODEL, MEMORY = "1" * 64, "2" * 64
+
+
+class Run:
+    """A run under test: feeds events and keeps what followed."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.state, _ = step(None, s.Started(0.0, msgspec.structs.replace(SETTINGS, **settings), {"initial": MODEL}, MEMORY))
+
+    def feed(self, event: s.Event) -> list[s.Command]:
+        self.state, commands = step(self.state, event)
+        return commands
+
+    def check_in(self, device: str, at_s: float = 1.0) -> list[s.Command]:
+        return self.feed(s.DeviceCheckedIn(at_s, device, 10, 4))
+
+    def update(self, device: str, number: int | None = None, at_s: float = 2.0) -> list[s.Command]:
+        received = s.Received("a" * 64, "initial", 10, 2, Metrics(4, 1.0, 3), Metrics(10, 2.0, 5), 100, 50)
+        return self.feed(s.UpdateAdmitted(at_s, device, number or self.state.round, received))
+
+    def aggregated(self, at_s: float = 3.0) -> list[s.Command]:
+        starts = {d: "0" for d in self.state.devices} | {"": "0"}
+        return self.feed(s.RoundAggregated(at_s, self.state.round, {"initial": MODEL, "0": "3" * 64}, MEMORY, starts))
+
+
+def kinds(commands: list[s.Command]) -> list[str]:
+    return [type(c).__name__ for c in commands]
+
+
+def test_first_round_opens_when_enough_devices_are_there() -> None:
+    run = Run(min_devices=2)
+    assert run.check_in("a") == []
+    assert kinds(run.check_in("b")) == ["SetDeadline", "SendPlan", "SendPlan"]
+    assert (run.state.phase, run.state.round, sorted(run.state.cohort)) == ("training", 1, ["a", "b"])
+
+
+def test_full_cohort_is_aggregated_once() -> None:
+    run = Run(min_devices=2)
+    run.check_in("a")
+    run.check_in("b")
+    assert kinds(run.update("a")) == ["Acknowledge"]
+    assert kinds(run.update("b")) == ["Acknowledge", "Aggregate"]
+    assert kinds(run.update("b")) == ["Acknowledge"]
+
+
+def test_last_round_is_followed_by_an_evaluation_and_the_end() -> None:
+    run = Run(rounds=1)
+    run.check_in("a")
+    run.update("a")
+    commands = run.aggregated()
+    assert run.state.phase == "evaluating"
+    plan = next(c.plan for c in commands if isinstance(c, s.SendPlan))
+    assert plan.verbs == (Evaluate(),)
+    assert plan.model == "3" * 64
+    assert kinds(run.update("a")) == ["Acknowledge", "FinishRun"]
+    assert run.state.phase == "finished"
+    assert kinds(run.check_in("late")) == ["FinishRun"]
+
+
+def test_survey_is_asked_only_of_devices_without_a_group() -> None:
+    run = Run(survey=True, rounds=3)
+    run.check_in("a")
+    assert [getattr(v, "graph", "") for v in plan_for(run.state, "a").verbs] == ["evaluate", "survey", "step"]
+    run.update("a")
+    run.check_in("b")
+    commands = run.feed(s.RoundAggregated(3.0, 1, {"initial": MODEL, "0": "3" * 64}, MEMORY, {"a": "0", "": "initial"}))
+    verbs = {c.plan.device_id: [getattr(v, "graph", "") for v in c.plan.verbs] for c in commands if isinstance(c, s.SendPlan)}
+    assert verbs == {"a": ["evaluate", "step"], "b": ["evaluate", "survey", "step"]}
+
+
+def test_device_that_checks_in_again_gets_the_same_plan() -> None:
+    run = Run(min_devices=1)
+    first = next(c.plan for c in run.check_in("a") if isinstance(c, s.SendPlan))
+    again = run.check_in("a", at_s=1.5)
+    assert again == [s.SendPlan(first)]
+
+
+def test_device_that_joins_in_mid_round_waits_for_the_next() -> None:
+    run = Run(min_devices=1)
+    run.check_in("a")
+    assert run.check_in("b") == []
+    run.update("a")
+    assert sorted(c.plan.device_id for c in run.aggregated() if isinstance(c, s.SendPlan)) == ["a", "b"]
+
+
+def test_lost_device_is_waited_for_until_its_grace_is_over() -> None:
+    run = Run(min_devices=2, grace_s=5.0, deadline_s=100.0)
+    run.check_in("a")
+    run.check_in("b")
+    assert run.feed(s.DeviceLost(2.0, "b")) == [s.SetDeadline(1, 7.0)]
+    assert kinds(run.update("a", at_s=3.0)) == ["Acknowledge"]
+    assert kinds(run.feed(s.DeadlinePassed(7.0, 1))) == ["Aggregate"]
+
+
+def test_lost_device_that_returns_in_time_counts() -> None:
+    run = Run(min_devices=2, grace_s=5.0, deadline_s=100.0)
+    run.check_in("a")
+    run.check_in("b")
+    run.feed(s.DeviceLost(2.0, "b"))
+    run.update("a", at_s=3.0)
+    assert kinds(run.check_in("b", at_s=4.0)) == ["SendPlan"]
+    assert run.feed(s.DeadlinePassed(7.0, 1)) == []
+    assert kinds(run.update("b", at_s=8.0)) == ["Acknowledge", "Aggregate"]
+
+
+def test_deadline_closes_with_what_is_there_and_reopens_when_nothing_is() -> None:
+    run = Run(min_devices=2, deadline_s=10.0)
+    run.check_in("a")
+    run.check_in("b")
+    assert kinds(run.feed(s.DeadlinePassed(11.0, 1))) == ["SetDeadline", "SendPlan", "SendPlan"]
+    assert run.state.deadline_at_s == 21.0
+    run.update("a")
+    assert kinds(run.feed(s.DeadlinePassed(21.0, 1))) == ["Aggregate"]
+
+
+def test_deadline_of_an_earlier_round_changes_nothing() -> None:
+    run = Run()
+    run.check_in("a")
+    run.update("a")
+    run.aggregated()
+    before = run.state
+    assert run.feed(s.DeadlinePassed(1000.0, 1)) == []
+    assert run.state == before
+
+
+def test_resume_commands_what_is_still_open() -> None:
+    run = Run(min_devices=2)
+    run.check_in("a")
+    run.check_in("b")
+    run.update("a")
+    assert kinds(run.feed(s.Resumed(5.0))) == ["SetDeadline", "SendPlan", "Acknowledge"]
+    run.update("b")
+    assert kinds(run.feed(s.Resumed(6.0))) == ["Aggregate"]
+
+
+def test_an_event_before_the_start_is_a_defect() -> None:
+    with pytest.raises(ValueError, match="before the run has started"):
+        step(None, s.Resumed(0.0))
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("check-in"), st.sampled_from("abc")),
+        st.tuples(st.just("lost"), st.sampled_from("abc")),
+        st.tuples(st.just("update"), st.sampled_from("abc")),
+        st.tuples(st.just("deadline"), st.integers(0, 30)),
+        st.tuples(st.just("aggregated"), st.none()),
+        st.tuples(st.just("resumed"), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=200)
+@given(events)
+def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history: list[tuple[str, Any]]) -> None:
+    run = Run(min_devices=2, rounds=2, deadline_s=5.0, grace_s=2.0)
+    log: list[s.Event] = []
+    original = run.feed
+
+    def feed(event: s.Event) -> list[s.Command]:
+        log.append(event)
+        return original(event)
+
+    run.feed = feed  # type: ignore[method-assign]
+    for at_s, (kind, value) in enumerate(history, start=1):
+        before = run.state
+        if kind == "check-in":
+            run.check_in(value, at_s)
+        elif kind == "lost":
+            run.feed(s.DeviceLost(at_s, value))
+        elif kind == "update" and value in run.state.cohort and run.state.phase in ("training", "evaluating"):
+            commands = run.update(value, at_s=at_s)
+            assert s.Acknowledge(value, before.round) in commands
+        elif kind == "deadline":
+            run.feed(s.DeadlinePassed(at_s + value, run.state.round))
+        elif kind == "aggregated" and run.state.phase == "aggregating":
+            run.aggregated(at_s)
+        elif kind == "resumed":
+            run.feed(s.Resumed(at_s))
+        assert run.state.received.keys() <= run.state.cohort.keys() <= run.state.devices.keys()
+        assert before.round <= run.state.round <= 3
+        assert before.phase != "finished" or run.state.phase == "finished"
+        if run.state.round == before.round and run.state.phase == before.phase and kind != "deadline":
+            assert before.received.keys() <= run.state.received.keys(), "an acknowledged update was lost"
+    replayed, _ = step(None, s.Started(0.0, run.state.settings, {"initial": MODEL}, MEMORY))
+    for event in log:
+        decoded = msgspec.json.decode(msgspec.json.encode(event), type=s.Event)
+        replayed, _ = step(replayed, decoded)
+    assert replayed == run.state
+    assert msgspec.json.decode(msgspec.json.encode(run.state), type=s.RunState) == run.state
+
+
+def test_plan_trains_as_the_run_was_asked_to() -> None:
+    run = Run(local_epochs=3, batch_size=16, hyper={"lr": 0.5})
+    run.check_in("a")
+    assert plan_for(run.state, "a").verbs == (Evaluate(), Train(16, 3, hyper={"lr": 0.5}))

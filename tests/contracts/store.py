@@ -1,0 +1,103 @@
+"""What every store, blob store and device state must do; subclassed once per adapter. `again` opens the same place anew."""
+
+import numpy as np
+import pytest
+
+from aggregator.core.state import DeviceCheckedIn, Resumed, RunSettings, Started
+from aggregator.ports import Blobs, RoundRecord, Store
+from edge_client.core.session import Pending, Session
+from edge_client.ports import DeviceState
+from wire.codec import digest
+from wire.messages import Metrics
+
+SETTINGS = RunSettings("run-1", "fedavg", "x", "0" * 64, 3, 1, 10.0, 1.0, 0, 1, 32, ())
+STARTED = Started(0.0, SETTINGS, {"initial": "1" * 64}, "2" * 64)
+
+
+def record(number: int, accuracy: int = 1) -> RoundRecord:
+    return RoundRecord(number, "training", 0.0, 1.0, {"d": Metrics(2, 1.0, accuracy)}, Metrics(), {"d": "0"}, 10, 20, {"p": 0.5})
+
+
+class StoreContract:
+    def test_new_store_is_empty(self, store: Store) -> None:
+        assert store.load() is None
+        assert store.rounds() == []
+
+    def test_load_replays_the_log(self, store: Store) -> None:
+        for event in (STARTED, DeviceCheckedIn(1.0, "d", 5, 2)):
+            store.append(event)
+        state = store.load()
+        assert state is not None
+        assert (state.round, sorted(state.devices)) == (1, ["d"])
+
+    def test_snapshot_and_later_events(self, store: Store) -> None:
+        store.append(STARTED)
+        state = store.load()
+        assert state is not None
+        store.snapshot(state)
+        store.append(DeviceCheckedIn(1.0, "d", 5, 2))
+        store.append(Resumed(2.0))
+        after = store.load()
+        assert after is not None
+        assert sorted(after.devices) == ["d"]
+
+    def test_records_are_replaced_by_round_and_ordered(self, store: Store) -> None:
+        for r in (record(2), record(1), record(2, accuracy=0)):
+            store.put_round(r)
+        assert store.rounds() == [record(1), record(2, accuracy=0)]
+
+
+class BlobsContract:
+    def test_blob_comes_back_by_its_hash(self, blobs: Blobs) -> None:
+        name = blobs.put(b"payload")
+        assert name == digest(b"payload")
+        assert blobs.put(b"payload") == name
+        assert blobs.get(name) == b"payload"
+
+    def test_unknown_blob_is_a_key_error(self, blobs: Blobs) -> None:
+        with pytest.raises(KeyError):
+            blobs.get("0" * 64)
+
+    def test_keep_forgets_the_others(self, blobs: Blobs) -> None:
+        one, two = blobs.put(b"1"), blobs.put(b"2")
+        blobs.keep({two})
+        assert blobs.get(two) == b"2"
+        with pytest.raises(KeyError):
+            blobs.get(one)
+
+
+class DeviceStateContract:
+    def again(self, state: DeviceState) -> DeviceState:
+        """The state after a restart of the device."""
+        return state
+
+    def test_new_device_has_a_new_session(self, state: DeviceState) -> None:
+        assert state.load() == Session()
+        assert state.update() is None
+        assert state.private("r", 1) == {}
+
+    def test_session_and_update_survive(self, state: DeviceState) -> None:
+        session = Session("r", 2, None, Pending("r", 3), {"b": 1})
+        state.save(session)
+        state.put_update("r", 3, b"update", {})
+        after = self.again(state)
+        assert after.load() == session
+        assert after.update() == b"update"
+        after.drop_update()
+        assert self.again(after).update() is None
+
+    def test_a_repeated_round_starts_from_the_same_private_tensors(self, state: DeviceState) -> None:
+        for number in (1, 2, 3):
+            state.put_update("r", number, b"", {"private/b": np.full(2, number, np.float32)})
+        after = self.again(state)
+        assert after.private("r", 4)["private/b"].tolist() == [3, 3]
+        assert after.private("r", 3)["private/b"].tolist() == [2, 2]
+        assert after.private("other", 4) == {}
+
+    def test_blobs(self, state: DeviceState) -> None:
+        state.put_blob("a" * 64, b"1")
+        state.put_blob("b" * 64, b"2")
+        state.keep_blobs({"b" * 64})
+        after = self.again(state)
+        assert after.blob("a" * 64) is None
+        assert after.blob("b" * 64) == b"2"
