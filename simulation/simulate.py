@@ -69,9 +69,8 @@ class VirtualClock:
 def build_objective(data: FleetData, name: str, seed: int) -> Objective:
     """The objective on a fresh model for this data; the seed decides the initial weights."""
     torch.manual_seed(seed)
-    mean, std = data.channel_scale()
     window = data.window
-    model = HarCnn(len(window.channels), window.length, len(data.classes), torch.from_numpy(mean), torch.from_numpy(std))
+    model = HarCnn(len(window.channels), window.length, len(data.classes), torch.from_numpy(data.channel_size()))
     return OBJECTIVES[name](model)
 
 

@@ -7,17 +7,16 @@ import torch
 from torch import Tensor, nn
 
 
-class Standardize(nn.Module):
-    """(x - mean) / std per channel, with fixed values, so that a device feeds raw sensor units and cannot scale them wrongly."""
+class Scale(nn.Module):
+    """x / size per channel, with fixed values, so that a device feeds raw sensor units and cannot scale them wrongly."""
 
-    def __init__(self, mean: Tensor, std: Tensor) -> None:
-        """`mean` and `std`: (channels,) float32 in the sensor's units; std > 0."""
+    def __init__(self, size: Tensor) -> None:
+        """`size`: (channels,) float32, positive, in the sensor's units."""
         super().__init__()
-        self.register_buffer("mean", mean.reshape(-1, 1))
-        self.register_buffer("std", std.reshape(-1, 1))
+        self.register_buffer("size", size.reshape(-1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.std
+        return x / self.size
 
 
 class HarCnn(nn.Module):
@@ -26,11 +25,9 @@ class HarCnn(nn.Module):
     `extractor` maps x (batch, channels, time) to a representation (batch, 64 * (time // 4)), `head` maps that to logits.
     """
 
-    def __init__(self, num_channels: int, num_samples: int, num_classes: int, mean: Tensor | None = None, std: Tensor | None = None) -> None:
+    def __init__(self, num_channels: int, num_samples: int, num_classes: int, size: Tensor | None = None) -> None:
         super().__init__()
-        mean = torch.zeros(num_channels) if mean is None else mean
-        std = torch.ones(num_channels) if std is None else std
-        self.scale = Standardize(mean, std)
+        self.scale = Scale(torch.ones(num_channels) if size is None else size)
         self.extractor = nn.Sequential()
         widths = (num_channels, 32, 64)
         for i in (1, 2):

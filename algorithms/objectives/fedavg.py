@@ -20,7 +20,7 @@ class FedAvg(Supervised):
 
     name: ClassVar[str] = "fedavg"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
-    hyper: ClassVar[Mapping[str, float]] = {"lr": 0.01, "momentum": 0.9}
+    hyper: ClassVar[Mapping[str, float]] = {"lr": 0.005, "momentum": 0.9}
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()

@@ -21,17 +21,12 @@ class FleetData:
     devices: dict[str, Windows] = field(repr=False)
     truth: Mapping[str, str] = field(default_factory=dict)
 
-    def channel_scale(self) -> tuple[Array, Array]:
-        """Mean and standard deviation per channel (channels,) float32 over all training windows."""
-        count, total, square = 0, 0.0, 0.0
-        for windows in self.devices.values():
-            x = windows.train_x.astype(np.float64)
-            count += x.shape[0] * x.shape[2]
-            total = total + x.sum((0, 2))
-            square = square + (x * x).sum((0, 2))
-        mean = total / count
-        deviation = np.sqrt(np.maximum(square / count - mean * mean, 0.0))
-        return mean.astype(np.float32), np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32)
+    def channel_size(self) -> Array:
+        """Root mean square per channel (channels,) float32 over all training windows; 1 for a channel that is always zero."""
+        count = sum(w.train_x.shape[0] * w.train_x.shape[2] for w in self.devices.values())
+        squares = sum(np.square(w.train_x, dtype=np.float64).sum((0, 2)) for w in self.devices.values())
+        size = np.sqrt(squares / max(1, count))
+        return np.where(size > 0, size, 1.0).astype(np.float32)
 
 
 def cut_windows(recording: Array, length: int, stride: int) -> Array:

@@ -1,0 +1,156 @@
+"""Lowering against autograd, parity of the whole step, and loud failures."""
+
+import msgspec
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from algorithms.models.har_cnn import HarCnn
+from algorithms.objectives.fedavg import FedAvg
+from algorithms.probe import make_probe
+from aggregator.adapters.probe_file import load_probe
+from export import parity
+from export.bundle import inspect_graph, save_probe
+from export.capture import capture_onnx
+from export.lowering import convolution_backward
+from export.parity import ParityError, check_parity
+from simulation.datasets.watch import load_watch
+from simulation.datasets.windows import FleetData
+from simulation.simulate import build_objective
+from tests.conftest import Exported
+from wire.bundle import pack, unpack
+from wire.errors import BundleError, ConfigError
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv1d(3, 4, 5, padding=2), (2, 3, 16)),
+        (nn.Conv1d(3, 4, 3, stride=2, padding=1), (2, 3, 17)),
+        (nn.Conv1d(3, 4, 4, stride=3), (2, 3, 16)),
+        (nn.Conv2d(2, 3, 3, padding=1), (2, 2, 8, 7)),
+        (nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0)), (2, 2, 9, 8)),
+    ],
+)
+def test_convolution_backward_equals_autograd(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.randn(*shape, requires_grad=True)
+    out = layer(x)
+    grad = torch.randn_like(out)
+    expected = torch.autograd.grad(out, (x, layer.weight, layer.bias), grad)  # type: ignore[arg-type]
+    dims = layer.weight.dim() - 2  # type: ignore[operator]
+    found = convolution_backward(
+        grad, x, layer.weight, [len(layer.bias)], list(layer.stride), list(layer.padding), list(layer.dilation),  # type: ignore[arg-type]
+        False, [0] * dims, 1, [True, True, True],
+    )  # fmt: skip
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+class Net(nn.Module):
+    """A classifier around a layer under test, with an extractor and a head as objectives expect them."""
+
+    def __init__(self, *layers: nn.Module, features: int) -> None:
+        super().__init__()
+        self.extractor, self.head = nn.Sequential(*layers, nn.Flatten()), nn.Linear(features, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.extractor(x))
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (Net(nn.Conv1d(2, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(2), features=32), (2, 16)),
+        (Net(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.MaxPool1d(3, stride=2, padding=1), features=28), (2, 16)),
+        (Net(nn.Conv1d(2, 4, 3, stride=2), nn.BatchNorm1d(4), nn.ReLU(), nn.AdaptiveAvgPool1d(1), features=4), (2, 17)),
+        (Net(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), features=64), (1, 8, 8)),
+        (Net(nn.Flatten(), nn.Linear(32, 8), nn.ReLU(), features=8), (2, 16)),
+    ],
+)
+def test_exported_steps_of_other_networks_equal_eager(net: Net, shape: tuple[int, ...]) -> None:
+    objective = FedAvg(net)
+    tensors = objective.initial()
+    hyper = {"hyper/lr": torch.tensor(0.05), "hyper/momentum": torch.tensor(0.9)}
+    example = {**tensors, "batch/x": torch.randn(7, *shape), "batch/y": torch.zeros(7, dtype=torch.int64), **hyper}
+
+    def step(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        held = {k: v for k, v in inputs.items() if not k.startswith(("batch/", "hyper/"))}
+        scalars = {k.removeprefix("hyper/"): v for k, v in inputs.items() if k.startswith("hyper/")}
+        following, metrics = objective.step(held, {"x": inputs["batch/x"], "y": inputs["batch/y"]}, scalars)
+        return {f"next/{k}": v for k, v in following.items()} | metrics
+
+    captured = capture_onnx(step, example)
+    session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
+    state = {k: v.clone() for k, v in tensors.items()}
+    for size in (2, 7, 32):
+        inputs = {**state, "batch/x": torch.randn(size, *shape), "batch/y": torch.randint(0, 3, (size,)), **hyper}
+        expected = step(inputs)
+        found = dict(zip(captured.outputs, session.run(None, {k: inputs[k].detach().numpy() for k in captured.inputs}), strict=True))
+        for key, value in expected.items():
+            np.testing.assert_allclose(found[key], value.detach().numpy(), rtol=2e-3, atol=2e-5, err_msg=key)
+        state |= {k.removeprefix("next/"): v.detach() for k, v in expected.items() if k.startswith("next/")}
+
+
+def test_unsupported_convolution_names_itself() -> None:
+    net = Net(nn.Conv1d(2, 4, 3, groups=2, padding=1), nn.ReLU(), features=64)
+    objective = FedAvg(net)
+
+    def step(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        held = {k: v for k, v in inputs.items() if "/" in k and not k.startswith(("batch/",))}
+        hyper = {"lr": torch.tensor(0.1), "momentum": torch.tensor(0.9)}
+        return objective.step(held, {"x": inputs["batch/x"], "y": inputs["batch/y"]}, hyper)[0]
+
+    example = {**objective.initial(), "batch/x": torch.randn(7, 2, 16), "batch/y": torch.zeros(7, dtype=torch.int64)}
+    with pytest.raises(ConfigError, match="Conv1d with transposed=False, groups=2"):
+        capture_onnx(step, example)
+
+
+def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The watch model on real windows: differences to float64 of the size that eager float32 itself has."""
+    from shoal.commands.export import write_bundle
+
+    data = load_watch()
+    bundle, _ = write_bundle(tmp_path_factory.mktemp("watch"), data, "distfl", seed=0)
+    windows = data.devices["p01-left"]
+    found = check_parity(bundle, build_objective(data, "fedavg", 0), windows.train_x, windows.train_y, steps=20)
+    assert found.graph_drift < max(2e-3, 5 * found.eager_drift)
+    assert found.step_error < 1e-4
+
+
+def test_parity_fails_loudly_when_the_graph_does_something_else(fleet: FleetData, exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = fleet.devices["d0"]
+    objective = build_objective(fleet, "fedavg", 0)
+    check_parity(exported.bundle, objective, windows.train_x, windows.train_y, steps=3)
+    wrong = msgspec.structs.replace(exported.bundle.manifest, hyper={"lr": 0.02, "momentum": 0.9})
+    files = {k: v for k, v in exported.bundle.files.items() if k.endswith(".onnx")}
+    with pytest.raises(ParityError, match="differs from float64"):
+        check_parity(unpack(pack(wrong, files, exported.bundle.initial)), objective, windows.train_x, windows.train_y, steps=3)
+    assert parity.TYPICAL < 1e-3
+
+
+def test_probe_file_answers_like_the_model(exported: Exported) -> None:
+    torch.manual_seed(0)
+    model = HarCnn(2, 32, 3)
+    probe = make_probe(model, (2, 32))
+    loaded = load_probe(save_probe(probe, FedAvg(model).initial()))
+    assert (loaded.input_shape, loaded.norm_layers) == (probe.input_shape, probe.norm_layers)
+    tensors = {k: v for k, v in FedAvg(model).initial().items() if not k.startswith("slot/")}
+    x = torch.randn(11, 2, 32, requires_grad=True)
+    (a, met_a), (b, met_b) = probe.run(tensors, x), loaded.run(tensors, x)
+    torch.testing.assert_close(a, b)
+    for one, two in zip(met_a, met_b, strict=True):
+        torch.testing.assert_close(one, two)
+    (gradient,) = torch.autograd.grad(met_b[1][0].sum(), x)
+    assert float(gradient.abs().max()) > 0
+
+
+def test_damaged_probe_file_is_one_clear_error() -> None:
+    with pytest.raises(BundleError, match="probe file of 4 bytes"):
+        load_probe(b"junk")
+
+
+def test_inspect_counts_operators(exported: Exported) -> None:
+    assert inspect_graph(exported.bundle.graph_bytes("predict"))["Conv"] == 2
