@@ -14,8 +14,8 @@ finished      nothing; a device that checks in gets its model
 ============= ================================================== =====================================
 
 A device that checks in during a round whose cohort it belongs to, and whose update has not come, gets its plan again. A device
-that is new waits for the next round. A cohort member that is lost is waited for `grace_s` seconds; its update counts whenever it
-comes before the round closes.
+that is new waits for the next round. A device that is lost is waited for, and still invited, for `grace_s` seconds; its update
+counts whenever it comes before the round closes.
 """
 
 from msgspec.structs import replace
@@ -131,11 +131,13 @@ def _expire(state: RunState, event: DeadlinePassed) -> Step:
     return _close(state, event.at_s)
 
 
-def _close_if_full(state: RunState, at_s: float) -> Step:
-    def awaited(device: Device) -> bool:
-        return device.online or at_s < device.last_seen_s + state.settings.grace_s
+def _awaited(state: RunState, device: Device, at_s: float) -> bool:
+    """Whether a device is there, or was lost so recently that it may be back."""
+    return device.online or at_s < device.last_seen_s + state.settings.grace_s
 
-    waiting = any(awaited(state.devices[d]) for d in state.cohort if d not in state.received)
+
+def _close_if_full(state: RunState, at_s: float) -> Step:
+    waiting = any(_awaited(state, state.devices[d], at_s) for d in state.cohort if d not in state.received)
     if state.phase not in ("training", "evaluating") or waiting or not state.received:
         return state, []
     return _close(state, at_s)
@@ -163,13 +165,15 @@ def _open_if_ready(state: RunState, at_s: float) -> Step:
 
 
 def _open(state: RunState, number: int, phase: str, at_s: float) -> Step:
-    online = sorted(d for d, device in state.devices.items() if device.online) or sorted(state.devices)
-    cohort = {d: state.starts.get(d, state.starts.get("", INITIAL)) for d in online}
+    devices = state.devices
+    invited = sorted(d for d in devices if _awaited(state, devices[d], at_s)) or sorted(devices)
+    cohort = {d: state.starts.get(d, state.starts.get("", INITIAL)) for d in invited}
     deadline_at_s = at_s + state.settings.deadline_s
+    graces = [SetDeadline(number, devices[d].last_seen_s + state.settings.grace_s) for d in invited if not devices[d].online]
     state = replace(
         state, phase=phase, round=number, cohort=cohort, received={}, deadline_at_s=deadline_at_s, opened_at_s=at_s
     )
-    return state, [SetDeadline(number, deadline_at_s), *(SendPlan(plan_for(state, d)) for d in cohort)]
+    return state, [SetDeadline(number, deadline_at_s), *graces, *(SendPlan(plan_for(state, d)) for d in cohort)]
 
 
 def _finish(state: RunState, device_id: str) -> FinishRun:

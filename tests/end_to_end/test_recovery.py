@@ -1,0 +1,190 @@
+"""Real processes and a real broker; each of them stopped in the middle. What comes out is what would have come out anyway.
+
+Training is deterministic, so 'the right result' is exact: the models are those of a run that nothing disturbed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.core.state import RunState
+from simulation.datasets.windows import FleetData
+from simulation.embedded_broker import EmbeddedBroker, free_port
+from simulation.local_fleet import LocalFleet, start_process, stop_processes
+from tests.conftest import Exported, synthetic_fleet
+
+ROUNDS = 6
+
+
+@dataclass
+class Field:
+    """A broker, edge processes and an aggregator process, in a folder."""
+
+    data: FleetData
+    exported: Exported
+    folder: Path
+    broker_url: str
+    epochs: int = 30
+    port: int = field(default_factory=free_port)
+    serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        options = {"--folder": self.folder / "run", "--bundle": self.exported.folder, "--broker": self.broker_url, "--fleet": "t"}
+        options |= {"--rounds": ROUNDS, "--min-devices": len(self.data.devices), "--local-epochs": self.epochs, "--port": self.port}
+        arguments = [part for name, value in options.items() for part in (name, str(value))]
+        self.serving.append(start_process(["-m", "shoal", "serve", *arguments], self.folder / "aggregator.log"))
+        return self.serving[-1]
+
+    def edges(self) -> LocalFleet:
+        return LocalFleet(self.data, self.folder / "devices", self.broker_url, "t", self.exported.folder / "trust.pem")
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as response:
+            return json.load(response)
+
+    def wait(self, ready: Any, patience_s: float = 120.0) -> dict[str, Any]:
+        end_s = time.monotonic() + patience_s
+        run: dict[str, Any] = {}
+        while time.monotonic() < end_s:
+            try:
+                run = self.get("/run")
+                if ready(run):
+                    return run
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise TimeoutError(f"the run did not get there: {run}\n{(self.folder / 'aggregator.log').read_text()[-3000:]}")
+
+    def wait_for_round(self, number: int) -> None:
+        self.wait(lambda run: run["round"] >= number and run["received"] >= 1)
+
+    def finish(self) -> RunState:
+        self.wait(lambda run: run["phase"] == "finished")
+        state = SqlStore(sqlite_url(self.folder / "run" / "shoal.db"), "run-1").load()
+        assert state is not None
+        return state
+
+    def stop(self) -> None:
+        stop_processes(self.serving)
+
+
+@pytest.fixture(scope="module")
+def data() -> FleetData:
+    return synthetic_fleet(num_devices=3, num_windows=120)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: FleetData, exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> RunState:
+    with EmbeddedBroker() as broker:
+        field = Field(data, exported, tmp_path_factory.mktemp("undisturbed"), broker.url)
+        try:
+            with field.edges():
+                field.serve()
+                return field.finish()
+        finally:
+            field.stop()
+
+
+@pytest.fixture
+def running(data: FleetData, exported: Exported, tmp_path: Path, embedded_broker: EmbeddedBroker) -> Iterator[Field]:
+    field = Field(data, exported, tmp_path, embedded_broker.url)
+    yield field
+    field.stop()
+
+
+def same_models(state: RunState, expected: RunState) -> None:
+    assert state.models == expected.models
+    assert state.starts == expected.starts
+    assert {d: r.evaluated for d, r in state.received.items()} == {d: r.evaluated for d, r in expected.received.items()}
+
+
+def test_aggregator_killed_in_mid_round(running: Field, undisturbed: RunState) -> None:
+    with running.edges():
+        process = running.serve()
+        for number in (2, 4):
+            running.wait_for_round(number)
+            process.kill()
+            process.wait()
+            process = running.serve()
+        same_models(running.finish(), undisturbed)
+
+
+def test_broker_restarted_in_mid_round(running: Field, undisturbed: RunState, embedded_broker: EmbeddedBroker) -> None:
+    with running.edges():
+        running.serve()
+        running.wait_for_round(2)
+        embedded_broker.stop()
+        time.sleep(0.5)
+        embedded_broker.start()
+        same_models(running.finish(), undisturbed)
+
+
+def test_edge_process_killed_and_restarted(running: Field, undisturbed: RunState) -> None:
+    with running.edges() as edges:
+        running.serve()
+        for number, device_id in ((2, "d1"), (3, "d0")):
+            running.wait_for_round(number)
+            edges.processes[device_id].kill()
+            edges.processes[device_id].wait()
+            edges.start(device_id)
+        same_models(running.finish(), undisturbed)
+
+
+def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(data: FleetData, undisturbed: RunState) -> None:
+    from simulation.simulate import SimulationSettings, simulate
+
+    summary = simulate(data, SimulationSettings("distfl", ROUNDS, local_epochs=30)).summary
+    device = sum(r.evaluated.num_correct for r in undisturbed.received.values()) / sum(r.evaluated.num_examples for r in undisturbed.received.values())
+    assert summary["accuracy"]["mean"] == pytest.approx(device, abs=0.06)
+    assert {d: str(v["cluster"]) for d, v in summary["devices"].items()} == {d: undisturbed.starts[d] for d in data.devices}
+
+
+def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
+    running.epochs = 1
+    with running.edges() as edges:
+        running.serve()
+        running.finish()
+        assert edges.max_rss_bytes() < 150 * 2**20
+        assert not edges.torch_loaded()
+        assert running.get("/health")["status"] == "ok"
+        assert [r["round"] for r in running.get("/rounds")] == list(range(1, ROUNDS + 2))
+        devices = running.get("/devices")
+        assert sorted(devices) == ["d0", "d1", "d2"]
+        assert all(d["runtime"] == "onnxruntime" for d in devices.values())
+        assert running.get("/summary")["clusters"]["count"] == 1
+        from wire.tensors import decode_tensors
+
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/models/0", timeout=10) as response:
+            tensors, _ = decode_tensors(response.read())
+        assert "shared/head.weight" in tensors
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            running.get("/models/99")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            running.get("/views/99")
+
+
+def test_other_settings_for_a_run_that_exists_are_refused(running: Field) -> None:
+    first = running.serve()
+    running.wait(lambda run: run["phase"] == "waiting")
+    stop_processes([first])
+    running.epochs = 2
+    second = running.serve()
+    assert second.wait(60) == 2
+    assert "local_epochs 30, not 2" in (running.folder / "aggregator.log").read_text()
+
+
+def test_sigterm_ends_the_aggregator_cleanly(running: Field) -> None:
+    process = running.serve()
+    running.wait(lambda run: run["phase"] == "waiting")
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(20) == 0

@@ -1,0 +1,229 @@
+"""The fleet on one machine: same seed, same bits; the groups of the real watches; data sets and what is wrong with them."""
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from simulation.datasets.catalog import load_data
+from simulation.datasets.npz import load_npz
+from simulation.datasets.uci_har import SIGNALS
+from simulation.datasets.watch import LENGTH, load_watch
+from simulation.datasets.windows import FleetData, cut_windows, last_share_of_each_class, select_devices
+from simulation.partition import partition
+from simulation.simulate import Outcome, SimulationSettings, simulate
+from tests.conftest import synthetic_fleet
+from wire.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="session")
+def watch() -> FleetData:
+    return load_watch()
+
+
+def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **options: str) -> Outcome:
+    return simulate(data, SimulationSettings(algorithm, rounds, seed=seed, options=options))
+
+
+def agreement(outcome: Outcome, data: FleetData) -> float:
+    ids = sorted(data.devices)
+    clusters = [outcome.summary["devices"][d]["cluster"] for d in ids]
+    return float(adjusted_rand_score([data.truth[d] for d in ids], clusters))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "distfl"])
+def test_same_seed_same_bits(fleet: FleetData, algorithm: str) -> None:
+    one, two = run(fleet, algorithm), run(fleet, algorithm)
+    assert one.state.models == two.state.models
+    assert one.summary["accuracy"] == two.summary["accuracy"]
+    assert run(fleet, algorithm, seed=1).state.models != one.state.models
+
+
+def test_summary_has_every_field(fleet: FleetData) -> None:
+    summary = run(fleet).summary
+    expected = {"algorithm", "data", "rounds", "seed", "devices", "accuracy", "clusters", "bytes", "wall_s", "updates_per_s", "versions"}
+    assert expected <= summary.keys()
+    assert summary["devices"]["d0"].keys() == {"cluster", "num_train", "num_test", "accuracy"}
+    assert summary["accuracy"].keys() == {"mean", "std", "worst"}
+    assert summary["clusters"] == {"count": 1, "by_round": [1, 1]}
+    assert summary["bytes"]["up"] > 0 < summary["bytes"]["down"]
+    accuracies = [d["accuracy"] for d in summary["devices"].values()]
+    assert summary["accuracy"]["mean"] == pytest.approx(np.mean(accuracies), abs=1e-5)
+    assert summary["accuracy"]["worst"] == pytest.approx(min(accuracies), abs=1e-5)
+    assert len(summary["accuracy_by_round"]) == summary["rounds"]
+
+
+def test_training_learns() -> None:
+    summary = simulate(synthetic_fleet(), SimulationSettings("fedavg", 12, lr=0.02)).summary
+    assert summary["accuracy"]["mean"] > 0.9
+    assert summary["accuracy_by_round"][0]["mean"] < summary["accuracy"]["mean"]
+
+
+def test_a_fleet_with_two_sensors_falls_into_two_groups() -> None:
+    data = synthetic_fleet(num_devices=12, shift=1.0)
+    outcome = run(data)
+    assert agreement(outcome, data) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
+    outcome = run(watch, seed=seed)
+    assert outcome.summary["clusters"]["by_round"] == [2, 2]
+    assert agreement(outcome, watch) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_watch_windows_dealt_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
+    assert run(partition(watch, "iid", seed), seed=seed).summary["clusters"] == {"count": 1, "by_round": [1, 1]}
+
+
+@pytest.mark.parametrize("signature", ["responses", "noise", "statistics", "labels"])
+def test_every_signature_alone_runs(watch: FleetData, signature: str) -> None:
+    outcome = run(watch, rounds=1, signature=signature)
+    assert signature in {test["view"] for record in outcome.records for test in record.notes.get("tests", ())}
+    assert signature != "statistics" or agreement(outcome, watch) == 1.0
+
+
+def test_distfl_is_well_above_fedavg_on_the_watches(watch: FleetData) -> None:
+    accuracies = {name: run(watch, name, rounds=20).summary["accuracy"]["mean"] for name in ("distfl", "fedavg")}
+    assert accuracies["distfl"] > accuracies["fedavg"] + 0.05, accuracies
+
+
+@pytest.mark.slow
+def test_distfl_is_eight_points_above_fedavg_over_five_seeds(watch: FleetData) -> None:
+    gains = []
+    for seed in range(5):
+        distfl, fedavg = (run(watch, name, rounds=20, seed=seed).summary["accuracy"]["mean"] for name in ("distfl", "fedavg"))
+        gains.append(distfl - fedavg)
+    assert np.mean(gains) >= 0.08, gains
+
+
+HAS_UCI_HAR = (Path(os.environ.get("SHOAL_DATA", "/nonexistent")) / "uci_har" / "uci_har.npz").exists()
+needs_uci_har = pytest.mark.skipif(not HAS_UCI_HAR, reason="SHOAL_DATA names no folder with uci_har/uci_har.npz; that would run this")
+
+
+@needs_uci_har
+def test_uci_har_runs_and_distfl_is_not_below_fedavg() -> None:
+    data = select_devices(load_data("uci-har"), 20)
+    accuracies = {name: run(data, name, rounds=3).summary["accuracy"]["mean"] for name in ("distfl", "fedavg")}
+    assert accuracies["distfl"] >= accuracies["fedavg"] - 0.005, accuracies
+
+
+class TestWatch:
+    def test_devices_and_shapes(self, watch: FleetData) -> None:
+        assert sorted(watch.devices)[:3] == ["p01-left", "p01-right", "p02-left"]
+        assert len(watch.devices) == 20
+        assert all(w.train_x.shape[1:] == (6, LENGTH) for w in watch.devices.values())
+        assert all(set(w.train_y.tolist()) == set(range(7)) for w in watch.devices.values())
+
+    def test_no_window_is_shared_between_train_and_test(self, watch: FleetData) -> None:
+        for windows in watch.devices.values():
+            train = {x.tobytes() for x in np.lib.stride_tricks.sliding_window_view(windows.train_x, 16, axis=2)[:, :, ::16].reshape(-1, 6 * 16)}
+            test = {x.tobytes() for x in np.lib.stride_tricks.sliding_window_view(windows.test_x, 16, axis=2)[:, :, ::16].reshape(-1, 6 * 16)}
+            assert not train & test
+
+
+class TestNpz:
+    def arrays(self, **changes: np.ndarray | None) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(0)
+        arrays = {"X": rng.normal(size=(24, 2, 16)).astype(np.float32), "y": np.tile([0, 1], 12), "subject": np.repeat([3, 7], 12)}
+        return {k: v for k, v in {**arrays, **changes}.items() if v is not None}
+
+    def load(self, tmp_path: Path, **changes: np.ndarray | None) -> FleetData:
+        np.savez(tmp_path / "data.npz", **self.arrays(**changes))
+        return load_npz(tmp_path / "data.npz")
+
+    def test_one_device_per_subject_and_the_last_quarter_of_each_class(self, tmp_path: Path) -> None:
+        data = self.load(tmp_path)
+        assert sorted(data.devices) == ["s03", "s07"]
+        windows = data.devices["s03"]
+        assert (windows.num_train, windows.num_test) == (8, 4)
+        np.testing.assert_array_equal(windows.test_x, self.arrays()["X"][8:12])
+
+    def test_split_is_used_where_a_subject_has_both_parts(self, tmp_path: Path) -> None:
+        split = np.array(["train"] * 6 + ["test"] * 6 + ["train"] * 12)
+        data = self.load(tmp_path, split=split)
+        assert data.devices["s03"].num_test == 6
+        assert data.devices["s07"].num_test == 4
+
+    @pytest.mark.parametrize(
+        ("changes", "error"),
+        [
+            ({"X": None}, "array 'X' is missing"),
+            ({"subject": None}, "array 'subject' is missing"),
+            ({"X": np.zeros((24, 32), np.float32)}, r"X is float32\[24, 32\]"),
+            ({"y": np.zeros(5, int)}, r"y is int64\[5\], expected int\[24\]"),
+            ({"y": np.full(24, -1)}, "expected class numbers from 0"),
+            ({"X": np.full((24, 2, 16), np.nan, np.float32)}, "not finite"),
+            ({"split": np.array(["dev"] * 24)}, "split"),
+        ],
+    )
+    def test_wrong_file_is_one_clear_error(self, tmp_path: Path, changes: dict[str, np.ndarray | None], error: str) -> None:
+        with pytest.raises(DataError, match=error):
+            self.load(tmp_path, **changes)
+
+    def test_file_that_is_no_npz(self, tmp_path: Path) -> None:
+        (tmp_path / "x.npz").write_bytes(b"not a zip")
+        with pytest.raises(DataError, match=r"not readable as \.npz"):
+            load_npz(tmp_path / "x.npz")
+
+    def test_unknown_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(DataError, match="expected watch, uci-har, or a path"):
+            load_data("imagenet")
+        monkeypatch.delenv("SHOAL_DATA", raising=False)
+        with pytest.raises(DataError, match="set SHOAL_DATA"):
+            load_data("uci-har")
+
+
+class TestUciHarForms:
+    def write(self, root: Path) -> None:
+        rng = np.random.default_rng(0)
+        for split, subjects in (("train", [1] * 12), ("test", [2] * 12)):
+            folder = root / "UCI HAR Dataset" / split
+            (folder / "Inertial Signals").mkdir(parents=True)
+            for name in SIGNALS:
+                np.savetxt(folder / "Inertial Signals" / f"{name}_{split}.txt", rng.normal(size=(12, 128)))
+            np.savetxt(folder / f"y_{split}.txt", np.repeat([1, 6], 6), fmt="%d")
+            np.savetxt(folder / f"subject_{split}.txt", subjects, fmt="%d")
+
+    def test_folder_and_zip_read_the_same(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        with zipfile.ZipFile(tmp_path / "uci.zip", "w") as archive:
+            for path in (tmp_path / "UCI HAR Dataset").rglob("*.txt"):
+                archive.write(path, path.relative_to(tmp_path))
+        from_folder, from_zip = load_data(str(tmp_path / "UCI HAR Dataset")), load_data(str(tmp_path / "uci.zip"))
+        assert sorted(from_folder.devices) == sorted(from_zip.devices) == ["s01", "s02"]
+        windows = from_folder.devices["s01"]
+        np.testing.assert_array_equal(windows.train_x, from_zip.devices["s01"].train_x)
+        assert (windows.num_train, windows.num_test) == (6, 4)
+
+    def test_missing_file_is_named(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        (tmp_path / "UCI HAR Dataset" / "test" / "y_test.txt").unlink()
+        with pytest.raises(DataError, match="y_test"):
+            load_data(str(tmp_path / "UCI HAR Dataset"))
+
+
+def test_cut_windows() -> None:
+    windows = cut_windows(np.arange(20).reshape(10, 2), 4, 3)
+    assert windows.shape == (3, 2, 4)
+    assert windows[1, 0].tolist() == [6, 8, 10, 12]
+    assert cut_windows(np.zeros((3, 2)), 4, 1).shape == (0, 2, 4)
+
+
+def test_last_share_of_each_class() -> None:
+    assert last_share_of_each_class(np.array([0, 0, 0, 0, 1, 1, 2])).tolist() == [False, False, False, True, False, True, False]
+
+
+def test_select_devices_refuses_more_than_there_are(fleet: FleetData) -> None:
+    assert sorted(select_devices(fleet, 2).devices) == ["d0", "d1"]
+    with pytest.raises(DataError, match="99 devices of data synthetic: it has 4"):
+        select_devices(fleet, 99)
+
+
+def test_unknown_partition(fleet: FleetData) -> None:
+    with pytest.raises(ConfigError, match="expected one of user, iid"):
+        partition(fleet, "x", 0)
