@@ -4,7 +4,6 @@ import heapq
 import logging
 from collections.abc import Callable
 
-from aggregator.fleet import Fleet
 from aggregator.aggregation import aggregate
 from aggregator.core import round as core
 from aggregator.core.admission import Duplicate, Refused, admit
@@ -27,6 +26,7 @@ from aggregator.core.state import (
     Started,
     UpdateAdmitted,
 )
+from aggregator.fleet import Fleet
 from aggregator.ports import Blobs, Clock, RoundRecord, Store
 from algorithms.algorithm import Algorithm, encode_memory
 from algorithms.contract import Probe
@@ -147,9 +147,7 @@ class Runner:
         if message.device_id != device_id:
             self._refuse(device_id, "wrong-device", f"check-in of {message.device_id} on the topic of {device_id}")
             return
-        self.dispatch(
-            DeviceCheckedIn(self._clock(), device_id, message.num_train, message.num_test, message.runtime, message.bundle)
-        )
+        self.dispatch(DeviceCheckedIn(self._clock(), device_id, message.num_train, message.num_test, message.runtime, message.bundle))
 
     def _on_update(self, device_id: str, payload: bytes) -> None:
         assert self.state is not None
@@ -218,9 +216,7 @@ class Runner:
             opened_at_s=before.opened_at_s,
             closed_at_s=event.at_s,
             evaluated={device_id: r.evaluated for device_id, r in received.items()},
-            trained=Metrics(
-                sum(m.num_examples for m in trained), sum(m.loss_sum for m in trained), sum(m.num_correct for m in trained)
-            ),
+            trained=Metrics(sum(m.num_examples for m in trained), sum(m.loss_sum for m in trained), sum(m.num_correct for m in trained)),
             groups={device_id: key for device_id, key in state.starts.items() if device_id},
             bytes_up=sum(r.bytes_up for r in received.values()),
             bytes_down=sum(r.bytes_down for r in received.values()),
@@ -231,9 +227,9 @@ class Runner:
         self._store.snapshot(state)
         in_use = {state.settings.bundle, *state.models.values()}
         self._fleet.withdraw_all_but(in_use)
-        self._blobs.keep(in_use | {state.memory} | {r.views for r in self._store.rounds() if r.views} | {
-            r.blob for r in state.received.values()
-        })
+        self._blobs.keep(
+            in_use | {state.memory} | {r.views for r in self._store.rounds() if r.views} | {r.blob for r in state.received.values()}
+        )
 
     def _refuse(self, device_id: str, reason: messages.Reason, detail: str, run_id: str = "", number: int = 0) -> None:
         self._count(reason, f"device={device_id}: {detail}")

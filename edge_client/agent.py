@@ -9,7 +9,7 @@ import msgspec
 from edge_client.core import session as core
 from edge_client.executor import Executor, Result
 from edge_client.ports import DeviceState, GraphLoader, Health, Windows
-from wire.bundle import Bundle, Ed25519PublicKey, check_version, unpack
+from wire.bundle import Bundle, PublicKey, check_version, unpack
 from wire.codec import decode, decode_update, digest, encode, encode_update
 from wire.errors import ShoalError, WireError
 from wire.links.port import Delivery, Link, LinkDown, LinkEvent, LinkUp
@@ -36,7 +36,7 @@ class Agent:
         state: DeviceState,
         load_graphs: GraphLoader,
         *,
-        trusted: Ed25519PublicKey | None = None,
+        trusted: PublicKey | None = None,
         health: Callable[[], Health] = Health,
         clock: Callable[[], float] = time.time,
         runtime: str = "",
@@ -188,7 +188,13 @@ class Agent:
         payload = self._encode(plan, result, time.perf_counter() - started_s)
         self._state.put_update(plan.run_id, plan.round, payload, result.private)
         self._save(core.on_executed(self.session, plan))
-        log.info("round done device=%s round=%d steps=%d accuracy_received=%.3f", self.device_id, plan.round, result.num_steps, result.evaluated.accuracy)
+        log.info(
+            "round done device=%s round=%d steps=%d accuracy_received=%.3f",
+            self.device_id,
+            plan.round,
+            result.num_steps,
+            result.evaluated.accuracy,
+        )
         self._bytes_received = 0
         self._pause_s = RESEND_S[0]
         self._send_update()

@@ -153,5 +153,6 @@ class Executor:
         for split, x, y in (("train", windows.train_x, windows.train_y), ("test", windows.test_x, windows.test_y)):
             if x.shape[1:] != shape:
                 raise DataError(f"{split} windows have shape {x.shape[1:]}, bundle {manifest.name} expects {shape} (channels, samples)")
-            if len(y) and not (0 <= int(y.min()) and int(y.max()) < len(manifest.classes)):
-                raise DataError(f"{split} labels reach {int(y.min())}..{int(y.max())}, bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}")
+            if len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(manifest.classes)):
+                known = f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}"
+                raise DataError(f"{split} labels reach {int(y.min())}..{int(y.max())}, {known}")

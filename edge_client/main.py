@@ -25,7 +25,9 @@ def parser() -> argparse.ArgumentParser:
     """The command line of `shoal-edge`."""
     top = argparse.ArgumentParser(prog="shoal-edge", description="Trains on this device's own data; only model updates leave it.")
     run = top.add_subparsers(dest="command", required=True).add_parser("run", help="connect to the broker and take part in rounds")
-    run.add_argument("--broker", default=os.environ.get("SHOAL_BROKER", "mqtt://localhost"), help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    run.add_argument(
+        "--broker", default=os.environ.get("SHOAL_BROKER", "mqtt://localhost"), help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
+    )
     run.add_argument("--fleet", default="default", help="the fleet's name (default: default)")
     run.add_argument("--id", required=True, help="this device's id")
     run.add_argument("--data", type=Path, required=True, help="folder with train.npz and test.npz, X.npy and y.npy, or recordings as *.csv")

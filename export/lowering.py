@@ -96,5 +96,5 @@ def max_pool_backward(
         hit = indices.reshape(batch, channels, -1, 1) == places
         return torch.where(hit, grad.reshape(batch, channels, -1, 1), 0.0).reshape(batch, channels, height, width)
     flat = torch.zeros_like(x).reshape(batch, channels, height * width)
-    spread = _aten.scatter_add(flat, 2, indices.reshape(batch, channels, -1), grad.reshape(batch, channels, -1))
+    spread: Tensor = _aten.scatter_add(flat, 2, indices.reshape(batch, channels, -1), grad.reshape(batch, channels, -1))
     return spread.reshape(batch, channels, height, width)

@@ -64,7 +64,9 @@ def check_parity(bundle: Bundle, objective: Objective, x: np.ndarray, y: np.ndar
     found.sort()
     for (error, where), allowed in ((found[steps // 2], TYPICAL), (found[-1], FLIPPED)):
         if error > allowed:
-            raise ParityError(f"bundle {bundle.manifest.name}: {where} differs from float64 by {error:.3g} of its scale, allowed is {allowed:g}")
+            raise ParityError(
+                f"bundle {bundle.manifest.name}: {where} differs from float64 by {error:.3g} of its scale, allowed is {allowed:g}"
+            )
     return Parity(steps, found[steps // 2][0], _drift(at, at_exact), _drift(at_eager, at_exact))
 
 

@@ -20,7 +20,9 @@ import matplotlib.pyplot as plt
 
 COLOURS = ("#1b7f79", "#d1495b", "#edae49", "#30638e", "#8d5b9f", "#5c946e", "#a44a3f", "#3d405b")
 INK, GRID = "#22313a", "#d7dee2"
-plt.rcParams.update({"font.size": 10, "axes.edgecolor": INK, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK})
+plt.rcParams.update(
+    {"font.size": 10, "axes.edgecolor": INK, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}
+)
 
 
 def prepare_folder(out: Path) -> Path:

@@ -20,6 +20,9 @@ from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
 from wire.messages import Digest, Name, Positive, Text
 from wire.tensors import Tensors, TensorSpec, decode_tensors, encode_tensors
 
+PublicKey = Ed25519PublicKey
+PrivateKey = Ed25519PrivateKey
+
 BUNDLE_BYTES = 64 * 2**20
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
 
@@ -138,9 +141,8 @@ def unpack(payload: bytes, trusted: Ed25519PublicKey | None = None) -> Bundle:
     for name, data in entries.items():
         if digest(data) != manifest.files[name]:
             raise TamperedBundle(f"bundle {manifest.name}: {name} has SHA-256 {digest(data)}, its manifest says {manifest.files[name]}")
-    if missing := {graph.file for graph in manifest.graphs.values()} | {INITIAL} - entries.keys():
-        if not missing <= entries.keys():
-            raise BundleError(f"bundle {manifest.name}: {sorted(missing - entries.keys())} missing")
+    if missing := ({graph.file for graph in manifest.graphs.values()} | {INITIAL}) - entries.keys():
+        raise BundleError(f"bundle {manifest.name}: {sorted(missing)} missing")
     return Bundle(manifest, entries, digest(payload), payload)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
@@ -12,8 +12,6 @@ from wire.tensors import PROTOCOL_LIMITS, Limits, Tensors, decode_tensors, encod
 
 MESSAGE_BYTES = 64 * 2**10
 """A JSON message may have at most this many bytes; read before it is parsed."""
-
-M = TypeVar("M", bound=msgspec.Struct)
 
 _encoder = msgspec.json.Encoder()
 
@@ -28,8 +26,8 @@ def encode(message: messages.Message) -> bytes:
     return _encoder.encode(message)
 
 
-def decode(payload: bytes, kind: type[M] | object) -> M:
-    """Read one message of `kind`, a message class or a union of them.
+def decode(payload: bytes, kind: Any) -> Any:
+    """Read one message of `kind`, a message class or a union of them; an instance of it is returned.
 
     Raises:
         LimitExceeded: more than `MESSAGE_BYTES`.
@@ -38,10 +36,9 @@ def decode(payload: bytes, kind: type[M] | object) -> M:
     if len(payload) > MESSAGE_BYTES:
         raise LimitExceeded(f"message of {len(payload)} bytes: at most {MESSAGE_BYTES} are accepted")
     try:
-        message: M = msgspec.json.decode(payload, type=kind)  # type: ignore[call-overload]  # unions are accepted at run time
+        return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Malformed(f"message of {len(payload)} bytes: {error}") from None
-    return message
 
 
 def encode_update(message: messages.Update, tensors: Tensors) -> bytes:
@@ -58,7 +55,7 @@ def decode_update(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[mes
     tensors, text = decode_tensors(payload, limits)
     if not text:
         raise Malformed(f"tensor file of {len(payload)} bytes: it carries no message")
-    update = decode(text, messages.Update)
+    update: messages.Update = decode(text, messages.Update)
     if not all(math.isfinite(v) for v in (update.evaluated.loss_sum, update.trained.loss_sum, update.train_s)):
         raise Malformed("update: a metric is not finite")
     return update, tensors

@@ -13,7 +13,9 @@ from aggregator.summary import accuracy_of, cluster_number, count_groups, spread
 SAFETENSORS = "application/octet-stream"
 
 
-def create_api(current: Callable[[], RunState], store: Store, blobs: Blobs, refused: Callable[[], dict[str, int]], wall_s: Callable[[], float]) -> FastAPI:
+def create_api(
+    current: Callable[[], RunState], store: Store, blobs: Blobs, refused: Callable[[], dict[str, int]], wall_s: Callable[[], float]
+) -> FastAPI:
     """The application. `current` returns the run's state as it is now; every handler reads it once."""
     api = FastAPI(title="Shoal aggregator", description="Read-only view of one federated run.")
 

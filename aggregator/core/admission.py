@@ -22,7 +22,9 @@ class Duplicate:
     """The same device's update of this round is already safe; it is acknowledged again and counts once."""
 
 
-def admit(state: RunState, topic_device: str, update: Update, tensors: Tensors, blob: str, num_bytes: int) -> Received | Duplicate | Refused:
+def admit(
+    state: RunState, topic_device: str, update: Update, tensors: Tensors, blob: str, num_bytes: int
+) -> Received | Duplicate | Refused:
     """Decide about one update. Checks run from cheap to dear; the first that fails is the reason."""
     settings = state.settings
     if update.device_id != topic_device:
@@ -44,9 +46,7 @@ def admit(state: RunState, topic_device: str, update: Update, tensors: Tensors, 
     problem = _check_tensors(state, tensors)
     if problem is not None:
         return problem
-    return Received(
-        blob, start, update.num_train, update.num_steps, update.evaluated, update.trained, num_bytes, update.bytes_received
-    )
+    return Received(blob, start, update.num_train, update.num_steps, update.evaluated, update.trained, num_bytes, update.bytes_received)
 
 
 def _check_tensors(state: RunState, tensors: Tensors) -> Refused | None:

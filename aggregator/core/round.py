@@ -170,9 +170,7 @@ def _open(state: RunState, number: int, phase: str, at_s: float) -> Step:
     cohort = {d: state.starts.get(d, state.starts.get("", INITIAL)) for d in invited}
     deadline_at_s = at_s + state.settings.deadline_s
     graces = [SetDeadline(number, devices[d].last_seen_s + state.settings.grace_s) for d in invited if not devices[d].online]
-    state = replace(
-        state, phase=phase, round=number, cohort=cohort, received={}, deadline_at_s=deadline_at_s, opened_at_s=at_s
-    )
+    state = replace(state, phase=phase, round=number, cohort=cohort, received={}, deadline_at_s=deadline_at_s, opened_at_s=at_s)
     return state, [SetDeadline(number, deadline_at_s), *graces, *(SendPlan(plan_for(state, d)) for d in cohort)]
 
 

@@ -28,4 +28,4 @@ def divergence(responses: Array) -> Matrix:
     p = np.maximum(responses.reshape(len(responses), -1).astype(np.float64), SMALLEST)
     log_p = np.log(p)
     own = (p * log_p).sum(1)
-    return np.maximum((own[:, None] - p @ log_p.T) / responses.shape[1], 0.0)
+    return np.asarray(np.maximum((own[:, None] - p @ log_p.T) / responses.shape[1], 0.0))

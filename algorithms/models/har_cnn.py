@@ -10,6 +10,8 @@ from torch import Tensor, nn
 class Scale(nn.Module):
     """x / size per channel, with fixed values, so that a device feeds raw sensor units and cannot scale them wrongly."""
 
+    size: Tensor
+
     def __init__(self, size: Tensor) -> None:
         """`size`: (channels,) float32, positive, in the sensor's units."""
         super().__init__()

@@ -50,8 +50,10 @@ def demo(
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
         edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, out / "bundle" / "trust.pem"))
-        console.print(f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and {out}/devices/ID/edge.log", soft_wrap=True)
-        common = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": len(fleet.devices)}
+        console.print(
+            f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and {out}/devices/ID/edge.log", soft_wrap=True
+        )
+        common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": len(fleet.devices)}
         common |= {"--folder": out / "aggregator", "--bundle": out / "bundle", "--broker": broker.url, "--fleet": FLEET}
         own = {"--algorithm": algorithm, "--signature": signature}
         summary, store = _serve(console, out, algorithm, {**common, **own}, edges, len(fleet.devices), rounds)
@@ -77,7 +79,13 @@ def _serve(
     port = free_port()
     arguments = [part for name, value in options.items() for part in (name, str(value))]
     process = start_process(["-m", "shoal", "serve", *arguments, "--run-id", algorithm, "--port", str(port)], out / "aggregator.log")
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[say]}"),
+    )
     store: SqlStore | None = None
     opened_s = time.monotonic()
     try:

@@ -54,7 +54,9 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array], ignore_split: 
     classes = tuple(str(c) for c in arrays.get("activity_names", ())) or tuple(str(i) for i in range(num_classes))
     channels = tuple(str(c) for c in arrays.get("channel_names", ())) or tuple(f"c{i}" for i in range(x.shape[1]))
     if len(classes) < num_classes or len(channels) != x.shape[1]:
-        raise DataError(f"data {origin}: {len(classes)} class and {len(channels)} channel names for {num_classes} classes, {x.shape[1]} channels")
+        raise DataError(
+            f"data {origin}: {len(classes)} class and {len(channels)} channel names for {num_classes} classes, {x.shape[1]} channels"
+        )
     width = max(2, len(str(int(subject.max()))))
     devices = {}
     for number in np.unique(subject):

@@ -33,7 +33,7 @@ class Run:
         return self.feed(s.UpdateAdmitted(at_s, device, number or self.state.round, received))
 
     def aggregated(self, at_s: float = 3.0) -> list[s.Command]:
-        starts = {d: "0" for d in self.state.devices} | {"": "0"}
+        starts = dict.fromkeys(self.state.devices, "0") | {"": "0"}
         return self.feed(s.RoundAggregated(at_s, self.state.round, {"initial": MODEL, "0": "3" * 64}, MEMORY, starts))
 
 

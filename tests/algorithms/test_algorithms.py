@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import rel_entr

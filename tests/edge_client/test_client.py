@@ -30,7 +30,9 @@ from wire.topics import Topics
 
 
 def plan(number: int = 1, run_id: str = "r", **changes: Any) -> m.Plan:
-    return m.Plan(run_id, number, "d0", **{"bundle": "0" * 64, "model": "1" * 64, "verbs": (m.Train(8),), "seed": 1, "deadline_at_s": 9.0} | changes)
+    return m.Plan(
+        run_id, number, "d0", **{"bundle": "0" * 64, "model": "1" * 64, "verbs": (m.Train(8),), "seed": 1, "deadline_at_s": 9.0} | changes
+    )
 
 
 class TestSession:
@@ -135,7 +137,13 @@ class TestExecutor:
         executor = Executor(bundle, OnnxGraphs(bundle), windows)
         model = {k: v for k, v in bundle.initial.items() if not k.startswith("slot/")}
         inputs = encode_tensors({"x": windows.test_x[:5]})
-        verbs = (m.Evaluate(), m.Evaluate("train", "survey", "initial"), m.Respond("2" * 64), m.Annotate("predict", "weight"), m.Train(16, 2))
+        verbs = (
+            m.Evaluate(),
+            m.Evaluate("train", "survey", "initial"),
+            m.Respond("2" * 64),
+            m.Annotate("predict", "weight"),
+            m.Train(16, 2),
+        )
         result = executor.execute(plan(verbs=verbs), model, {}, lambda _name: inputs)
         assert result.evaluated.num_examples == windows.num_test
         assert result.trained.num_examples == 2 * windows.num_train
@@ -258,7 +266,9 @@ class TestAgent:
         (first,) = device.sent("update")
         before = device.agent.session
         state = FolderState(device.folder)
-        state.save(Session(run_id="r", plan=plan(bundle=device.exported.bundle.digest, model=digest(device.model)), versions=before.versions))
+        state.save(
+            Session(run_id="r", plan=plan(bundle=device.exported.bundle.digest, model=digest(device.model)), versions=before.versions)
+        )
         device.start()
         device.turn()
         assert device.agent.session.pending == before.pending
@@ -331,7 +341,18 @@ def test_importing_the_client_loads_no_torch() -> None:
 
 
 def test_command_line_errors_are_one_line_and_status_2(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edge_client.main", "run", "--id", "d", "--data", str(tmp_path / "none"), "--state", str(tmp_path / "s")]
+    command = [
+        sys.executable,
+        "-m",
+        "edge_client.main",
+        "run",
+        "--id",
+        "d",
+        "--data",
+        str(tmp_path / "none"),
+        "--state",
+        str(tmp_path / "s"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("error: data folder")

@@ -144,7 +144,9 @@ def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(data:
     from simulation.simulate import SimulationSettings, simulate
 
     summary = simulate(data, SimulationSettings("distfl", ROUNDS, local_epochs=30)).summary
-    device = sum(r.evaluated.num_correct for r in undisturbed.received.values()) / sum(r.evaluated.num_examples for r in undisturbed.received.values())
+    device = sum(r.evaluated.num_correct for r in undisturbed.received.values()) / sum(
+        r.evaluated.num_examples for r in undisturbed.received.values()
+    )
     assert summary["accuracy"]["mean"] == pytest.approx(device, abs=0.06)
     assert {d: str(v["cluster"]) for d, v in summary["devices"].items()} == {d: undisturbed.starts[d] for d in data.devices}
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from aggregator.adapters.probe_file import load_probe
 from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.probe import make_probe
-from aggregator.adapters.probe_file import load_probe
 from export import parity
 from export.bundle import inspect_graph, save_probe
 from export.capture import capture_onnx
@@ -120,7 +120,9 @@ def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path_factory: pyt
     assert found.step_error < 1e-4
 
 
-def test_parity_fails_loudly_when_the_graph_does_something_else(fleet: FleetData, exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_fails_loudly_when_the_graph_does_something_else(
+    fleet: FleetData, exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
     windows = fleet.devices["d0"]
     objective = build_objective(fleet, "fedavg", 0)
     check_parity(exported.bundle, objective, windows.train_x, windows.train_y, steps=3)

@@ -121,8 +121,12 @@ class TestWatch:
 
     def test_no_window_is_shared_between_train_and_test(self, watch: FleetData) -> None:
         for windows in watch.devices.values():
-            train = {x.tobytes() for x in np.lib.stride_tricks.sliding_window_view(windows.train_x, 16, axis=2)[:, :, ::16].reshape(-1, 6 * 16)}
-            test = {x.tobytes() for x in np.lib.stride_tricks.sliding_window_view(windows.test_x, 16, axis=2)[:, :, ::16].reshape(-1, 6 * 16)}
+            train = {
+                x.tobytes() for x in np.lib.stride_tricks.sliding_window_view(windows.train_x, 16, axis=2)[:, :, ::16].reshape(-1, 6 * 16)
+            }
+            test = {
+                x.tobytes() for x in np.lib.stride_tricks.sliding_window_view(windows.test_x, 16, axis=2)[:, :, ::16].reshape(-1, 6 * 16)
+            }
             assert not train & test
 
 

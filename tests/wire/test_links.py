@@ -133,7 +133,8 @@ class TestTls:
         server.private_key_pem.write_to_path(tmp_path / "server.key")
         server.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
         (tmp_path / "m.conf").write_text(
-            f"user root\nlistener {port} 127.0.0.1\ncafile {tmp_path}/ca.pem\ncertfile {tmp_path}/server.pem\nkeyfile {tmp_path}/server.key\n"
+            f"user root\nlistener {port} 127.0.0.1\ncafile {tmp_path}/ca.pem\n"
+            f"certfile {tmp_path}/server.pem\nkeyfile {tmp_path}/server.key\n"
             "require_certificate true\nuse_identity_as_username true\n"
         )
         process = subprocess.Popen([binary, "-c", str(tmp_path / "m.conf")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Writes ``wire/schema.json`` and the language-neutral vectors. Run ``python -m tests.wire.write_vectors`` after a change of the protocol."""
+"""Writes ``wire/schema.json`` and the vectors: run ``python -m tests.wire.write_vectors`` after a change of the protocol."""
 
 import json
 import struct
@@ -22,7 +22,14 @@ MESSAGES: dict[str, m.Message] = {
     "status": m.DeviceStatus("p01-left", False),
     "aggregator": m.AggregatorStatus(True, "0123456789abcdef", "run-1"),
     "plan": m.Plan(
-        "run-1", 3, "p01-left", A, B, (m.Evaluate(), m.Evaluate("train", "survey", "initial"), m.Train(32, 1, hyper={"lr": 0.01})), 3000012, 1.5e9
+        "run-1",
+        3,
+        "p01-left",
+        A,
+        B,
+        (m.Evaluate(), m.Evaluate("train", "survey", "initial"), m.Train(32, 1, hyper={"lr": 0.01})),
+        3000012,
+        1.5e9,
     ),
     "plan-steps": m.Plan("run-1", 4, "p01-left", A, B, (m.Train(16, 1, 100), m.Annotate("ratio", "weight"), m.Respond(A)), 1, 0.25),
     "acknowledge": m.Acknowledge("run-1", 3),

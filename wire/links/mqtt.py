@@ -17,6 +17,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from wire.errors import ConfigError, LinkError
 from wire.links.port import Delivery, LinkDown, LinkEvent, LinkUp, Will
@@ -74,7 +77,12 @@ class MqttLink:
     """A `wire.links.port.Link` to an MQTT broker. `version` is the MQTT version in use."""
 
     def __init__(
-        self, address: BrokerAddress, client_id: str, will: Will | None = None, wait_s: float | None = 10.0, give_up: Callable[[], bool] = lambda: False
+        self,
+        address: BrokerAddress,
+        client_id: str,
+        will: Will | None = None,
+        wait_s: float | None = 10.0,
+        give_up: Callable[[], bool] = lambda: False,
     ) -> None:
         """Connect; keep trying for `wait_s` seconds (None: for ever, or until `give_up`), so that a device may start before its broker.
 
@@ -152,15 +160,16 @@ class MqttLink:
     def _new_client(self, version: str) -> tuple[mqtt.Client, threading.Event]:
         address, answered = self._address, threading.Event()
         session: dict[str, Any] = {} if version == "5" else {"clean_session": False}
-        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, self._client_id, protocol=_VERSIONS[version], **session)
-        client.reconnect_delay_set(random.uniform(0.5, 1.5), 30)
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, self._client_id, protocol=_VERSIONS[version], **session)
+        client.reconnect_delay_set(1, 30)
         client.max_queued_messages_set(0)
         if address.username:
             client.username_pw_set(address.username, address.password)
         if address.tls:
             files = (address.ca, address.certificate, address.key)
             try:
-                client.tls_set(*(str(f) if f else None for f in files), tls_version=ssl.PROTOCOL_TLS_CLIENT)
+                ca, certificate, key = (str(f) if f else None for f in files)
+                client.tls_set(ca, certificate, key, tls_version=ssl.PROTOCOL_TLS_CLIENT)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"TLS files {', '.join(str(f) for f in files if f)}: {error}") from None
         if self._will:
@@ -186,12 +195,12 @@ class MqttLink:
         def on_message(_client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
             self._events.put(Delivery(message.topic, bytes(message.payload)))
 
-        client.on_connect, client.on_disconnect, client.on_message = on_connect, on_disconnect, on_message  # type: ignore[assignment]
+        client.on_connect, client.on_disconnect, client.on_message = on_connect, on_disconnect, on_message
         return client, answered
 
     def _open(self, client: mqtt.Client, version: str) -> None:
         if version == "5":
-            properties = mqtt.Properties(mqtt.PacketTypes.CONNECT)
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = SESSION_S
             client.connect(self._address.host, self._address.port, KEEPALIVE_S, clean_start=False, properties=properties)
         else:
