@@ -13,6 +13,7 @@ from aggregator.core.state import (
     Command,
     DeadlinePassed,
     DeviceCheckedIn,
+    DeviceDeclined,
     DeviceLost,
     Event,
     FinishRun,
@@ -35,7 +36,7 @@ from wire.bundle import Bundle
 from wire.codec import decode, decode_update, digest
 from wire.errors import LimitExceeded, UnknownTopic, WireError
 from wire.links.port import Delivery, Link, LinkDown, LinkEvent, LinkUp
-from wire.messages import CheckIn, DeviceStatus, Fetch, Metrics, Refuse
+from wire.messages import CheckIn, Decline, DeviceStatus, Fetch, Metrics, Refuse
 from wire.tensors import Limits, encode_tensors
 
 log = logging.getLogger("shoal.aggregator")
@@ -134,14 +135,16 @@ class Runner:
                     self._on_check_in(address.device_id, decode(payload, CheckIn))
                 case "update":
                     self._on_update(address.device_id, payload)
+                case "decline":
+                    self._on_decline(address.device_id, decode(payload, Decline))
                 case "fetch":
                     self._on_fetch(address.device_id, decode(payload, Fetch))
                 case "status":
                     self._on_status(address.device_id, decode(payload, DeviceStatus))
         except LimitExceeded as error:
-            self._refuse(address.device_id, "too-large", str(error))
+            self._refuse(address.device_id, "too-large", str(error), about=address.kind)
         except WireError as error:
-            self._refuse(address.device_id, "malformed", str(error))
+            self._refuse(address.device_id, "malformed", str(error), about=address.kind)
 
     def _on_check_in(self, device_id: str, message: CheckIn) -> None:
         if message.device_id != device_id:
@@ -161,6 +164,15 @@ class Runner:
             case _:
                 self._blobs.put(payload)
                 self.dispatch(UpdateAdmitted(self._clock(), device_id, message.round, verdict))
+
+    def _on_decline(self, device_id: str, message: Decline) -> None:
+        state = self.state
+        assert state is not None
+        if message.device_id != device_id:
+            self._refuse(device_id, "wrong-device", f"decline of {message.device_id} on the topic of {device_id}")
+        elif (message.run_id, message.round) == (state.settings.run_id, state.round) and device_id in state.cohort:
+            log.warning("declined device=%s round=%d: %s", device_id, message.round, message.detail)
+            self.dispatch(DeviceDeclined(self._clock(), device_id, message.round))
 
     def _on_fetch(self, device_id: str, message: Fetch) -> None:
         if not self._fleet.offer_again(message.digest):
@@ -231,9 +243,9 @@ class Runner:
             in_use | {state.memory} | {r.views for r in self._store.rounds() if r.views} | {r.blob for r in state.received.values()}
         )
 
-    def _refuse(self, device_id: str, reason: messages.Reason, detail: str, run_id: str = "", number: int = 0) -> None:
+    def _refuse(self, device_id: str, reason: messages.Reason, detail: str, run_id: str = "", number: int = 0, about: str = "") -> None:
         self._count(reason, f"device={device_id}: {detail}")
-        self._fleet.tell(device_id, Refuse(reason, detail[:1000], run_id, number), "reply")
+        self._fleet.tell(device_id, Refuse(reason, detail[:1000], run_id, number, about), "reply")
 
     def _count(self, reason: str, detail: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1

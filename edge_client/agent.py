@@ -13,7 +13,7 @@ from wire.bundle import Bundle, PublicKey, check_version, unpack
 from wire.codec import decode, decode_update, digest, encode, encode_update
 from wire.errors import ShoalError, WireError
 from wire.links.port import Delivery, Link, LinkDown, LinkEvent, LinkUp
-from wire.messages import Acknowledge, AggregatorStatus, CheckIn, DeviceStatus, Fetch, Finish, Plan, Refuse, Respond, Update
+from wire.messages import Acknowledge, AggregatorStatus, CheckIn, Decline, DeviceStatus, Fetch, Finish, Plan, Refuse, Respond, Update
 from wire.tensors import decode_tensors
 from wire.topics import Topics
 
@@ -178,6 +178,7 @@ class Agent:
             self._work(plan)
         except ShoalError as error:
             log.error("cannot carry out round %s device=%s: %s", plan.round, self.device_id, error)
+            self._publish("decline", encode(Decline(plan.run_id, plan.round, self.device_id, str(error)[:1000])))
             self._save(core.on_failed(self.session, plan))
 
     def _work(self, plan: Plan) -> None:

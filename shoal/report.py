@@ -17,6 +17,7 @@ from wire.tensors import Array, decode_tensors
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 COLOURS = ("#1b7f79", "#d1495b", "#edae49", "#30638e", "#8d5b9f", "#5c946e", "#a44a3f", "#3d405b")
 INK, GRID = "#22313a", "#d7dee2"
@@ -61,6 +62,7 @@ def draw_accuracy(path: Path, summary: Mapping[str, Any]) -> Path:
             values = [100 * r[key] if r[key] is not None else np.nan for r in rounds]
             axes.plot(numbers, values, style, color=colour, lw=2, label=f"{name}, {key}", marker="." if len(rounds) < 3 else None)
     axes.set(xlabel="round", ylabel="accuracy on the devices' own test windows, %")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color=GRID)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")

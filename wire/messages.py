@@ -156,6 +156,15 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     train_s: float = 0.0
 
 
+class Decline(msgspec.Struct, frozen=True, tag="decline"):
+    """Device to aggregator: the plan of this round cannot be carried out here, and why. The round does not wait for the device."""
+
+    run_id: Name
+    round: Positive
+    device_id: Name
+    detail: Text
+
+
 class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
     """Aggregator to device: your update of this round is safe; delete it."""
 
@@ -164,12 +173,16 @@ class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
-    """Aggregator to device: not accepted, and why. `round` is 0 where what came named none. A refused update is deleted."""
+    """Aggregator to device: not accepted, and why. A refused update is deleted.
+
+    `run_id` and `round` are empty and 0 where what came could not be read so far; `about` is the kind of its topic.
+    """
 
     reason: Reason
     detail: Text
     run_id: Text = ""
     round: Count = 0
+    about: Text = ""
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
@@ -180,6 +193,6 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
     model: Digest
 
 
-FromDeviceMessage = CheckIn | Fetch | DeviceStatus | Update
+FromDeviceMessage = CheckIn | Fetch | DeviceStatus | Update | Decline
 ToDeviceMessage = Plan | Acknowledge | Refuse | Finish | AggregatorStatus
 Message = FromDeviceMessage | ToDeviceMessage

@@ -12,13 +12,13 @@ from wire.errors import ConfigError, UnknownTopic
 
 PROTOCOL = "shoal/1"
 
-FromDevice = Literal["check-in", "update", "fetch", "status"]
+FromDevice = Literal["check-in", "update", "decline", "fetch", "status"]
 ToDevice = Literal["plan", "reply"]
-Kind = Literal["check-in", "update", "fetch", "status", "plan", "reply", "blob", "aggregator"]
+Kind = Literal["check-in", "update", "decline", "fetch", "status", "plan", "reply", "blob", "aggregator"]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_DEVICE_KINDS = ("check-in", "update", "fetch", "status", "plan", "reply")
+_DEVICE_KINDS = ("check-in", "update", "decline", "fetch", "status", "plan", "reply")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Topics:
         self._root = f"{PROTOCOL}/{check_name(fleet, 'fleet name')}"
 
     def device(self, device_id: str, kind: FromDevice | ToDevice) -> str:
-        """A device's own topic; it writes check-in, update, fetch and status, and reads plan and reply."""
+        """A device's own topic; it writes check-in, update, decline, fetch and status, and reads plan and reply."""
         return f"{self._root}/device/{check_name(device_id, 'device id')}/{kind}"
 
     def blob(self, digest: str) -> str:
@@ -63,7 +63,7 @@ class Topics:
     @property
     def from_devices(self) -> tuple[str, ...]:
         """The subscriptions of the aggregator."""
-        return tuple(f"{self._root}/device/+/{kind}" for kind in ("check-in", "update", "fetch", "status"))
+        return tuple(f"{self._root}/device/+/{kind}" for kind in ("check-in", "update", "decline", "fetch", "status"))
 
     def parse(self, topic: str) -> Address:
         """Tell what a topic means.

@@ -15,7 +15,7 @@ finished      nothing; a device that checks in gets its model
 
 A device that checks in during a round whose cohort it belongs to, and whose update has not come, gets its plan again. A device
 that is new waits for the next round. A device that is lost is waited for, and still invited, for `grace_s` seconds; its update
-counts whenever it comes before the round closes.
+counts whenever it comes before the round closes. A device that declines its plan is out of that round.
 """
 
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from aggregator.core.state import (
     DeadlinePassed,
     Device,
     DeviceCheckedIn,
+    DeviceDeclined,
     DeviceLost,
     Event,
     FinishRun,
@@ -60,6 +61,8 @@ def step(state: RunState | None, event: Event) -> Step:
             return _lose(state, event)
         case UpdateAdmitted():
             return _receive(state, event)
+        case DeviceDeclined():
+            return _excuse(state, event)
         case DeadlinePassed():
             return _expire(state, event)
         case RoundAggregated():
@@ -119,6 +122,13 @@ def _receive(state: RunState, event: UpdateAdmitted) -> Step:
     state = replace(state, received={**state.received, event.device_id: event.update})
     state, commands = _close_if_full(state, event.at_s)
     return state, [acknowledge, *commands]
+
+
+def _excuse(state: RunState, event: DeviceDeclined) -> Step:
+    if event.round != state.round or event.device_id in state.received:
+        return state, []
+    state = replace(state, cohort={d: start for d, start in state.cohort.items() if d != event.device_id})
+    return _close_if_full(state, event.at_s)
 
 
 def _expire(state: RunState, event: DeadlinePassed) -> Step:

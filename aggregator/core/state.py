@@ -123,6 +123,14 @@ class UpdateAdmitted(msgspec.Struct, frozen=True, tag="update-admitted"):
     update: Received
 
 
+class DeviceDeclined(msgspec.Struct, frozen=True, tag="device-declined"):
+    """A device cannot carry out its plan of this round."""
+
+    at_s: float
+    device_id: str
+    round: int
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True, tag="deadline-passed"):
     """The time that was set for a round is over."""
 
@@ -142,7 +150,7 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     notes: dict[str, Any] = {}
 
 
-Event = Started | Resumed | DeviceCheckedIn | DeviceLost | UpdateAdmitted | DeadlinePassed | RoundAggregated
+Event = Started | Resumed | DeviceCheckedIn | DeviceLost | UpdateAdmitted | DeviceDeclined | DeadlinePassed | RoundAggregated
 
 
 # Commands: what to do now. Each may be performed again after a crash.

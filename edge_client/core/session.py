@@ -73,6 +73,9 @@ def on_reply(session: Session, reply: Acknowledge | Refuse | Finish) -> tuple[Se
     if isinstance(reply, Finish):
         return msgspec.structs.replace(session, run_id=reply.run_id, plan=None, final_model=reply.model, finished=True), NOTHING
     pending = session.pending
-    if pending is None or (pending.run_id, pending.round) != (reply.run_id, reply.round):
+    if pending is None:
+        return session, NOTHING
+    unreadable = isinstance(reply, Refuse) and reply.about == "update" and not reply.run_id
+    if not unreadable and (pending.run_id, pending.round) != (reply.run_id, reply.round):
         return session, NOTHING
     return msgspec.structs.replace(session, pending=None, answered=pending.round), Action("drop")

@@ -127,6 +127,15 @@ def test_deadline_closes_with_what_is_there_and_reopens_when_nothing_is() -> Non
     assert kinds(run.feed(s.DeadlinePassed(21.0, 1))) == ["Aggregate"]
 
 
+def test_device_that_declines_is_not_waited_for() -> None:
+    run = Run(min_devices=2)
+    run.check_in("a")
+    run.check_in("b")
+    assert run.feed(s.DeviceDeclined(1.5, "b", 1)) == []
+    assert kinds(run.update("a")) == ["Acknowledge", "Aggregate"]
+    assert run.feed(s.DeviceDeclined(1.5, "a", 1)) == []
+
+
 def test_deadline_of_an_earlier_round_changes_nothing() -> None:
     run = Run()
     run.check_in("a")

@@ -315,12 +315,24 @@ class TestAgent:
         assert device.agent.session.pending is None
         assert device.agent.session.answered == 1
 
+    def test_refusal_of_an_unreadable_update_drops_it(self, device: Device) -> None:
+        device.offer()
+        device.send_plan()
+        device.turn()
+        device.reply(m.Refuse("malformed", "x", about="check-in"))
+        device.turn()
+        assert device.agent.session.pending is not None
+        device.reply(m.Refuse("too-large", "x", about="update"))
+        device.turn()
+        assert device.agent.session.pending is None
+
     def test_bundle_by_another_key_is_not_loaded(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
         device = Device(fleet, exported, tmp_path / "state", trusted=new_key().public_key())
         device.offer()
         device.send_plan()
         device.turn()
-        assert device.sent("update") == []
+        (declined,) = device.sent("decline")
+        assert "not made with the trusted key" in decode(declined, m.Decline).detail
         assert device.agent.session.plan is None
 
     def test_older_bundle_is_not_loaded(self, device: Device) -> None:

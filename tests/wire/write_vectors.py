@@ -18,6 +18,7 @@ A, B = "a" * 64, "b" * 64
 
 MESSAGES: dict[str, m.Message] = {
     "check-in": m.CheckIn("p01-left", 160, 63, A, "shoal", "onnxruntime", 87.5, True),
+    "decline": m.Decline("run-1", 3, "p01-left", "bundle watch: version 1 offered, version 2 was loaded before"),
     "fetch": m.Fetch("p01-left", A),
     "status": m.DeviceStatus("p01-left", False),
     "aggregator": m.AggregatorStatus(True, "0123456789abcdef", "run-1"),

@@ -1,0 +1,109 @@
+"""The command line as a user meets it: the demonstration, clear errors, and a clean end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SHOAL = [sys.executable, "-m", "shoal"]
+
+
+def shoal(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run([*SHOAL, *arguments], cwd=cwd, capture_output=True, text=True, timeout=280, env={**os.environ, **environment})
+
+
+def test_demo(tmp_path: Path) -> None:
+    done = shoal("demo", "--devices", "10", "--rounds", "3", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["algorithm"], summary["data"], summary["rounds"]) == ("distfl", "watch", 3)
+    assert sorted(summary["devices"])[:2] == ["p01-left", "p01-right"]
+    assert all(0 <= device["accuracy"] <= 1 for device in summary["devices"].values())
+    assert 0 <= summary["comparison"]["fedavg"]["worst"] <= summary["comparison"]["fedavg"]["mean"] <= 1
+    assert summary["edge"]["processes"] == 10
+    assert 0 < summary["edge"]["max_rss_bytes"] < 150 * 2**20
+    assert summary["edge"]["torch_loaded"] is False
+    for name in ("accuracy.png", "similarity.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "p05-right" in page
+    assert "mean accuracy" in done.stdout
+    assert left_running(tmp_path) == []
+
+
+def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
+    process = subprocess.Popen([*SHOAL, "demo", "--devices", "3", "--rounds", "500", "--out", "out"], cwd=tmp_path, start_new_session=True)
+    end_s = time.monotonic() + 90
+    while time.monotonic() < end_s and len(left_running(tmp_path)) < 4:
+        time.sleep(0.2)
+    assert len(left_running(tmp_path)) >= 4
+    time.sleep(3)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(40) == 130
+    assert left_running(tmp_path) == []
+
+
+def left_running(folder: Path) -> list[str]:
+    """Command lines of processes, other than the demonstration itself, that work in a folder's `out`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "cwd").readlink() == folder:
+                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+    return [line for line in found if "edge_client.main" in line or " serve " in line]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["simulate", "--data", "nothing"], "error: data 'nothing': expected watch, uci-har, or a path"),
+        (["simulate", "--algorithm", "magic"], "error: algorithm 'magic': expected one of distfl, fedavg"),
+        (["simulate", "--signature", "x"], "error: signature 'x': expected one of responses"),
+        (["simulate", "--partition", "x"], "error: partition 'x': expected one of user, iid"),
+        (["simulate", "--devices", "21"], "error: 21 devices of data watch: it has 20"),
+        (["simulate", "--out", "/proc/nothing"], "error: --out /proc/nothing"),
+        (["export", "--out", "o", "--key", "missing.key"], "error: --key missing.key: there is no such file"),
+        (["serve", "--folder", "f", "--bundle", "none"], "error: bundle file none/device.shoal"),
+        (["serve", "--folder", "f", "--bundle", "b", "--broker", "localhost"], "error: broker address 'localhost'"),
+        (["demo", "--devices", "21"], "error: 21 devices of data watch: it has 20"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], error: str) -> None:
+    done = shoal(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert error in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_simulate_writes_its_summary(tmp_path: Path) -> None:
+    options = [
+        "--data",
+        "watch",
+        "--algorithm",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--local-epochs",
+        "1",
+        "--seed",
+        "3",
+        "--out",
+        "out",
+        "--devices",
+        "4",
+    ]
+    done = shoal("simulate", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["algorithm"], summary["seed"], len(summary["devices"])) == ("fedavg", 3, 4)
+    assert (tmp_path / "out" / "report.html").exists()
