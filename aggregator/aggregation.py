@@ -7,12 +7,12 @@ from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.contract import Grouped, Probe
 from wire.codec import decode_update
-from wire.tensors import decode_tensors, encode_tensors
+from wire.tensors import OWN_FILES, decode_tensors, encode_tensors
 
 
 def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, at_s: float) -> RoundAggregated:
     """The event that follows `Aggregate`. The same updates give the same bytes, whenever it is done."""
-    models = {key: decode_tensors(blobs.get(digest))[0] for key, digest in run.models.items()}
+    models = {key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()}
     state = State(models, decode_memory(blobs.get(run.memory)))
     contributions = [
         Contribution(device_id, r.num_train, r.num_steps, r.start, decode_update(blobs.get(r.blob))[1])

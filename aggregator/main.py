@@ -15,7 +15,7 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.core.state import Event, RunSettings, RunState, layout_of
+from aggregator.core.state import Event, RunSettings, RunState, layout_of, survey_layout_of
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.registry import make_algorithm
@@ -109,7 +109,7 @@ def run_settings(settings: ServeSettings, bundle: Bundle, survey: bool) -> RunSe
         update_layout=layout_of(bundle.manifest.tensors),
         options=settings.options,
         hyper={} if settings.lr is None else {"lr": settings.lr},
-        survey=survey,
+        survey_layout=survey_layout_of(bundle.manifest.tensors) if survey else (),
     )
 
 
@@ -126,7 +126,7 @@ def _state(runner: Runner) -> RunState:
 
 
 def _differences(had: RunSettings, wanted: RunSettings) -> str:
-    names = [n for n in RunSettings.__struct_fields__ if getattr(had, n) != getattr(wanted, n) and n != "update_layout"]
+    names = [n for n in RunSettings.__struct_fields__ if getattr(had, n) != getattr(wanted, n) and not n.endswith("_layout")]
     return ", ".join(f"{n} {getattr(had, n)!r}, not {getattr(wanted, n)!r}" for n in names)
 
 

@@ -78,6 +78,8 @@ class Runner:
             self._blobs.put(self._bundle.payload)
             self.dispatch(Started(self._clock(), settings, models, memory))
         else:
+            in_use = {self.state.settings.bundle, *self.state.models.values()}
+            self._fleet.offer({name: self._blobs.get(name) for name in in_use})
             self.dispatch(Resumed(self._clock()))
         assert self.state is not None
         return self.state
@@ -154,16 +156,29 @@ class Runner:
 
     def _on_update(self, device_id: str, payload: bytes) -> None:
         assert self.state is not None
-        message, tensors = decode_update(payload, self._limits)
+        try:
+            message, tensors = decode_update(payload, self._limits)
+        except WireError as error:
+            self._refuse(device_id, "too-large" if isinstance(error, LimitExceeded) else "malformed", str(error), about="update")
+            self._excuse(device_id)
+            return
         verdict = admit(self.state, device_id, message, tensors, digest(payload), len(payload))
         match verdict:
             case Refused(reason, detail):
-                self._refuse(device_id, reason, detail, message.run_id, message.round)
+                self._refuse(device_id, reason, detail, message.run_id, message.round, "update")
+                if reason in ("wrong-layout", "not-finite", "norm-too-large"):
+                    self._excuse(device_id)
             case Duplicate():
                 self._perform(Acknowledge(device_id, message.round))
             case _:
                 self._blobs.put(payload)
                 self.dispatch(UpdateAdmitted(self._clock(), device_id, message.round, verdict))
+
+    def _excuse(self, device_id: str) -> None:
+        """The open round need not wait for a device whose update was refused for good."""
+        assert self.state is not None
+        if device_id in self.state.cohort and device_id not in self.state.received:
+            self.dispatch(DeviceDeclined(self._clock(), device_id, self.state.round))
 
     def _on_decline(self, device_id: str, message: Decline) -> None:
         state = self.state
@@ -188,8 +203,13 @@ class Runner:
         """One turn of the loop: step, save, perform."""
         before = self.state
         state, commands = core.step(before, event)
+        closed = before is not None and before.round > 0 and (state.round != before.round or state.phase == "finished" != before.phase)
+        if before is not None and closed:  # before the event: after a crash in between the round closes again and is recorded again
+            self._store.put_round(_record(before, state, event))
         self._store.append(event)
-        self._record(before, state, event)
+        if closed:
+            self._store.snapshot(state)
+            self._forget(state)
         self.state = state
         self._observe(state, event)
         for command in commands:
@@ -214,34 +234,12 @@ class Runner:
                 self._fleet.offer({model: self._blobs.get(model)})
                 self._fleet.tell(device_id, messages.Finish(run_id, self.state.settings.bundle, model), "reply")
 
-    def _record(self, before: RunState | None, state: RunState, event: Event) -> None:
-        """Keep the record of a round that this event closed, and forget what no later round needs."""
-        closed = before is not None and (state.round != before.round or (state.phase == "finished" != before.phase))
-        if not closed or before is None or before.round == 0:
-            return
-        notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
-        received = state.received if state.phase == "finished" else before.received
-        trained = [r.trained for r in received.values()]
-        record = RoundRecord(
-            round=before.round,
-            phase=before.phase,
-            opened_at_s=before.opened_at_s,
-            closed_at_s=event.at_s,
-            evaluated={device_id: r.evaluated for device_id, r in received.items()},
-            trained=Metrics(sum(m.num_examples for m in trained), sum(m.loss_sum for m in trained), sum(m.num_correct for m in trained)),
-            groups={device_id: key for device_id, key in state.starts.items() if device_id},
-            bytes_up=sum(r.bytes_up for r in received.values()),
-            bytes_down=sum(r.bytes_down for r in received.values()),
-            notes=notes,
-            views=views,
-        )
-        self._store.put_round(record)
-        self._store.snapshot(state)
+    def _forget(self, state: RunState) -> None:
+        """Let go of the blobs that no later round needs."""
         in_use = {state.settings.bundle, *state.models.values()}
         self._fleet.withdraw_all_but(in_use)
-        self._blobs.keep(
-            in_use | {state.memory} | {r.views for r in self._store.rounds() if r.views} | {r.blob for r in state.received.values()}
-        )
+        views = {record.views for record in self._store.rounds() if record.views}
+        self._blobs.keep(in_use | views | {state.memory} | {r.blob for r in state.received.values()})
 
     def _refuse(self, device_id: str, reason: messages.Reason, detail: str, run_id: str = "", number: int = 0, about: str = "") -> None:
         self._count(reason, f"device={device_id}: {detail}")
@@ -250,3 +248,23 @@ class Runner:
     def _count(self, reason: str, detail: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
         log.warning("refused reason=%s %s", reason, detail)
+
+
+def _record(before: RunState, state: RunState, event: Event) -> RoundRecord:
+    """What is kept of the round that `event` closed."""
+    notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
+    received = state.received if state.phase == "finished" else before.received
+    trained = [r.trained for r in received.values()]
+    return RoundRecord(
+        round=before.round,
+        phase=before.phase,
+        opened_at_s=before.opened_at_s,
+        closed_at_s=event.at_s,
+        evaluated={device_id: r.evaluated for device_id, r in received.items()},
+        trained=Metrics(sum(m.num_examples for m in trained), sum(m.loss_sum for m in trained), sum(m.num_correct for m in trained)),
+        groups={device_id: key for device_id, key in state.starts.items() if device_id},
+        bytes_up=sum(r.bytes_up for r in received.values()),
+        bytes_down=sum(r.bytes_down for r in received.values()),
+        notes=notes,
+        views=views,
+    )

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from algorithms.contract import NEWCOMER, Grouped, Grouping, LocalModel, Mean, Memory, Privacy, Probe
-from wire.tensors import Array, Tensors, decode_tensors, encode_tensors
+from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ class Algorithm:
             members = [m for m in models if membership[m.device_id] == group]
             trained = [m for m in members if m.start != NEWCOMER]
             following[group] = self._average(trained or members) if trained or group not in state.models else state.models[group]
+        for device_id, group in membership.items():  # a new group whose devices were all away takes the model they had
+            if group not in following:
+                following[group] = state.models[state.memory.membership.get(device_id, NEWCOMER)]
         alive = {NEWCOMER, *membership.values()}
         return State({k: v for k, v in following.items() if k in alive}, grouped.memory), grouped
 
@@ -100,5 +103,5 @@ def encode_memory(memory: Memory) -> bytes:
 
 def decode_memory(payload: bytes) -> Memory:
     """Read what `encode_memory` wrote."""
-    arrays, text = decode_tensors(payload)
+    arrays, text = decode_tensors(payload, OWN_FILES)
     return replace(Memory(**msgspec.json.decode(text)), arrays=arrays)

@@ -169,6 +169,7 @@ class Agent:
         plan = self.session.plan
         assert plan is not None
         needed = {plan.bundle, plan.model, *(v.inputs for v in plan.verbs if isinstance(v, Respond))}
+        self._forget(self._wanted - needed)
         missing = {name for name in needed if self._state.blob(name) is None}
         if missing:
             self._want(missing)
@@ -237,6 +238,12 @@ class Agent:
         if new:
             self.link.subscribe(*(self._topics.blob(name) for name in sorted(new)))
             self._arm(RESEND_S[0])
+
+    def _forget(self, names: set[str]) -> None:
+        """Stop waiting for blobs that an earlier plan needed: they may never come."""
+        if names:
+            self.link.unsubscribe(*(self._topics.blob(name) for name in sorted(names)))
+            self._wanted -= names
 
     def _fetch_wanted(self) -> None:
         for name in sorted(self._wanted):

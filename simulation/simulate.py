@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.core.state import Event, RunSettings, RunState, layout_of
+from aggregator.core.state import Event, RunSettings, RunState, layout_of, survey_layout_of
 from aggregator.fleet import Fleet
 from aggregator.ports import Blobs, RoundRecord
 from aggregator.runner import Runner
@@ -111,7 +111,7 @@ def simulate(data: FleetData, settings: SimulationSettings, observe: Callable[[R
             update_layout=layout_of(bundle.manifest.tensors),
             options=settings.options,
             hyper={} if settings.lr is None else {"lr": settings.lr},
-            survey=algorithm.grouping.surveys,
+            survey_layout=survey_layout_of(bundle.manifest.tensors) if algorithm.grouping.surveys else (),
         )
     )
     graphs = TorchGraphs(objective)

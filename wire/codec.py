@@ -1,7 +1,6 @@
 """Messages to bytes and back. An update carries tensors beside its message; every other message is JSON alone."""
 
 import hashlib
-import math
 from typing import Any
 
 import msgspec
@@ -12,6 +11,8 @@ from wire.tensors import PROTOCOL_LIMITS, Limits, Tensors, decode_tensors, encod
 
 MESSAGE_BYTES = 64 * 2**10
 """A JSON message may have at most this many bytes; read before it is parsed."""
+LARGEST_SUM = 1e12
+"""A sum of losses, or a time in seconds, beyond this is refused: sums over devices must stay finite."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -50,12 +51,15 @@ def decode_update(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[mes
     """Read what `encode_update` wrote.
 
     Raises:
-        LimitExceeded, Malformed: as `decode_tensors` and `decode`; metrics that are not finite are malformed too.
+        LimitExceeded, Malformed: as `decode_tensors` and `decode`; metrics that cannot be are malformed too.
     """
     tensors, text = decode_tensors(payload, limits)
     if not text:
         raise Malformed(f"tensor file of {len(payload)} bytes: it carries no message")
     update: messages.Update = decode(text, messages.Update)
-    if not all(math.isfinite(v) for v in (update.evaluated.loss_sum, update.trained.loss_sum, update.train_s)):
-        raise Malformed("update: a metric is not finite")
+    for metrics in (update.evaluated, update.trained):
+        if not abs(metrics.loss_sum) <= LARGEST_SUM or metrics.num_correct > metrics.num_examples:
+            raise Malformed(f"update: metrics that cannot be: {metrics}")
+    if not 0 <= update.train_s <= LARGEST_SUM:
+        raise Malformed(f"update: train_s {update.train_s}")
     return update, tensors

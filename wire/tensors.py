@@ -65,6 +65,8 @@ class Limits:
 
 
 PROTOCOL_LIMITS = Limits()
+OWN_FILES = Limits(total_bytes=2**62, header_bytes=2**40, num_tensors=2**40, num_dims=64)
+"""For files that this program wrote itself: they were not sent by anybody and may be of any size."""
 
 
 def encode_tensors(tensors: Mapping[str, Array], message: bytes = b"") -> bytes:
@@ -113,8 +115,8 @@ def _check_header(payload: bytes, limits: Limits) -> bytes:
 
 
 def _check_entry(name: str, entry: object, data_bytes: int, limits: Limits) -> None:
-    if not isinstance(entry, dict) or entry.get("dtype") not in _DTYPES:
-        got = entry.get("dtype") if isinstance(entry, dict) else entry
+    got = entry.get("dtype") if isinstance(entry, dict) else entry
+    if not isinstance(entry, dict) or not isinstance(got, str) or got not in _DTYPES:
         raise Malformed(f"tensor {name[:80]!r}: dtype {str(got)[:40]!r}, expected one of {', '.join(_DTYPES)}")
     shape = entry.get("shape")
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):

@@ -31,6 +31,11 @@ class BlobFolder:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         return name
 
     def get(self, digest: str) -> bytes:

@@ -29,7 +29,8 @@ def create_api(
         """The settings, and where the run stands."""
         state = current()
         settings = msgspec.to_builtins(state.settings)
-        settings.pop("update_layout")
+        for name in ("update_layout", "survey_layout"):
+            settings.pop(name)
         return {
             "settings": settings,
             "phase": state.phase,

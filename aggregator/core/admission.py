@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aggregator.core.round import INITIAL
 from aggregator.core.state import Received, RunState
 from wire.errors import WrongLayout
 from wire.messages import Reason, Update
@@ -43,23 +44,25 @@ def admit(
     start = state.cohort[update.device_id]
     if update.model != state.models[start]:
         return Refused("wrong-layout", f"update of model {update.model[:12]}, the plan said {state.models[start][:12]}")
-    problem = _check_tensors(state, tensors)
+    problem = _check_tensors(state, start, tensors)
     if problem is not None:
         return problem
     return Received(blob, start, update.num_train, update.num_steps, update.evaluated, update.trained, num_bytes, update.bytes_received)
 
 
-def _check_tensors(state: RunState, tensors: Tensors) -> Refused | None:
-    model = {k: v for k, v in tensors.items() if not k.startswith("response/")}
-    expected = state.settings.update_layout if state.phase == "training" else ()
+def _check_tensors(state: RunState, start: str, tensors: Tensors) -> Refused | None:
+    settings = state.settings
+    expected = settings.update_layout + (settings.survey_layout if start == INITIAL else ())
     try:
-        check_layout(model, expected, "update")
+        check_layout(tensors, expected if state.phase == "training" else (), "update")
     except WrongLayout as error:
         return Refused("wrong-layout", str(error))
     for name, array in tensors.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             return Refused("not-finite", f"tensor {name!r} holds values that are not finite")
-    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in model.items() if k.startswith("delta/")]
+        if ("running_var" in name or "variance" in name) and (array < 0).any():
+            return Refused("not-finite", f"tensor {name!r} holds negative variances")
+    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if k.startswith("delta/")]
     norm = float(np.sqrt(sum(float(square) for square in deltas)))
     if not norm <= state.settings.max_update_norm:
         return Refused("norm-too-large", f"the update's norm is {norm:.3g}, at most {state.settings.max_update_norm:.3g} is accepted")

@@ -77,7 +77,7 @@ def plan_for(state: RunState, device_id: str) -> Plan:
     survey = Evaluate("train", "survey", "initial")
     training: tuple[Verb, ...] = (
         Evaluate(),
-        *((survey,) if settings.survey and start == INITIAL else ()),
+        *((survey,) if settings.survey_layout and start == INITIAL else ()),
         Train(settings.batch_size, settings.local_epochs, hyper=settings.hyper),
     )
     return Plan(
@@ -194,7 +194,9 @@ def _resume(state: RunState) -> Step:
         case "training" | "evaluating":
             missing = [d for d in state.cohort if d not in state.received]
             plans = [SendPlan(plan_for(state, d)) for d in missing]
-            return state, [SetDeadline(state.round, state.deadline_at_s), *plans, *(Acknowledge(d, state.round) for d in state.received)]
+            ends = [state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online]
+            deadlines = [SetDeadline(state.round, at_s) for at_s in (state.deadline_at_s, *ends)]
+            return state, [*deadlines, *plans, *(Acknowledge(d, state.round) for d in state.received)]
         case "aggregating":
             return state, [Aggregate(state.round)]
         case "finished":

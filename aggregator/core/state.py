@@ -34,8 +34,8 @@ class RunSettings(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
     hyper: dict[str, float] = {}
     max_update_norm: float = 1e6
-    survey: bool = False
-    """Whether a device without a group is asked for its signature (`survey.onnx` on the initial tensors)."""
+    survey_layout: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    """What the survey of a device without a group must carry; empty when the algorithm needs none."""
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -201,6 +201,15 @@ class FinishRun(msgspec.Struct, frozen=True):
 Command = SendPlan | SetDeadline | Acknowledge | RefuseUpdate | Aggregate | FinishRun
 
 UpdateLayout = tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+def survey_layout_of(specs: tuple[TensorSpec, ...]) -> UpdateLayout:
+    """(name, dtype, shape) of what a survey carries, from a manifest's tensors (`algorithms.contract.Objective.survey`)."""
+    suffix = ".running_mean"
+    norms = [(s.name.removesuffix(suffix), s.shape) for s in specs if s.role == "statistic" and s.name.endswith(suffix)]
+    means = [(f"response/survey.{kind}.{layer}", "float32", shape) for layer, shape in norms for kind in ("mean", "variance")]
+    last = [s for s in specs if s.role == "shared" and len(s.shape) == 2][-1]
+    return (*means, ("response/survey.gradient", "float32", last.shape))
 
 
 def layout_of(specs: tuple[TensorSpec, ...]) -> UpdateLayout:

@@ -14,10 +14,12 @@ SMALLEST = 1e-7
 
 
 def respond(models: Sequence[LocalModel], probe: Probe, inputs: Array) -> Array:
-    """V (Eq. 5): the class probabilities of each model for each input, (N, z, classes) float32."""
+    """V (Eq. 5): the class probabilities of each model for each input, (N, z, classes) float32. A model whose
+    numbers overflow answers nothing: every class alike."""
     x = torch.from_numpy(inputs)
     with torch.inference_mode():
-        return np.stack([probe.run(as_torch(model.tensors), x)[0].numpy() for model in models])
+        answers = np.stack([probe.run(as_torch(model.tensors), x)[0].numpy() for model in models])
+    return np.where(np.isfinite(answers), answers, np.float32(1.0 / answers.shape[2]))
 
 
 def divergence(responses: Array) -> Matrix:

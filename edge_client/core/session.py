@@ -2,7 +2,7 @@
 
 Rules: a plan is executed once; a finished update is kept until the aggregator acknowledges or refuses it, and sent again
 whenever the connection or the aggregator is new; a plan for a later round, or of another run, replaces what was not finished; a
-plan for a round that is already answered changes nothing.
+plan for a round that is already answered changes nothing, unless the answer was a refusal and the round was opened again.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,16 @@ class Pending(msgspec.Struct, frozen=True):
 
     run_id: str
     round: int
+    deadline_at_s: float = 0.0
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A device's memory. `answered` is the last round of `run_id` whose update was acknowledged or refused."""
+    """A device's memory. `answered` is the last round of `run_id` whose update was acknowledged or refused; where it was refused, or
+    the plan could not be carried out, `given_up_s` is the deadline of that plan, and a later one of the same round is tried again."""
 
     run_id: str = ""
     answered: int = 0
+    given_up_s: float = 0.0
     plan: Plan | None = None
     pending: Pending | None = None
     versions: dict[str, int] = {}
@@ -47,11 +50,12 @@ def on_plan(session: Session, plan: Plan) -> tuple[Session, Action]:
     pending, same_run = session.pending, plan.run_id == session.run_id
     if pending and (pending.run_id, pending.round) == (plan.run_id, plan.round):
         return session, Action("send")
-    if same_run and plan.round <= session.answered:
+    again = plan.round == session.answered and 0 < session.given_up_s < plan.deadline_at_s
+    if same_run and plan.round <= session.answered and not again:
         return session, NOTHING
     if session.plan and same_run and plan.round < session.plan.round:
         return session, NOTHING
-    answered = session.answered if same_run else 0
+    answered = min(session.answered, plan.round - 1) if same_run else 0
     changed = msgspec.structs.replace(session, run_id=plan.run_id, answered=answered, plan=plan, pending=None, finished=False)
     return changed, Action("work")
 
@@ -60,12 +64,14 @@ def on_executed(session: Session, plan: Plan) -> Session:
     """The accepted plan was carried out and its update lies on disk. If another plan came meanwhile, that one stays."""
     if session.plan != plan:
         return session
-    return msgspec.structs.replace(session, plan=None, pending=Pending(plan.run_id, plan.round))
+    return msgspec.structs.replace(session, plan=None, pending=Pending(plan.run_id, plan.round, plan.deadline_at_s))
 
 
 def on_failed(session: Session, plan: Plan) -> Session:
     """The accepted plan cannot be carried out; it is not tried again."""
-    return session if session.plan != plan else msgspec.structs.replace(session, plan=None, answered=plan.round)
+    if session.plan != plan:
+        return session
+    return msgspec.structs.replace(session, plan=None, answered=plan.round, given_up_s=plan.deadline_at_s)
 
 
 def on_reply(session: Session, reply: Acknowledge | Refuse | Finish) -> tuple[Session, Action]:
@@ -78,4 +84,5 @@ def on_reply(session: Session, reply: Acknowledge | Refuse | Finish) -> tuple[Se
     unreadable = isinstance(reply, Refuse) and reply.about == "update" and not reply.run_id
     if not unreadable and (pending.run_id, pending.round) != (reply.run_id, reply.round):
         return session, NOTHING
-    return msgspec.structs.replace(session, pending=None, answered=pending.round), Action("drop")
+    given_up_s = pending.deadline_at_s if isinstance(reply, Refuse) else 0.0
+    return msgspec.structs.replace(session, pending=None, answered=pending.round, given_up_s=given_up_s), Action("drop")

@@ -72,7 +72,7 @@ def test_last_round_is_followed_by_an_evaluation_and_the_end() -> None:
 
 
 def test_survey_is_asked_only_of_devices_without_a_group() -> None:
-    run = Run(survey=True, rounds=3)
+    run = Run(survey_layout=(("response/survey.gradient", "float32", (3, 8)),), rounds=3)
     run.check_in("a")
     assert [getattr(v, "graph", "") for v in plan_for(run.state, "a").verbs] == ["evaluate", "survey", "step"]
     run.update("a")

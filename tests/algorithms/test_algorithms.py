@@ -297,6 +297,20 @@ def test_late_joiner_is_placed_by_its_survey_and_does_not_disturb_the_mean() -> 
     assert groups["d9"] == groups["d1"] != groups["d0"]
 
 
+def test_a_new_group_of_absent_devices_keeps_the_model_they_had() -> None:
+    """Seven devices are too few to test; with the others they split, while one side is away."""
+    contract = TestEveryAlgorithm()
+    algorithm = contract.make("distfl", {"signature": "statistics"})
+    state = algorithm.begin(to_numpy(FedAvg(small_model()).initial()))
+    probe = make_probe(small_model(), (2, 16))
+    first = [f"d{i}" for i in (0, 2, 4, 6, 1, 3, 5)]
+    state, _ = algorithm.apply(state, contract.round(algorithm, state, 1, first), probe, seed=1)
+    assert set(state.memory.membership.values()) == {"0"}
+    state, _ = algorithm.apply(state, contract.round(algorithm, state, 2, ["d0", "d2", "d4", "d6", "d8"]), probe, seed=2)
+    assert state.memory.membership["d1"] != state.memory.membership["d0"]
+    assert set(state.memory.membership.values()) <= state.models.keys()
+
+
 def test_unknown_names_are_one_clear_error() -> None:
     with pytest.raises(ConfigError, match="expected one of distfl, fedavg"):
         make_algorithm("nothing")

@@ -77,7 +77,7 @@ class DeviceStateContract:
         assert state.private("r", 1) == {}
 
     def test_session_and_update_survive(self, state: DeviceState) -> None:
-        session = Session("r", 2, None, Pending("r", 3), {"b": 1})
+        session = Session(run_id="r", answered=2, pending=Pending("r", 3), versions={"b": 1})
         state.save(session)
         state.put_update("r", 3, b"update", {})
         after = self.again(state)

@@ -47,6 +47,15 @@ class TestSession:
         assert on_plan(session, plan(1))[1].kind == "none"
         assert on_plan(session, plan(2))[1].kind == "work"
 
+    def test_a_refused_round_is_tried_again_only_when_it_was_opened_again(self) -> None:
+        session = on_executed(on_plan(Session(), plan(2))[0], plan(2))
+        session, _ = on_reply(session, m.Refuse("not-finite", "", "r", 2))
+        assert on_plan(session, plan(2))[1].kind == "none"
+        session, action = on_plan(session, plan(2, deadline_at_s=99.0))
+        assert action.kind == "work"
+        session, _ = on_reply(on_executed(session, plan(2, deadline_at_s=99.0)), m.Acknowledge("r", 2))
+        assert on_plan(session, plan(2, deadline_at_s=199.0))[1].kind == "none"
+
     def test_another_run_starts_afresh(self) -> None:
         session, _ = on_plan(Session(run_id="old", answered=7), plan(1, "new"))
         assert (session.run_id, session.answered, session.plan) == ("new", 0, plan(1, "new"))
@@ -281,6 +290,15 @@ class TestAgent:
         device.turn()
         asked = {decode(p, m.Fetch).digest for p in device.sent("fetch")}
         assert asked == {device.exported.bundle.digest, digest(device.model)}
+
+    def test_blob_of_a_plan_that_was_overtaken_is_not_waited_for(self, device: Device) -> None:
+        missed = plan(1, bundle=device.exported.bundle.digest, model="9" * 64)
+        device.server.publish(device.topics.device("d0", "plan"), encode(missed))
+        device.turn()
+        device.offer()
+        device.send_plan(2)
+        device.turn()
+        assert [decode_update(p)[0].round for p in device.sent("update")] == [2]
 
     def test_blob_with_another_hash_is_ignored(self, device: Device) -> None:
         device.send_plan()

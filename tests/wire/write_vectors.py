@@ -68,6 +68,7 @@ HOSTILE_TENSORS = {
     "header-not-utf8": _raw(b'{"\xff\xfe": 1}'),
     "header-a-list": _raw([]),
     "header-deeply-nested": _raw(b'{"a":' * 5000 + b"1" + b"}" * 5000),
+    "dtype-a-list": _raw({"a": {"dtype": [], "shape": [], "data_offsets": [0, 0]}}),
     "dtype-unknown": _raw({"a": {"dtype": "Q77", "shape": [1], "data_offsets": [0, 4]}}, b"\0" * 4),
     "shape-negative": _raw({"a": _f32([-1], 0, 4)}, b"\0" * 4),
     "shape-of-floats": _raw({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}}, b"\0" * 4),
