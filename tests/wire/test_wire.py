@@ -98,6 +98,25 @@ class TestTensors:
         with pytest.raises(WireError):
             decode_tensors(payload)
 
+    @settings(max_examples=300)
+    @given(
+        st.dictionaries(
+            st.sampled_from(["a", "b", "__metadata__"]),
+            st.recursive(
+                st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+                lambda inner: st.one_of(
+                    st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["dtype", "shape", "data_offsets", "shoal"]), inner)
+                ),
+                max_leaves=8,
+            ),
+        ),
+        st.binary(max_size=16),
+    )
+    def test_any_json_header_is_read_or_refused(self, header: dict[str, Any], data: bytes) -> None:
+        text = json.dumps(header).encode()
+        with contextlib.suppress(WireError):
+            decode_tensors(struct.pack("<Q", len(text)) + text + data)
+
     @settings(max_examples=400)
     @given(st.data())
     def test_a_mutated_file_is_read_or_refused(self, data: st.DataObject) -> None:
