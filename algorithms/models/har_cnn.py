@@ -6,6 +6,8 @@ B. Liu et al., DistFL, IMWUT 2021, section 5.1 ('a simple 2-layer CNN'); BatchNo
 import torch
 from torch import Tensor, nn
 
+from wire.errors import ConfigError
+
 
 class Scale(nn.Module):
     """x / size per channel, with fixed values, so that a device feeds raw sensor units and cannot scale them wrongly."""
@@ -29,6 +31,8 @@ class HarCnn(nn.Module):
 
     def __init__(self, num_channels: int, num_samples: int, num_classes: int, size: Tensor | None = None) -> None:
         super().__init__()
+        if num_samples < 4:
+            raise ConfigError(f"windows of {num_samples} samples: this network halves them twice and needs at least 4")
         self.scale = Scale(torch.ones(num_channels) if size is None else size)
         self.extractor = nn.Sequential()
         widths = (num_channels, 32, 64)
