@@ -15,7 +15,7 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.core.state import Event, RunSettings, RunState, layout_of, survey_layout_of
+from aggregator.core.state import Event, RunSettings, RunState
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.registry import make_algorithm
@@ -94,11 +94,13 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Callable[[
 
 def run_settings(settings: ServeSettings, bundle: Bundle, survey: bool) -> RunSettings:
     """What the round core needs of a service's settings."""
-    return RunSettings(
+    return RunSettings.for_bundle(
+        bundle,
+        surveys=survey,
+        lr=settings.lr,
         run_id=settings.run_id,
         algorithm=settings.algorithm,
         data=settings.data or bundle.manifest.name,
-        bundle=bundle.digest,
         rounds=settings.rounds,
         min_devices=settings.min_devices,
         deadline_s=settings.deadline_s,
@@ -106,10 +108,7 @@ def run_settings(settings: ServeSettings, bundle: Bundle, survey: bool) -> RunSe
         seed=settings.seed,
         local_epochs=settings.local_epochs,
         batch_size=settings.batch_size,
-        update_layout=layout_of(bundle.manifest.tensors),
         options=settings.options,
-        hyper={} if settings.lr is None else {"lr": settings.lr},
-        survey_layout=survey_layout_of(bundle.manifest.tensors) if survey else (),
     )
 
 

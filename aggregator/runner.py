@@ -17,7 +17,6 @@ from aggregator.core.state import (
     DeviceLost,
     Event,
     FinishRun,
-    RefuseUpdate,
     Resumed,
     RoundAggregated,
     RunSettings,
@@ -66,6 +65,7 @@ class Runner:
         self._limits = Limits.for_layout(bundle.manifest.of_role("shared", "statistic"), RESPONSE_BYTES)
         self._deadlines: list[tuple[float, int]] = []
         self._connected = False
+        self._views = {record.views for record in store.rounds() if record.views}
         self.refused: dict[str, int] = {}
         self.state: RunState | None = store.load()
 
@@ -78,8 +78,7 @@ class Runner:
             self._blobs.put(self._bundle.payload)
             self.dispatch(Started(self._clock(), settings, models, memory))
         else:
-            in_use = {self.state.settings.bundle, *self.state.models.values()}
-            self._fleet.offer({name: self._blobs.get(name) for name in in_use})
+            self._fleet.offer({name: self._blobs.get(name) for name in _offered(self.state)})
             self.dispatch(Resumed(self._clock()))
         assert self.state is not None
         return self.state
@@ -143,10 +142,11 @@ class Runner:
                     self._on_fetch(address.device_id, decode(payload, Fetch))
                 case "status":
                     self._on_status(address.device_id, decode(payload, DeviceStatus))
-        except LimitExceeded as error:
-            self._refuse(address.device_id, "too-large", str(error), about=address.kind)
         except WireError as error:
-            self._refuse(address.device_id, "malformed", str(error), about=address.kind)
+            reason: messages.Reason = "too-large" if isinstance(error, LimitExceeded) else "malformed"
+            self._refuse(address.device_id, reason, str(error), about=address.kind)
+            if address.kind == "update":
+                self._excuse(address.device_id)
 
     def _on_check_in(self, device_id: str, message: CheckIn) -> None:
         if message.device_id != device_id:
@@ -156,12 +156,7 @@ class Runner:
 
     def _on_update(self, device_id: str, payload: bytes) -> None:
         assert self.state is not None
-        try:
-            message, tensors = decode_update(payload, self._limits)
-        except WireError as error:
-            self._refuse(device_id, "too-large" if isinstance(error, LimitExceeded) else "malformed", str(error), about="update")
-            self._excuse(device_id)
-            return
+        message, tensors = decode_update(payload, self._limits)
         verdict = admit(self.state, device_id, message, tensors, digest(payload), len(payload))
         match verdict:
             case Refused(reason, detail):
@@ -205,7 +200,9 @@ class Runner:
         state, commands = core.step(before, event)
         closed = before is not None and before.round > 0 and (state.round != before.round or state.phase == "finished" != before.phase)
         if before is not None and closed:  # before the event: after a crash in between the round closes again and is recorded again
-            self._store.put_round(_record(before, state, event))
+            record = _record(before, state, event)
+            self._store.put_round(record)
+            self._views |= {record.views} - {""}
         self._store.append(event)
         if closed:
             self._store.snapshot(state)
@@ -226,8 +223,6 @@ class Runner:
                 heapq.heappush(self._deadlines, (at_s, number))
             case Acknowledge(device_id, number):
                 self._fleet.tell(device_id, messages.Acknowledge(run_id, number), "reply")
-            case RefuseUpdate(device_id, number, reason, detail):
-                self._refuse(device_id, reason, detail, run_id, number)
             case Aggregate():
                 self.dispatch(aggregate(self.state, self._algorithm, self._probe, self._blobs, self._clock()))
             case FinishRun(device_id, model):
@@ -236,10 +231,8 @@ class Runner:
 
     def _forget(self, state: RunState) -> None:
         """Let go of the blobs that no later round needs."""
-        in_use = {state.settings.bundle, *state.models.values()}
-        self._fleet.withdraw_all_but(in_use)
-        views = {record.views for record in self._store.rounds() if record.views}
-        self._blobs.keep(in_use | views | {state.memory} | {r.blob for r in state.received.values()})
+        self._fleet.withdraw_all_but(_offered(state))
+        self._blobs.keep(_offered(state) | self._views | {state.memory} | {r.blob for r in state.received.values()})
 
     def _refuse(self, device_id: str, reason: messages.Reason, detail: str, run_id: str = "", number: int = 0, about: str = "") -> None:
         self._count(reason, f"device={device_id}: {detail}")
@@ -248,6 +241,11 @@ class Runner:
     def _count(self, reason: str, detail: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
         log.warning("refused reason=%s %s", reason, detail)
+
+
+def _offered(state: RunState) -> set[str]:
+    """The blobs that devices may need now."""
+    return {state.settings.bundle, *state.models.values()}
 
 
 def _record(before: RunState, state: RunState, event: Event) -> RoundRecord:

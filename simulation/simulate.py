@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.core.state import Event, RunSettings, RunState, layout_of, survey_layout_of
+from aggregator.core.state import Event, RunSettings, RunState
 from aggregator.fleet import Fleet
 from aggregator.ports import Blobs, RoundRecord
 from aggregator.runner import Runner
@@ -96,11 +96,13 @@ def simulate(data: FleetData, settings: SimulationSettings, observe: Callable[[R
     store, blobs = MemoryStore(), MemoryBlobs()
     runner = Runner(algorithm, bundle, probe, store, blobs, Fleet(broker.connect("aggregator"), topics, "0"), clock, observe)
     runner.begin(
-        RunSettings(
+        RunSettings.for_bundle(
+            bundle,
+            surveys=algorithm.grouping.surveys,
+            lr=settings.lr,
             run_id="simulation",
             algorithm=settings.algorithm,
             data=data.name,
-            bundle=bundle.digest,
             rounds=settings.rounds,
             min_devices=len(data.devices),
             deadline_s=3600.0,
@@ -108,10 +110,7 @@ def simulate(data: FleetData, settings: SimulationSettings, observe: Callable[[R
             seed=settings.seed,
             local_epochs=settings.local_epochs,
             batch_size=settings.batch_size,
-            update_layout=layout_of(bundle.manifest.tensors),
             options=settings.options,
-            hyper={} if settings.lr is None else {"lr": settings.lr},
-            survey_layout=survey_layout_of(bundle.manifest.tensors) if algorithm.grouping.surveys else (),
         )
     )
     graphs = TorchGraphs(objective)

@@ -21,7 +21,9 @@ from wire.messages import Digest, Name, Positive, Text
 from wire.tensors import Tensors, TensorSpec, decode_tensors, encode_tensors
 
 PublicKey = Ed25519PublicKey
-PrivateKey = Ed25519PrivateKey
+
+Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
+"""(name, dtype, shape) of each tensor that a message must carry."""
 
 BUNDLE_BYTES = 64 * 2**20
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
@@ -68,10 +70,18 @@ class Manifest(msgspec.Struct, frozen=True):
         """The tensors of these roles, in the manifest's order."""
         return tuple(spec for spec in self.tensors if spec.role in roles)
 
-    def update_layout(self) -> list[tuple[str, str, tuple[int, ...]]]:
-        """(name, dtype, shape) of what an update with training must carry."""
+    def update_layout(self) -> Layout:
+        """What an update with training must carry."""
         prefix = {"shared": "delta", "statistic": "statistic"}
-        return [(f"{prefix[s.role]}/{s.name}", s.dtype, s.shape) for s in self.of_role("shared", "statistic")]
+        return tuple((f"{prefix[s.role]}/{s.name}", s.dtype, s.shape) for s in self.of_role("shared", "statistic"))
+
+    def survey_layout(self) -> Layout:
+        """What a survey carries: the outputs of the graph ``survey``, as responses."""
+        suffix = ".running_mean"
+        norms = [(s.name.removesuffix(suffix), s.shape) for s in self.of_role("statistic") if s.name.endswith(suffix)]
+        means = [(f"response/survey.{kind}.{layer}", "float32", shape) for layer, shape in norms for kind in ("mean", "variance")]
+        last = [s for s in self.of_role("shared") if len(s.shape) == 2][-1]
+        return (*means, ("response/survey.gradient", "float32", last.shape))
 
 
 @dataclass(frozen=True)

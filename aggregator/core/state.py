@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from wire.messages import Digest, MaybeDigest, Metrics, Name, Plan, Reason
-from wire.tensors import TensorSpec
+from wire.bundle import Bundle, Layout
+from wire.messages import Digest, MaybeDigest, Metrics, Name, Plan
 
 Phase = Literal["waiting", "training", "aggregating", "evaluating", "finished"]
 
@@ -30,12 +30,24 @@ class RunSettings(msgspec.Struct, frozen=True):
     seed: int
     local_epochs: int
     batch_size: int
-    update_layout: tuple[tuple[str, str, tuple[int, ...]], ...]
+    update_layout: Layout
     options: dict[str, Any] = {}
     hyper: dict[str, float] = {}
     max_update_norm: float = 1e6
-    survey_layout: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    survey_layout: Layout = ()
     """What the survey of a device without a group must carry; empty when the algorithm needs none."""
+
+    @classmethod
+    def for_bundle(cls, bundle: Bundle, *, surveys: bool, lr: float | None, **others: Any) -> "RunSettings":
+        """Settings with everything that follows from the bundle; `lr` takes the place of the bundle's own learning rate."""
+        manifest = bundle.manifest
+        return cls(
+            bundle=bundle.digest,
+            update_layout=manifest.update_layout(),
+            survey_layout=manifest.survey_layout() if surveys else (),
+            hyper={} if lr is None else {"lr": lr},
+            **others,
+        )
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -176,15 +188,6 @@ class Acknowledge(msgspec.Struct, frozen=True):
     round: int
 
 
-class RefuseUpdate(msgspec.Struct, frozen=True):
-    """Tell a device why something it sent was not accepted."""
-
-    device_id: str
-    round: int
-    reason: Reason
-    detail: str
-
-
 class Aggregate(msgspec.Struct, frozen=True):
     """Apply the algorithm to the updates received in this round, then report `RoundAggregated`."""
 
@@ -198,21 +201,4 @@ class FinishRun(msgspec.Struct, frozen=True):
     model: Digest
 
 
-Command = SendPlan | SetDeadline | Acknowledge | RefuseUpdate | Aggregate | FinishRun
-
-UpdateLayout = tuple[tuple[str, str, tuple[int, ...]], ...]
-
-
-def survey_layout_of(specs: tuple[TensorSpec, ...]) -> UpdateLayout:
-    """(name, dtype, shape) of what a survey carries, from a manifest's tensors (`algorithms.contract.Objective.survey`)."""
-    suffix = ".running_mean"
-    norms = [(s.name.removesuffix(suffix), s.shape) for s in specs if s.role == "statistic" and s.name.endswith(suffix)]
-    means = [(f"response/survey.{kind}.{layer}", "float32", shape) for layer, shape in norms for kind in ("mean", "variance")]
-    last = [s for s in specs if s.role == "shared" and len(s.shape) == 2][-1]
-    return (*means, ("response/survey.gradient", "float32", last.shape))
-
-
-def layout_of(specs: tuple[TensorSpec, ...]) -> UpdateLayout:
-    """(name, dtype, shape) of what an update with training carries, from a manifest's tensors."""
-    prefix = {"shared": "delta", "statistic": "statistic"}
-    return tuple((f"{prefix[s.role]}/{s.name}", s.dtype, s.shape) for s in specs if s.role in prefix)
+Command = SendPlan | SetDeadline | Acknowledge | Aggregate | FinishRun

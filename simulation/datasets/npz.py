@@ -28,7 +28,7 @@ def load_npz(path: Path) -> FleetData:
     return from_arrays(path.stem, str(path), arrays)
 
 
-def from_arrays(name: str, origin: str, arrays: dict[str, Array], ignore_split: bool = False) -> FleetData:
+def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
     """A fleet from the arrays of a ``.npz``.
 
     Without ``split``, or with one that leaves a subject without training or without test windows, the last 25 % of each
@@ -47,7 +47,7 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array], ignore_split: 
         raise DataError(f"data {origin}: X holds values that are not finite")
     if int(y.min()) < 0 or int(y.max()) > 10_000:
         raise DataError(f"data {origin}: y reaches {int(y.min())}..{int(y.max())}, expected class numbers from 0")
-    split = None if ignore_split else arrays.get("split")
+    split = arrays.get("split")
     if split is not None and (split.shape != (len(x),) or not set(np.unique(split)) <= {"train", "test"}):
         raise DataError(f"data {origin}: split is {split.dtype}{list(split.shape)}, expected {len(x)} times 'train' or 'test'")
     num_classes = int(y.max()) + 1

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.core.state import RunSettings, layout_of
+from aggregator.core.state import RunSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.registry import make_algorithm
@@ -33,7 +33,7 @@ class Bench:
         self.blobs = MemoryBlobs()
         link = Fleet(broker.connect("aggregator"), self.topics, "boot")
         self.runner = Runner(make_algorithm("fedavg"), bundle, None, MemoryStore(), self.blobs, link, VirtualClock())  # type: ignore[arg-type]
-        layout = layout_of(bundle.manifest.tensors)
+        layout = bundle.manifest.update_layout()
         self.runner.begin(RunSettings("r", "fedavg", "x", bundle.digest, 5, 2, 100.0, 1.0, 0, 1, 32, layout, max_update_norm=100.0))
         self.tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in layout}
         for device_id in ("a", "b"):
