@@ -30,8 +30,10 @@ def begin(settings: RunSettings, algorithm: Algorithm, probe: Probe, initial: Te
     Raises:
         ConfigError: the algorithm's choices do not fit the bundle.
     """
-    published = publish(settings, algorithm, algorithm.begin(initial, probe, settings.seed), blobs)
-    return Started(at_s, settings, published.models, published.memory, published.programs, published.preparing)
+    state = algorithm.begin(initial, probe, settings.seed)
+    published = publish(settings, algorithm, state, blobs)
+    starts = {"": algorithm.start(state.memory, "")}
+    return Started(at_s, settings, published.models, published.memory, published.programs, published.preparing, starts)
 
 
 def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
@@ -72,7 +74,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         starts={} if run.preparing else starts | {"": algorithm.start(state.memory, "")},
         programs=published.programs,
         preparing=published.preparing,
-        views=blobs.put(_encode_views(grouped)) if grouped.views else "",
+        views=blobs.put(encode_views(grouped)) if grouped.views else "",
         notes=grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {}),
     )
 
@@ -94,6 +96,7 @@ def _model(tensors: Tensors) -> Tensors:
     return {k: v for k, v in tensors.items() if k.startswith(("shared/", "statistic/"))}
 
 
-def _encode_views(grouped: Grouped) -> bytes:
+def encode_views(grouped: Grouped) -> bytes:
+    """A round's distance matrices and whose they are, for people to look at."""
     arrays = {name: matrix.astype("float32") for name, matrix in grouped.views.items()}
     return encode_tensors(arrays, msgspec.json.encode({"device_ids": grouped.device_ids}))

@@ -27,7 +27,7 @@ from wire.messages import (
     Respond,
     Update,
 )
-from wire.tensors import Array, decode_tensors
+from wire.tensors import Array, Tensors, decode_tensors
 from wire.topics import Topics
 
 log = logging.getLogger("shoal.edge")
@@ -212,8 +212,7 @@ class Agent:
     def _work(self, plan: Plan) -> None:
         executor = self._use_bundle(plan.bundle)
         started_s = time.perf_counter()
-        model, _ = decode_tensors(self._read(plan.model))
-        result = executor.execute(plan, model, self._state.private(plan.run_id, plan.round), self._read)
+        result = executor.execute(plan, self._tensors(plan.model), self._state.private(plan.run_id, plan.round), self._tensors)
         payload = self._encode(plan, result, time.perf_counter() - started_s)
         self._state.put_update(plan.run_id, plan.round, payload, result.private)
         self._save(core.on_executed(self.session, plan))
@@ -258,6 +257,9 @@ class Agent:
         payload = self._state.blob(name)
         assert payload is not None, f"blob {name} was fetched before work began"
         return payload
+
+    def _tensors(self, name: str) -> Tensors:
+        return decode_tensors(self._read(name))[0]
 
     def _want(self, names: set[str]) -> None:
         new = {name for name in names if self._state.blob(name) is None} - self._wanted

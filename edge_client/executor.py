@@ -1,22 +1,24 @@
 """Carries out a plan: runs the bundle's graphs over local windows. Knows verbs, no algorithm."""
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from edge_client.ports import Graphs, Windows
+from edge_client.ports import Graphs, WholeTraining, Windows
 from wire.bundle import START, Bundle
 from wire.errors import DataError, Malformed
 from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
 from wire.privacy import add_noise, clip
-from wire.tensors import Array, Tensors, check_layout, decode_tensors
+from wire.tensors import Array, Tensors, check_layout
 
 EVALUATION_BATCH = 256
 KEPT = "kept/"
 """Prefix of the tensors of a model that the device has trained for itself alone; they hold until its next plan."""
 
+Fetch = Callable[[str], Tensors]
+"""The tensors of a blob that the plan names."""
 Secret = Callable[[Plan], np.random.Generator]
 """Where a device's private noise comes from. The aggregator must not be able to repeat it."""
 
@@ -82,7 +84,7 @@ class Executor:
         self._initial = bundle.initial
         self._check_windows()
 
-    def execute(self, plan: Plan, model: Tensors, private: Tensors, blob: Callable[[str], bytes]) -> Result:
+    def execute(self, plan: Plan, model: Tensors, private: Tensors, fetch: Fetch) -> Result:
         """Carry out every verb in order, starting from the tensors in `model` (shared, statistic, received) and what the device has
         kept.
 
@@ -90,7 +92,7 @@ class Executor:
             WrongLayout: the model's tensors are not the manifest's.
             DataError: training is asked of a device with fewer than `min_batch` windows.
         """
-        job = _Job(self._bundle, self._graphs, self._windows, plan, blob, self._secret(plan))
+        job = _Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret(plan))
         job.tensors = {**self._initial, **{k: v for k, v in private.items() if not k.startswith(KEPT)}}
         job.receive(plan.model, model)
         for verb in plan.verbs:
@@ -137,11 +139,9 @@ class Executor:
 class _Job:
     """One plan being carried out. `tensors` are all that graphs may read, by name; `model` is what the device started from."""
 
-    def __init__(
-        self, bundle: Bundle, graphs: Graphs, windows: Windows, plan: Plan, blob: Callable[[str], bytes], secret: np.random.Generator
-    ) -> None:
+    def __init__(self, bundle: Bundle, graphs: Graphs, windows: Windows, plan: Plan, fetch: Fetch, secret: np.random.Generator) -> None:
         self._manifest, self._graphs, self._windows, self._plan = bundle.manifest, graphs, windows, plan
-        self._blob, self._secret = blob, secret
+        self._fetch, self._secret = fetch, secret
         self._rng = np.random.default_rng([plan.seed, zlib.crc32(plan.device_id.encode())])
         self.tensors: Tensors = {}
         self.model: Tensors = {}
@@ -167,7 +167,15 @@ class _Job:
             raise DataError(f"{len(examples)} training windows: at least {min_batch} are needed")
         scalars = self._hyper()
         num_examples, loss_sum, num_correct = 0, 0.0, 0.0
-        for chosen in training_batches(verb, examples, min_batch, self._rng):
+        batches: Iterable[Array] = training_batches(verb, examples, min_batch, self._rng)
+        if isinstance(self._graphs, WholeTraining) and self._graphs.trains(verb.graph):
+            made = list(batches)
+            outputs = self._graphs.train(verb.graph, self.tensors, windows.train_x, windows.train_y, made, scalars)
+            self._advance(outputs, verb.report)
+            self.result.num_steps += len(made)
+            num_examples, batches = sum(map(len, made)), ()
+            loss_sum, num_correct = float(outputs["metric/loss_sum"]), float(outputs["metric/num_correct"])
+        for chosen in batches:
             batch = self._batch(windows.train_x, windows.train_y, chosen, training=True) | self._draw(len(chosen), self._rng)
             outputs = self._graphs.run(verb.graph, {**self.tensors, **batch, **scalars})
             self._advance(outputs, verb.report)
@@ -192,11 +200,10 @@ class _Job:
     def choose(self, verb: Choose) -> None:
         losses = []
         for digest in verb.models:
-            candidate, _ = decode_tensors(self._blob(digest))
-            sums, _ = self._sums(verb.graph, {**self.tensors, **candidate}, "train")
+            sums, _ = self._sums(verb.graph, {**self.tensors, **self._fetch(digest)}, "train")
             losses.append(float(sums["loss_sum"]) if "loss_sum" in sums else 0.0)
         best = verb.models[int(np.argmin(np.nan_to_num(losses, nan=np.inf)))]
-        self.receive(best, decode_tensors(self._blob(best))[0])
+        self.receive(best, self._fetch(best))
 
     def annotate(self, verb: Annotate) -> None:
         windows, rows = self._windows, []
@@ -214,7 +221,7 @@ class _Job:
         self.result.tensors |= metrics
 
     def respond(self, verb: Respond) -> None:
-        sent, _ = decode_tensors(self._blob(verb.inputs))
+        sent = self._fetch(verb.inputs)
         if "x" not in sent or sent["x"].shape[1:] != self._windows.train_x.shape[1:]:
             shape = sent["x"].shape if "x" in sent else None
             raise Malformed(f"inputs of verb respond: tensor x has shape {shape}, expected (n, {self._windows.train_x.shape[1:]})")

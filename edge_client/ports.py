@@ -1,8 +1,8 @@
 """What the agent asks of its surroundings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from edge_client.core.session import Session
 from wire.bundle import Bundle
@@ -34,6 +34,18 @@ class Graphs(Protocol):
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         """Run a graph on named arrays; outputs by name (`wire.bundle.Graph` says the names)."""
+
+
+@runtime_checkable
+class WholeTraining(Protocol):
+    """Graphs that can also make a training of many batches in one call, the faster way where there is one."""
+
+    def trains(self, graph: str) -> bool:
+        """Whether `train` can do what running this graph batch by batch would do."""
+
+    def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
+        """Run a graph over batches of the examples x (n, \\*window) and y (n,), each batch given by index, the outputs of one being the
+        tensors of the next: the last ``next/ROLE/NAME``, and ``metric/loss_sum`` and ``metric/num_correct`` summed over all."""
 
 
 GraphLoader = Callable[[Bundle], Graphs]

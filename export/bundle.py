@@ -46,13 +46,13 @@ def specs_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-def example_inputs(objective: Objective, window: tuple[int, ...]) -> TorchTensors:
-    """One value for everything that a graph may read, by the names that graphs use: tensors, a batch of `TRACE_BATCH` examples of
-    shape `window`, its columns, random inputs, hyper-parameters."""
-    batch = {"batch/x": torch.randn(TRACE_BATCH, *window), "batch/y": torch.zeros(TRACE_BATCH, dtype=torch.int64)}
-    columns = {f"batch/{name}": torch.ones(TRACE_BATCH, *shape) for name, shape in objective.columns.items()}
+def example_inputs(objective: Objective, window: tuple[int, ...], batch_size: int = TRACE_BATCH) -> TorchTensors:
+    """One value for everything that a graph may read, by the names that graphs use: tensors, a batch of examples of shape `window`, its
+    columns, random inputs, hyper-parameters."""
+    batch = {"batch/x": torch.randn(batch_size, *window), "batch/y": torch.zeros(batch_size, dtype=torch.int64)}
+    columns = {f"batch/{name}": torch.ones(batch_size, *shape) for name, shape in objective.columns.items()}
     drawn = {
-        f"batch/{name}": torch.rand(TRACE_BATCH, *shape) if name.startswith("uniform/") else torch.randn(shape)
+        f"batch/{name}": torch.rand(batch_size, *shape) if name.startswith("uniform/") else torch.randn(shape)
         for name, shape in objective.random.items()
     }
     hyper = {f"hyper/{name}": torch.tensor(float(value)) for name, value in objective.hyper.items()}

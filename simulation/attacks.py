@@ -47,8 +47,9 @@ class Attack:
             flipped[windows.train_y == source] = target
         return replace(windows, train_y=flipped)
 
-    def tamper(self, tensors: Tensors, rng: np.random.Generator) -> Tensors:
-        """What an attacker sends in place of its update's tensors."""
+    def tamper(self, tensors: Tensors, device_id: str, number: int) -> Tensors:
+        """What an attacker sends in place of its update's tensors in the round of this number."""
+        rng = np.random.default_rng([self.seed, number, sum(map(ord, device_id))])
         return {key: self._tampered(key, value, rng) for key, value in tensors.items()}
 
     def _tampered(self, key: str, value: Array, rng: np.random.Generator) -> Array:
@@ -65,11 +66,13 @@ class Attack:
 class Attacker(Agent):
     """A device that sends another update than its own."""
 
-    attack: Attack
+    def __init__(self, *arguments: Any, attack: Attack, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._attack = attack
 
     def _encode(self, plan: Any, result: Result, train_s: float) -> bytes:
-        rng = np.random.default_rng([self.attack.seed, plan.round, sum(map(ord, self.device_id))])
-        return super()._encode(plan, replace(result, tensors=self.attack.tamper(result.tensors, rng)), train_s)
+        tensors = self._attack.tamper(result.tensors, self.device_id, plan.round)
+        return super()._encode(plan, replace(result, tensors=tensors), train_s)
 
 
 def make_attack(text: str, data: FleetData, seed: int) -> Attack | None:

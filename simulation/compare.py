@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from aggregator.core.state import Event, RoundAggregated, RunState
 from aggregator.summary import accuracy_of, spread
 from simulation.datasets.windows import FleetData
 from simulation.heterogeneity import measure
@@ -78,12 +77,7 @@ def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None) -> dict
     """Run one job; `tell` hears of every round that is over. The result is what `tabulate` and the pictures need."""
     torch.set_num_threads(1)
     fleet = _fleet(job.data, job.devices, job.partition, job.settings.seed)
-
-    def observe(state: RunState, event: Event) -> None:
-        if isinstance(event, RoundAggregated):
-            tell(state.trained)
-
-    outcome = simulate(fleet, job.settings, observe)
+    outcome = simulate(fleet, job.settings, lambda told: tell(told.trained))
     summary = outcome.summary
     attackers = summary["attack"]["attackers"] if "attack" in summary else ()
     tested = [accuracy_of(r) for r in outcome.records[summary["preparations"] + 1 :]]

@@ -54,7 +54,7 @@ class Reception:
             verbs = self._programs.get(f"start:{key}" if key != NEWCOMER else "", self._programs[""])
             longer = tuple(msgspec.structs.replace(v, epochs=epochs) if isinstance(v, Train) else v for v in verbs)
             plan = self._plan(device_id, key, (*longer, Evaluate()))
-            results[device_id] = executor.execute(plan, self._model(key), kept[device_id], self._blobs.get).evaluated
+            results[device_id] = executor.execute(plan, self._model(key), kept[device_id], self._fetch).evaluated
         return results
 
     def _place(self, executors: Mapping[str, Executor], newcomers: Mapping[str, Windows]) -> tuple[dict[str, str], dict[str, Tensors]]:
@@ -67,7 +67,7 @@ class Reception:
                 continue
             verbs = self._programs.get(f"start:{NEWCOMER}", self._programs[""])
             plan = self._plan(device_id, NEWCOMER, verbs)
-            result = executor.execute(plan, self._model(NEWCOMER), {}, self._blobs.get)
+            result = executor.execute(plan, self._model(NEWCOMER), {}, self._fetch)
             kept[device_id] = result.private
             num_train = newcomers[device_id].num_train
             contributions.append(Contribution(device_id, num_train, result.num_steps, NEWCOMER, result.tensors, result.trained.mean_loss))
@@ -81,4 +81,7 @@ class Reception:
         return Plan(settings.run_id, self._run.round + 1, device_id, settings.bundle, self._run.models[key], verbs, settings.seed, 0.0)
 
     def _model(self, key: str) -> Tensors:
-        return decode_tensors(self._blobs.get(self._run.models[key]))[0]
+        return self._fetch(self._run.models[key])
+
+    def _fetch(self, digest: str) -> Tensors:
+        return decode_tensors(self._blobs.get(digest))[0]

@@ -1,11 +1,6 @@
-"""A run in one process: the aggregator's runner and one agent per device, joined by an in-process broker, on a virtual clock.
+"""A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
-Nothing here decides anything about federated learning: messages, admission, rounds and the execution of plans are the same code
-that runs in the field. Same seed, same bits.
-"""
-
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -13,32 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.core.state import Event, RunSettings, RunState
-from aggregator.fleet import Fleet
-from aggregator.ports import Blobs, RoundRecord
-from aggregator.runner import Runner
+from aggregator.core.state import RunSettings
 from aggregator.summary import spread, summarize
 from algorithms.contract import Objective
 from algorithms.models.registry import default_model, make_model
 from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm, make_objective
-from edge_client.adapters.state import MemoryState
-from edge_client.agent import Agent
-from edge_client.ports import Windows
 from export.bundle import NO_FILE, describe_graphs, specs_of, to_numpy
 from export.capture import MIN_BATCH
-from simulation.attacks import Attack, Attacker, make_attack, success_rate, told_apart
+from simulation.attacks import Attack, make_attack, success_rate, told_apart
+from simulation.by_messages import run_by_messages
 from simulation.datasets.windows import FleetData
+from simulation.engine.options import USUAL, Engine
+from simulation.engine.run import run_fast
 from simulation.newcomers import Reception, hold_out
 from simulation.pretrain import pretrained_extractor
+from simulation.ran import Outcome, Ran, Tell
+from simulation.secret import repeatable_secret
 from simulation.torch_graphs import TorchGraphs
 from wire.bundle import Bundle, Manifest, pack, unpack
-from wire.errors import ConfigError, ShoalError
-from wire.links.in_process import InProcessBroker
-from wire.links.port import Will
-from wire.messages import Plan
-from wire.topics import Topics
+from wire.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -59,30 +48,8 @@ class SimulationSettings:
     """Other data that the extractor is trained on before the first round; none when empty."""
     newcomers: int = 0
     """So many devices are held out of training and received when it is over (`simulation.newcomers`)."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A finished run: its summary, its last state, its records, and the blobs these name."""
-
-    summary: dict[str, Any]
-    state: RunState
-    records: list[RoundRecord]
-    blobs: Blobs
-
-
-PATIENCE = 20
-"""A simulation gives up when time has passed so often without an end of the round."""
-
-
-class VirtualClock:
-    """Seconds since the start of a simulation; moves only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+    cohort: int = 0
+    """So many devices, drawn anew, take part in each round; 0: all do."""
 
 
 def build_objective(data: FleetData, algorithm: str, seed: int, model: str = "", pretrain: str = "") -> Objective:
@@ -124,10 +91,11 @@ def in_process_bundle(data: FleetData, objective: Objective) -> Bundle:
 def simulate(
     data: FleetData,
     settings: SimulationSettings,
-    observe: Callable[[RunState, Event], None] = lambda _s, _e: None,
+    tell: Tell = lambda _told: None,
     objective: Objective | None = None,
+    engine: Engine = USUAL,
 ) -> Outcome:
-    """Run a fleet to the end. `observe` sees every event, for progress; `objective` takes the place of that on a fresh model.
+    """Run a fleet to the end. `tell` hears of every round, for progress; `objective` takes the place of that on a fresh model.
 
     Raises:
         ConfigError: an unknown algorithm or option.
@@ -140,65 +108,42 @@ def simulate(
     objective = objective or build_objective(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
     bundle = in_process_bundle(data, objective)
     probe = make_probe(objective.model, data.window.shape)
-    broker, clock, topics = InProcessBroker(), VirtualClock(), Topics("simulation")
-    store, blobs = MemoryStore(), MemoryBlobs()
-    runner = Runner(algorithm, bundle, probe, store, blobs, Fleet(broker.connect("aggregator"), topics, "0"), clock, observe)
-    runner.begin(
-        RunSettings.for_bundle(
-            bundle,
-            hyper=settings.hyper,
-            run_id="simulation",
-            algorithm=settings.algorithm,
-            data=data.name,
-            rounds=settings.rounds,
-            min_devices=len(data.devices),
-            deadline_s=3600.0,
-            grace_s=60.0,
-            seed=settings.seed,
-            local_epochs=settings.local_epochs,
-            batch_size=settings.batch_size,
-        )
+    attack = make_attack(settings.attack, data, settings.seed)
+    run_settings = RunSettings.for_bundle(
+        bundle,
+        hyper=settings.hyper,
+        run_id="simulation",
+        algorithm=settings.algorithm,
+        data=data.name,
+        rounds=settings.rounds,
+        min_devices=len(data.devices),
+        deadline_s=3600.0,
+        grace_s=60.0,
+        seed=settings.seed,
+        local_epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
     )
-    graphs, attack = TorchGraphs(objective), make_attack(settings.attack, data, settings.seed)
-    agents = {d: _agent(d, windows, topics, broker, graphs, clock, attack) for d, windows in sorted(data.devices.items())}
     with _one_thread():
-        _run(runner, list(agents.values()), clock)
-        assert runner.state is not None
-        summary = summarize(runner.state, store.rounds(), perf_counter() - started_s)
+        graphs = TorchGraphs(objective)
+        if engine.path == "messages":
+            ran = run_by_messages(run_settings, algorithm, probe, bundle, graphs, data.devices, attack, tell)
+        else:
+            ran = run_fast(run_settings, algorithm, probe, bundle, objective, data.devices, attack, tell, settings.cohort, engine)
+        summary = summarize(ran.state, ran.records, perf_counter() - started_s)
         if attack is not None:
-            summary["attack"] = _measure(attack, settings.attack, agents, data, summary)
+            summary["attack"] = _measure(attack, settings.attack, ran, data, summary)
         if newcomers:
-            reception = Reception(algorithm, runner.state, blobs, probe, bundle, graphs, repeatable_secret)
+            reception = Reception(algorithm, ran.state, ran.blobs, probe, bundle, graphs, repeatable_secret)
             summary["newcomers"] = spread(m.accuracy for m in reception.receive(newcomers).values() if m.num_examples)
-    return Outcome(summary, runner.state, store.rounds(), blobs)
+    return Outcome(summary, ran.state, ran.records, ran.blobs)
 
 
-def _agent(
-    device_id: str,
-    windows: Windows,
-    topics: Topics,
-    broker: InProcessBroker,
-    graphs: TorchGraphs,
-    clock: VirtualClock,
-    attack: Attack | None,
-) -> Agent:
-    link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
-    attacks = attack is not None and device_id in attack.attackers
-    kind, windows = (Attacker, attack.poison(windows)) if attack is not None and attacks else (Agent, windows)
-    agent = kind(
-        device_id, topics, link, windows, MemoryState(), lambda _bundle: graphs, clock=clock, runtime="torch", secret=repeatable_secret
-    )
-    if isinstance(agent, Attacker) and attack is not None:
-        agent.attack = attack
-    return agent
-
-
-def _measure(attack: Attack, text: str, agents: Mapping[str, Agent], data: FleetData, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(attack: Attack, text: str, ran: Ran, data: FleetData, summary: Mapping[str, Any]) -> dict[str, Any]:
     """What an attack achieved on the honest devices: their accuracy, and its success rate with the models that they were given."""
-    honest = [d for d in sorted(agents) if d not in attack.attackers]
+    honest = [d for d in sorted(data.devices) if d not in attack.attackers]
     tested = [d for d in honest if data.devices[d].num_test]
     labels = np.concatenate([data.devices[d].test_y for d in tested])
-    predicted = np.concatenate([agents[d].predict(data.devices[d].test_x).argmax(1) for d in tested])
+    predicted = np.concatenate([ran.predict(d, data.devices[d].test_x).argmax(1) for d in tested])
     clusters = {d: device["cluster"] for d, device in summary["devices"].items()}
     return {
         "attack": text,
@@ -207,38 +152,6 @@ def _measure(attack: Attack, text: str, agents: Mapping[str, Agent], data: Fleet
         "told_apart": told_apart(clusters, attack.attackers),
         "honest_accuracy": spread(summary["devices"][d]["accuracy"] for d in tested),
     }
-
-
-def repeatable_secret(plan: Plan) -> np.random.Generator:
-    """A device's private noise, the same in every simulation of the same seed: no secret at all, and good for nothing else."""
-    return np.random.default_rng([plan.seed, zlib.crc32(plan.device_id.encode()), 0x5EC])
-
-
-def _run(runner: Runner, agents: list[Agent], clock: VirtualClock) -> None:
-    """Deliver until nobody has anything left to read; then let time pass to the next deadline; until the run is over."""
-    links = [(runner.link, runner.handle), *((agent.link, agent.handle) for agent in agents)]
-    reopened: dict[int, int] = {}
-    while True:
-        delivered = 0
-        for link, handle in links:
-            while (event := link.receive(timeout_s=0)) is not None:
-                handle(event)
-                delivered += 1
-        if not delivered:
-            if runner.finished:
-                return
-            next_s = min(runner.next_deadline_s(), *(agent.retry_at_s for agent in agents))
-            if next_s == float("inf"):
-                raise RuntimeError("the simulation stands still: no message, no deadline, and the run is not over")
-            clock.now_s = max(clock.now_s, next_s)
-            runner.tick()
-            for agent in agents:
-                agent.tick()
-            assert runner.state is not None
-            number = runner.state.round
-            reopened[number] = reopened.get(number, 0) + 1
-            if reopened[number] > PATIENCE:
-                raise ShoalError(f"round {number} was opened {PATIENCE} times and no device could carry out its plan; the log says why")
 
 
 class _one_thread:  # noqa: N801  # a context manager reads as a verb

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from algorithms.contract import Objective
+from algorithms.contract import Objective, TorchTensors
 from export.bundle import named
 from wire.errors import BundleError
 from wire.tensors import Tensors
@@ -25,5 +25,9 @@ class TorchGraphs:
             raise BundleError(f"no graph {graph!r}: expected one of {', '.join(sorted(self._graphs))}")
         tensors = {k: torch.from_numpy(np.array(v, copy=v.ndim == 0)) for k, v in inputs.items()}
         with torch.no_grad():
-            outputs = self._graphs[graph](tensors)
+            outputs = self.call(graph, tensors)
         return {k: v.detach().numpy() for k, v in outputs.items()}
+
+    def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:
+        """The same on torch tensors."""
+        return self._graphs[graph](tensors)

@@ -48,7 +48,7 @@ def admit(
         return Refused("wrong-layout", f"update of model {update.model[:12]}, the plan said {state.models[start][:12]}")
     if update.model != state.models[start]:
         start = next(key for key, model in state.models.items() if model == update.model)
-    problem = _check_tensors(state.settings, verbs, tensors)
+    problem = check_tensors(state.settings, verbs, tensors)
     if problem is not None:
         return problem
     return Received(blob, start, update.num_train, update.num_steps, update.evaluated, update.trained, num_bytes, update.bytes_received)
@@ -67,7 +67,8 @@ def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:
     return tuple(wanted.values())
 
 
-def _check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors) -> Refused | None:
+def check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors) -> Refused | None:
+    """What is wrong with the tensors of an update after these verbs: names, dtypes, shapes, values, size."""
     try:
         check_layout(tensors, expected_layout(settings, verbs), "update")
     except WrongLayout as error:

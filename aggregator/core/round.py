@@ -20,6 +20,8 @@ that is new waits for the next round. A device that is lost is waited for, and s
 counts whenever it comes before the round closes. A device that declines its plan is out of that round.
 """
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from aggregator.core.state import (
@@ -55,8 +57,14 @@ def step(state: RunState | None, event: Event) -> Step:
     if isinstance(event, Started):
         if state is not None:
             raise ValueError("a run starts once")
-        state = RunState(event.settings, models=event.models, memory=event.memory, programs=event.programs, preparing=event.preparing)
-        return state, []
+        return RunState(
+            event.settings,
+            models=event.models,
+            memory=event.memory,
+            programs=event.programs,
+            starts=event.starts,
+            preparing=event.preparing,
+        ), []
     if state is None:
         raise ValueError(f"{type(event).__name__} before the run has started")
     match event:
@@ -80,10 +88,12 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
     """What a cohort member does in the open round: what was said for it, for those that start as it does, or for everybody."""
     if state.phase == "evaluating":
         return state.programs["closing"]
-    for key in (f"device:{device_id}", f"start:{state.cohort[device_id]}"):
-        if key in state.programs:
-            return state.programs[key]
-    return state.programs[""]
+    return program_for(state.programs, device_id, state.cohort[device_id])
+
+
+def program_for(programs: Mapping[str, tuple[Verb, ...]], device_id: str, start: str) -> tuple[Verb, ...]:
+    """What a device does that starts from the model of this key: what was said for it, for those that start there, or for everybody."""
+    return programs.get(f"device:{device_id}") or programs.get(f"start:{start}") or programs[""]
 
 
 def plan_for(state: RunState, device_id: str) -> Plan:

@@ -109,7 +109,7 @@ class RunState(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The run begins, with the first models and the algorithm's first memory."""
+    """The run begins, with the first models and the algorithm's first memory; `starts` as in `RoundAggregated`."""
 
     at_s: float
     settings: RunSettings
@@ -117,6 +117,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     memory: Digest
     programs: dict[str, tuple[Verb, ...]]
     preparing: bool = False
+    starts: dict[str, str] = {}
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="resumed"):

@@ -44,7 +44,7 @@ TABLE_1 = (1784.4, 980.0, 550.5, 271.0, 91.8, 19.9)
 CLIENTS, UNITS = 10, 128
 HEADS = {f"cgau:units={UNITS}": "CGAU", f"cgau:units={UNITS}:gated=false": "ReLU units (baseline)"}
 HEADS |= {f"cgau:units={UNITS}:conditioned=false": "gated units without conditioning"}
-SMALL = {"shuffles": (0.0, 0.5, 1.0), "rounds": 10, "examples": 320, "seeds": 1, "pool": 6000, "pretrained_on": 6000, "epochs": 2}
+SMALL = {"shuffles": (0.0, 0.5, 1.0), "rounds": 60, "examples": 320, "seeds": 1, "pool": 6000, "pretrained_on": 6000, "epochs": 2}
 """Experiment II in small: at most `examples` of a pool of so many to a client, so that an epoch is the paper's 10 steps of 32."""
 
 

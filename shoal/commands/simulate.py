@@ -7,14 +7,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from aggregator.core.state import Event, RoundAggregated, RunState
-from aggregator.summary import count_groups
 from shoal.commands import options as opt
 from shoal.pictures import draw_holdings
 from shoal.report import device_table, prepare_folder, verdict, write_report
 from simulation import simulate as simulation
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet
+from simulation.ran import Told
 
 
 def simulate(
@@ -49,11 +48,10 @@ def simulate(
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(f"{algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
 
-        def observe(state: RunState, event: Event) -> None:
-            if isinstance(event, RoundAggregated):
-                progress.update(task, completed=event.round, say=f"groups {count_groups(state.starts)}")
+        def tell(told: Told) -> None:
+            progress.update(task, completed=told.trained, say=f"groups {told.groups}")
 
-        outcome = simulation.simulate(fleet, settings, observe)
+        outcome = simulation.simulate(fleet, settings, tell)
     outcome.summary["heterogeneity"] = heterogeneity
     files = write_report(out, outcome.summary, outcome.records, outcome.blobs, holdings)
     console.print(device_table(outcome.summary))

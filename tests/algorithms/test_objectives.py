@@ -829,7 +829,7 @@ class SmallFleet:
             verbs = programs[phase] if phase else programs.get(f"device:{device_id}", programs.get(f"start:{start}", programs[""]))
             plan = Plan("run", self.number, device_id, "0" * 64, "0" * 64, verbs, 7, 0.0)
             model = {**self.state.models[start], **received[start]}
-            result = executor.execute(plan, model, self.private[device_id], lambda digest: b"")
+            result = executor.execute(plan, model, self.private[device_id], lambda digest: {})
             self.private[device_id] = result.private
             self._check_layout(verbs, result.tensors)
             losses.append(result.evaluated.loss_sum / max(1, result.evaluated.num_examples))

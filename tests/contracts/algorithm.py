@@ -19,7 +19,7 @@ from export.bundle import NO_FILE, describe_graphs, specs_of, to_numpy
 from simulation.torch_graphs import TorchGraphs
 from wire.bundle import Bundle, Manifest, Window, pack, unpack
 from wire.messages import Plan
-from wire.tensors import Tensors, encode_tensors
+from wire.tensors import Tensors
 
 CHANNELS, LENGTH, CLASSES = 2, 16, 3
 WORK = Work(8, 1)
@@ -89,7 +89,7 @@ class Field:
             key = NEWCOMER if self.algorithm.preparing(self.state) else self.algorithm.start(self.state.memory, device_id)
             verbs = programs.get(f"device:{device_id}") or programs.get(f"start:{key}") or programs[""]
             plan = Plan("r", number, device_id, "0" * 64, digests[key], verbs, 7 * number, 0.0)
-            blob: Callable[[str], bytes] = lambda digest: encode_tensors(blobs[by_digest[digest]])  # noqa: E731
+            blob: Callable[[str], Tensors] = lambda digest: blobs[by_digest[digest]]  # noqa: E731
             result = self.executors[device_id].execute(plan, blobs[key], self.kept.get(device_id, {}), blob)
             self.kept[device_id] = result.private
             count = int(device_id[1:]) + 18

@@ -145,7 +145,7 @@ class TestExecutor:
         bundle, windows = exported.bundle, fleet.devices["d0"]
         executor = Executor(bundle, OnnxGraphs(bundle), windows)
         model = {k: v for k, v in bundle.initial.items() if not k.startswith("slot/")}
-        inputs = encode_tensors({"x": windows.test_x[:5]})
+        inputs = {"x": windows.test_x[:5]}
         verbs = (
             m.Evaluate(),
             m.Evaluate("train", "survey", "initial"),
@@ -167,21 +167,21 @@ class TestExecutor:
     def test_annotated_columns_stay_on_the_device(self, fleet: FleetData, exported: Exported) -> None:
         executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
         model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
-        result = executor.execute(plan(verbs=(m.Annotate("predict", "weight"),)), model, {}, lambda _n: b"")
+        result = executor.execute(plan(verbs=(m.Annotate("predict", "weight"),)), model, {}, lambda _n: {})
         assert list(result.private) == ["column/weight"]
         assert len(result.private["column/weight"]) == fleet.devices["d0"].num_train
-        again = executor.execute(plan(verbs=(m.Evaluate(),)), model, result.private, lambda _n: b"")
+        again = executor.execute(plan(verbs=(m.Evaluate(),)), model, result.private, lambda _n: {})
         np.testing.assert_array_equal(again.private["column/weight"], result.private["column/weight"])
 
     def test_choose_goes_on_from_the_model_that_fits_best(self, fleet: FleetData, exported: Exported) -> None:
         executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
         model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
-        trained = executor.execute(plan(verbs=(m.Train(16, 5, hyper={"lr": 0.05}),)), model, {}, lambda _n: b"")
+        trained = executor.execute(plan(verbs=(m.Train(16, 5, hyper={"lr": 0.05}),)), model, {}, lambda _n: {})
         better = {k: v + trained.tensors.get(k.replace("shared/", "delta/"), np.float32(0)) for k, v in model.items()}
-        blobs = {"1" * 64: encode_tensors(model), "2" * 64: encode_tensors(better)}
+        blobs = {"1" * 64: model, "2" * 64: better}
         result = executor.execute(plan(verbs=(m.Choose(("1" * 64, "2" * 64)), m.Train(16))), model, {}, blobs.__getitem__)
         assert result.model == "2" * 64
-        expected = executor.execute(plan(verbs=(m.Train(16),)), better, {}, lambda _n: b"")
+        expected = executor.execute(plan(verbs=(m.Train(16),)), better, {}, lambda _n: {})
         np.testing.assert_array_equal(result.tensors["delta/head.weight"], expected.tensors["delta/head.weight"])
 
     def test_protect_clips_and_noises_everything_that_training_changed(self, fleet: FleetData, exported: Exported) -> None:
@@ -190,7 +190,7 @@ class TestExecutor:
         model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
 
         def change(*verbs: m.Verb) -> np.ndarray:
-            sent = executor.execute(plan(verbs=(m.Train(16), *verbs)), model, {}, lambda _n: b"").tensors
+            sent = executor.execute(plan(verbs=(m.Train(16), *verbs)), model, {}, lambda _n: {}).tensors
             parts = [sent[f"delta/{k[7:]}"] if k.startswith("shared/") else sent[k] - v for k, v in model.items()]
             return np.concatenate([part.ravel() for part in parts])
 
@@ -208,21 +208,21 @@ class TestExecutor:
         assert mask.sum() == round(0.25 * num_train)
         np.testing.assert_array_equal(mask, held_out(num_train, 0.25, "d0"))
         verbs = (m.Train(16, holdout=0.25), m.Evaluate("holdout", holdout=0.25))
-        result = executor.execute(plan(verbs=verbs), model, {}, lambda _n: b"")
+        result = executor.execute(plan(verbs=verbs), model, {}, lambda _n: {})
         assert (result.trained.num_examples, result.evaluated.num_examples) == ((~mask).sum(), mask.sum())
 
     def test_a_model_tuned_for_the_device_alone_is_kept_and_not_sent(self, fleet: FleetData, exported: Exported) -> None:
         executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
         model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
         verbs = (m.Train(16, 8, hyper={"lr": 0.05}, report=False), m.Evaluate())
-        result = executor.execute(plan(verbs=verbs), model, {}, lambda _n: b"")
+        result = executor.execute(plan(verbs=verbs), model, {}, lambda _n: {})
         assert result.tensors == {}
         windows = fleet.devices["d0"]
         predicted = executor.predict(model, result.private, windows.test_x).argmax(1)
         assert (predicted == windows.test_y).sum() == result.evaluated.num_correct
         untuned = executor.predict(model, {}, windows.test_x).argmax(1)
         assert (untuned == windows.test_y).sum() < result.evaluated.num_correct
-        after = executor.execute(plan(verbs=(m.Evaluate(),)), model, result.private, lambda _n: b"")
+        after = executor.execute(plan(verbs=(m.Evaluate(),)), model, result.private, lambda _n: {})
         assert after.evaluated.num_correct == (untuned == windows.test_y).sum()
 
     def test_one_example_can_be_predicted(self, fleet: FleetData, exported: Exported) -> None:
@@ -232,7 +232,7 @@ class TestExecutor:
     def test_model_of_another_layout_is_refused(self, fleet: FleetData, exported: Exported) -> None:
         executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
         with pytest.raises(WrongLayout, match="is missing"):
-            executor.execute(plan(), {}, {}, lambda _n: b"")
+            executor.execute(plan(), {}, {}, lambda _n: {})
 
     def test_windows_that_do_not_fit_the_bundle_are_refused(self, exported: Exported) -> None:
         x, y = np.zeros((4, 3, 32), np.float32), np.zeros(4, np.int64)

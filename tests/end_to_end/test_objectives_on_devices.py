@@ -22,7 +22,9 @@ from edge_client.agent import Agent
 from export.bundle import capture_graphs, make_bundle
 from simulation.datasets.windows import FleetData
 from simulation.embedded_broker import EmbeddedBroker
-from simulation.simulate import Outcome, SimulationSettings, build_objective, repeatable_secret, simulate
+from simulation.ran import Outcome
+from simulation.secret import repeatable_secret
+from simulation.simulate import SimulationSettings, build_objective, simulate
 from tests.conftest import synthetic_fleet
 from wire.bundle import Bundle, unpack
 from wire.links.mqtt import BrokerAddress, MqttLink

@@ -59,7 +59,7 @@ def test_what_attackers_send(name: str) -> None:
     attack = make_attack(f"{name}:count=1:scale=3", synthetic_fleet(4), 0)
     assert attack is not None
     honest = {"delta/w": np.full(1000, 0.5, np.float32), "statistic/m": np.ones(2, np.float32)}
-    sent = attack.tamper(honest, np.random.default_rng(0))
+    sent = attack.tamper(honest, "d0", 1)
     np.testing.assert_array_equal(sent["statistic/m"], honest["statistic/m"])
     if name == "nan":
         assert np.isnan(sent["delta/w"]).all()

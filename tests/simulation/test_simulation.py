@@ -15,7 +15,8 @@ from simulation.datasets.uci_har import SIGNALS
 from simulation.datasets.watch import LENGTH, load_watch
 from simulation.datasets.windows import FleetData, cut_windows, last_share_of_each_class, select_devices
 from simulation.partition import partition
-from simulation.simulate import Outcome, SimulationSettings, simulate
+from simulation.ran import Outcome
+from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError, DataError
 

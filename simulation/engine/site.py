@@ -1,0 +1,75 @@
+"""Where a simulated device's plan is carried out: by the edge client's own executor, over the device's windows and what it keeps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from aggregator.core.admission import check_tensors
+from aggregator.core.state import RunSettings
+from edge_client.executor import Executor
+from edge_client.ports import Graphs, Windows
+from simulation.attacks import Attack
+from simulation.engine.kept import Kept
+from simulation.secret import repeatable_secret
+from wire.bundle import Bundle
+from wire.errors import ShoalError
+from wire.messages import Metrics, Plan
+from wire.tensors import Array, Tensors
+
+Models = Mapping[str, Tensors]
+"""What devices may start from in a round (roles shared, statistic, received), by key. A plan names keys, not digests."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A plan that was carried out, and the update it gave; or why there is none."""
+
+    device_id: str
+    model: str = ""
+    """Key of the model it started from."""
+    num_train: int = 0
+    num_steps: int = 0
+    evaluated: Metrics = field(default_factory=Metrics)
+    trained: Metrics = field(default_factory=Metrics)
+    train_s: float = 0.0
+    tensors: Tensors = field(default_factory=dict, repr=False)
+    problem: str = ""
+    refused: bool = False
+    """Whether the aggregator's admission would have refused the update; else the device could not carry out the plan."""
+
+
+class Site:
+    """One worker's share of the machine. Everything but `kept` is only read; different devices may be worked on at the same time."""
+
+    def __init__(
+        self, settings: RunSettings, bundle: Bundle, graphs: Graphs, devices: Mapping[str, Windows], kept: Kept, attack: Attack | None
+    ) -> None:
+        self._settings, self._bundle, self.graphs, self._devices = settings, bundle, graphs, devices
+        self._kept, self._attack = kept, attack
+
+    def carry_out(self, plan: Plan, models: Models) -> Done:
+        """Carry out a plan as the device would, and look at the update as the aggregator's admission would."""
+        device_id, started_s = plan.device_id, perf_counter()
+        windows = self._windows(device_id)
+        try:
+            executor = Executor(self._bundle, self.graphs, windows, repeatable_secret)
+            result = executor.execute(plan, models[plan.model], self._kept.get(device_id), models.__getitem__)
+        except ShoalError as error:
+            return Done(device_id, problem=str(error))
+        tensors = result.tensors
+        if self._attack is not None and device_id in self._attack.attackers:
+            tensors = self._attack.tamper(tensors, device_id, plan.round)
+        self._kept.put(device_id, result.private)
+        refused = check_tensors(self._settings, plan.verbs, tensors)
+        if refused is not None:
+            return Done(device_id, problem=refused.detail, refused=True)
+        took_s = perf_counter() - started_s
+        return Done(device_id, result.model, windows.num_train, result.num_steps, result.evaluated, result.trained, took_s, tensors)
+
+    def predict(self, device_id: str, model: Tensors, x: Array) -> Array:
+        """Class probabilities (n, classes) float32 by the model of this device."""
+        return Executor(self._bundle, self.graphs, self._windows(device_id)).predict(model, self._kept.get(device_id), x)
+
+    def _windows(self, device_id: str) -> Windows:
+        windows = self._devices[device_id]
+        return self._attack.poison(windows) if self._attack is not None and device_id in self._attack.attackers else windows

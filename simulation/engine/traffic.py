@@ -1,0 +1,71 @@
+"""How many bytes a run would move: its messages are weighed, not sent.
+
+Models are weighed exactly, and count where a device does not hold them from the round before. An update weighs what the first of its
+layout did: another one differs by the digits of its numbers.
+"""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from aggregator.core.state import RunSettings
+from simulation.engine.site import Done, Models
+from wire.codec import digest, encode, encode_update
+from wire.messages import Acknowledge, Choose, Plan, Update
+from wire.tensors import encode_tensors
+
+NO_DIGEST = "0" * 64
+
+
+class Traffic:
+    """Weighs the messages of one run. `held` is, by device, the models it holds (digests)."""
+
+    def __init__(self, settings: RunSettings, bundle_bytes: int) -> None:
+        self._settings, self._bundle_bytes = settings, bundle_bytes
+        self._layouts: dict[Any, int] = {}
+        self._blobs: dict[str, tuple[str, int]] = {}
+        self._plans: dict[int, tuple[Any, int]] = {}
+        self.held: dict[str, list[str]] = {}
+
+    def weigh(self, models: Models) -> None:
+        """The models of a new round."""
+        payloads = {key: encode_tensors(tensors) for key, tensors in models.items()}
+        self._plans.clear()
+        self._blobs = {key: (digest(payload), len(payload)) for key, payload in payloads.items()}
+
+    def down(self, plan: Plan) -> int:
+        """Bytes to the device for this plan: the plan, models that it lacks, the acknowledgement; before its first plan the bundle too."""
+        needed = dict(self._blobs[key] for key in {plan.model, *(m for v in plan.verbs if isinstance(v, Choose) for m in v.models)})
+        known = self.held.get(plan.device_id)
+        self.held[plan.device_id] = sorted(needed)
+        lacking = sum(size for name, size in needed.items() if name not in (known or ()))
+        return self._plan_bytes(plan) + self._reply_bytes + lacking + (0 if known is not None else self._bundle_bytes)
+
+    def up(self, done: Done) -> int:
+        """Bytes of an update."""
+        layout = tuple((name, value.shape) for name, value in done.tensors.items())
+        if layout not in self._layouts:
+            message = Update(
+                self._settings.run_id,
+                1,
+                done.device_id,
+                NO_DIGEST,
+                done.num_train,
+                done.num_steps,
+                done.evaluated,
+                done.trained,
+                self._bundle_bytes,
+                round(done.train_s, 6),
+            )
+            self._layouts[layout] = len(encode_update(message, done.tensors))
+        return self._layouts[layout]
+
+    def _plan_bytes(self, plan: Plan) -> int:
+        if id(plan.verbs) not in self._plans:  # one object for all devices of a round that do the same
+            sent = replace(plan, bundle=NO_DIGEST, model=NO_DIGEST)
+            self._plans[id(plan.verbs)] = (plan.verbs, len(encode(sent)))
+        return self._plans[id(plan.verbs)][1]
+
+    @property
+    def _reply_bytes(self) -> int:
+        return len(encode(Acknowledge(self._settings.run_id, 1)))
