@@ -20,7 +20,7 @@ from wire.errors import ConfigError
 
 SOURCES = Path(__file__).parent / "kernels"
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast")
-X86 = {
+X86: dict[str, tuple[str, ...]] = {
     "baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=16"),
     "avx2": ("-DSHOAL_LANES=8", "-DSHOAL_REGISTERS=16", "-mavx2", "-mfma"),
     "avx512": (
@@ -28,8 +28,8 @@ X86 = {
         *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mprefer-vector-width=512"),
     ),
 }
-ARM = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=32")}
-OTHER = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=16")}
+ARM: dict[str, tuple[str, ...]] = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=32")}
+OTHER: dict[str, tuple[str, ...]] = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=16")}
 TARGETS = ("baseline", "avx2", "avx512")
 """Instruction sets, slowest first, by the numbers that the library knows them by."""
 
@@ -96,13 +96,17 @@ def find_compiler() -> tuple[tuple[str, ...], str]:
             except (OSError, subprocess.SubprocessError) as error:
                 raise NoCompiler(f"C++ compiler {found}: {error}") from error
             return tuple(command), version.split("\n")[0]
-    raise NoCompiler(f"no C++ compiler: CXX={named} is not a program" if named else "no C++ compiler: none of c++, g++, clang++ is installed")
+    raise NoCompiler(
+        f"no C++ compiler: CXX={named} is not a program" if named else "no C++ compiler: none of c++, g++, clang++ is installed"
+    )
 
 
 def _compile(compiler: tuple[str, ...], common: list[str], targets: dict[str, tuple[str, ...]], made: Path) -> None:
     jobs = [[*compiler, *common, "-c", str(SOURCES / "library.cpp"), "-o", str(made / "library.o")]]
     for name, flags in targets.items():
-        jobs.append([*compiler, *common, f"-DSHOAL_TARGET={name}", *flags, "-c", str(SOURCES / "engine.cpp"), "-o", str(made / f"{name}.o")])
+        jobs.append(
+            [*compiler, *common, f"-DSHOAL_TARGET={name}", *flags, "-c", str(SOURCES / "engine.cpp"), "-o", str(made / f"{name}.o")]
+        )
     running = [subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for job in jobs]
     outputs = [process.communicate()[0] for process in running]
     objects = [job[-1] for job in jobs]

@@ -1,6 +1,8 @@
 """Reads a torch model as a list of the layers that the native engine knows, or refuses and names the first layer that it does not."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -91,7 +93,7 @@ class _Walk:
             return
         if kind is nn.Identity:
             return
-        known = {
+        known: dict[type[nn.Module], Callable[[str, Any], None]] = {
             nn.Conv1d: self._conv,
             nn.Linear: self._linear,
             nn.BatchNorm1d: self._norm,

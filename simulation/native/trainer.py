@@ -227,9 +227,7 @@ class Trainer:
 
 def _layer(layer: Layer, begins: dict[str, int]) -> _Layer:
     tensors = [begins[layer.tensors[p]] if p in layer.tensors else -1 for p in ("weight", "bias", "running_mean", "running_var")]
-    return _Layer(
-        _KINDS.index(layer.kind), layer.outputs, layer.kernel, layer.stride, layer.padding, *tensors, layer.eps, layer.momentum
-    )
+    return _Layer(_KINDS.index(layer.kind), layer.outputs, layer.kernel, layer.stride, layer.padding, *tensors, layer.eps, layer.momentum)
 
 
 def _check(name: str, array: Array, dtype: type, shape: tuple[int, ...], writeable: bool = False) -> None:

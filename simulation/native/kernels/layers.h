@@ -59,7 +59,7 @@ void combine_moments(const float* means, const float* squares, Index parts, Inde
       off += d * d;
     }
     total += off * float(rows);
-    Vec scale;
+    Vec scale = {};
     const Vec variance = total / count;
     for (int i = 0; i < LANES; i++) scale[i] = 1.0f / sqrtf(variance[i] + eps);
     store(mean + c, m);
