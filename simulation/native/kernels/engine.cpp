@@ -1,0 +1,308 @@
+// Runs a plan: training steps, evaluation, prediction. Compiled once per instruction set, with SHOAL_TARGET naming the namespace.
+#include "layers.h"
+
+namespace shoal {
+namespace SHOAL_TARGET {
+namespace {
+
+struct Run {
+  const Plan& plan;
+  float* workspace;
+  Index capacity;  // examples that the workspace has room for
+  Index batch;     // examples of the batch at hand
+  bool training, move_statistics;
+
+  float* slot(Slot which) const { return workspace + which * plan.packed_size; }
+  float* weights() const { return slot(slot_weights); }
+  float* at(const View& view) const { return rows_of(view, capacity, workspace); }
+  // Where op i writes: the next op's input, or the logits.
+  const View& output(int i) const { return i + 1 < plan.num_ops ? plan.ops[i + 1].in : plan.logits; }
+};
+
+// How the rows of a batch meet a product: by example, or all at once where every example has one row.
+struct Rows {
+  Index parts, count;
+  Rows(Index rows_per_example, Index batch) : parts(rows_per_example == 1 ? 1 : batch), count(rows_per_example == 1 ? batch : rows_per_example) {}
+};
+
+inline Index step(Index rows_per_example, const View& view) { return rows_per_example == 1 ? view.sample : view.row; }
+
+float* means_of(const Run& run) { return run.workspace + run.plan.moments; }
+float* squares_of(const Run& run, const Op& norm) { return means_of(run) + run.capacity * norm.out_stride; }
+
+// Moments of one example's rows (or of all rows, where examples have one), while they are in the cache.
+void note_moments(const Run& run, const Op& norm, Index part, const float* x, Index row, Index rows) {
+  float* mean = means_of(run) + part * norm.out_stride;
+  moments(x, row, rows, norm.out_stride, part ? mean - norm.out_stride : nullptr, mean, squares_of(run, norm) + part * norm.out_stride);
+}
+
+void forward_product(const Run& run, int i) {
+  const Op& op = run.plan.ops[i];
+  const View& out = run.output(i);
+  const Op* next = i + 1 < run.plan.num_ops ? &run.plan.ops[i + 1] : nullptr;
+  const bool measure = run.training && next && next->kind == Kind::activation && next->norm;
+  const Rows rows(op.out_rows, run.batch);
+  const float *x = run.at(op.in) - op.in.lead, *bias = op.bias < 0 ? nullptr : run.weights() + op.bias;
+  const Index x_row = op.out_rows == 1 ? op.in.sample : op.stride * op.in.row, y_row = step(op.out_rows, out);
+  for (Index n = 0; n < rows.parts; n++) {
+    float* y = run.at(out) + n * out.sample;
+    multiply(x + n * op.in.sample, x_row, run.weights() + op.weight, op.depth, op.out_stride, y, y_row, bias, rows.count);
+    if (measure) note_moments(run, *next, n, y, y_row, rows.count);
+  }
+}
+
+ActivationPass pass_of(const Run& run, const Op& op) {
+  ActivationPass s = {};
+  s.samples = run.batch, s.in_rows = op.in_rows, s.out_rows = op.out_rows, s.width = op.out_stride, s.pool = op.pool;
+  s.x = run.at(op.in), s.x_sample = op.in.sample;
+  s.floor = op.relu ? 0.0f : -INFINITY;
+  if (op.norm) {
+    s.mean = run.workspace + op.saved, s.inverse = s.mean + op.out_stride;
+    s.gamma = run.weights() + op.gamma, s.beta = run.weights() + op.beta;
+    s.d_gamma = run.slot(slot_gradient) + op.gamma, s.d_beta = run.slot(slot_gradient) + op.beta;
+  }
+  return s;
+}
+
+void forward_activation(const Run& run, int i) {
+  const Op& op = run.plan.ops[i];
+  if (op.norm) {
+    float *mean = run.workspace + op.saved, *inverse = mean + op.out_stride;
+    float *running_mean = run.weights() + op.running_mean, *running_var = run.weights() + op.running_var;
+    if (run.training) {
+      const Rows rows(op.in_rows, run.batch);
+      if (i == 0 || run.plan.ops[i - 1].kind != Kind::product)
+        for (Index n = 0; n < rows.parts; n++)
+          note_moments(run, op, n, run.at(op.in) + n * op.in.sample, step(op.in_rows, op.in), rows.count);
+      combine_moments(means_of(run), squares_of(run, op), rows.parts, rows.count, op.out_stride, op.eps, op.momentum, mean, inverse,
+                      run.move_statistics ? running_mean : nullptr, running_var);
+    } else {
+      for (Index c = 0; c < op.out_stride; c++) mean[c] = running_mean[c], inverse[c] = 1.0f / sqrtf(running_var[c] + op.eps);
+    }
+  }
+  ActivationPass s = pass_of(run, op);
+  const View& out = run.output(i);
+  s.y = run.at(out), s.y_sample = out.sample, s.y_row = out.row;
+  activation(s, true);
+}
+
+void forward(const Run& run) {
+  for (int i = 0; i < run.plan.num_ops; i++) {
+    const Op& op = run.plan.ops[i];
+    const View& out = run.output(i);
+    if (op.kind == Kind::product) forward_product(run, i);
+    if (op.kind == Kind::activation) forward_activation(run, i);
+    if (op.kind == Kind::mean)
+      mean_forward(run.at(op.in), op.in.sample, run.at(out), out.sample, out.row, run.batch, op.out_rows, op.out_stride, op.pool);
+  }
+}
+
+// Columns [col, col + width) of the transposed kernel with its taps reversed, packed as one panel of depth kernel * out_stride: what the
+// gradient of the output is multiplied by to get that of the input.
+void transpose_panel(const Op& op, const float* weight, Index col, Index width, float* to) {
+  for (Index tap = 0; tap < op.kernel; tap++)
+    for_blocks(op.out_stride, [&](auto vectors, Index out) {
+      constexpr Index V = decltype(vectors)::value;
+      const float* from = weight + out * op.depth + ((op.kernel - 1 - tap) * op.in_stride + col) * V * LANES;
+      float* rows = to + (tap * op.out_stride + out) * width;
+      for (Index v = 0; v < V; v++)
+        for (Index c = 0; c < width; c += LANES)
+          transpose_square(from + c * V * LANES + v * LANES, V * LANES, rows + v * LANES * width + c, width);
+    });
+}
+
+void backward_product(const Run& run, int i, bool train_weight, bool train_bias, bool move_inputs) {
+  const Op& op = run.plan.ops[i];
+  const float *x = run.at(op.in) - op.in.lead, *d = run.at(op.grad);
+  float* gradient = run.slot(slot_gradient);
+  const Rows rows(op.out_rows, run.batch);
+  const Index x_row = op.out_rows == 1 ? op.in.sample : op.stride * op.in.row, d_row = step(op.out_rows, op.grad);
+  if (train_weight)
+    for (Index n = 0; n < rows.parts; n++)
+      multiply_outer(x + n * op.in.sample, x_row, d + n * op.grad.sample, d_row, rows.count, gradient + op.weight, op.depth, op.out_stride,
+                     n > 0);
+  if (train_bias) {
+    if (op.bias_cancels)
+      memset(gradient + op.bias, 0, sizeof(float) * op.out_stride);
+    else
+      sum_rows(d, op.grad.sample, rows.parts, d_row, rows.count, op.out_stride, gradient + op.bias);
+  }
+  if (!move_inputs) return;
+  const View& out = run.plan.ops[i - 1].grad;
+  const Rows in_rows(op.in_rows, run.batch);
+  float* panel = run.workspace + run.plan.transposed;
+  const float* first = d - op.reach * op.out_stride;
+  // Rows of the output's gradient are dense here: a stride of the convolution stands as zero rows between them.
+  const Index row = op.in_rows == 1 ? op.grad.sample : op.out_stride;
+  for (Index col = 0; col < op.in_stride; col += PANEL) {
+    const Index width = op.in_stride - col < PANEL ? op.in_stride - col : PANEL;
+    transpose_panel(op, run.weights() + op.weight, col, width, panel);
+    for (Index n = 0; n < in_rows.parts; n++)
+      multiply(first + n * op.grad.sample, row, panel, op.kernel * op.out_stride, width, run.at(out) + n * out.sample + col,
+               step(op.in_rows, out), nullptr, in_rows.count);
+  }
+}
+
+// Which tensors move, and the lowest op that has one: below it nothing needs a gradient.
+struct Trained {
+  const bool* moves;
+  int lowest;
+};
+
+void backward(const Run& run, const Trained& trained) {
+  for (int i = run.plan.num_ops - 1; i >= trained.lowest; i--) {
+    const Op& op = run.plan.ops[i];
+    const bool move_inputs = i > trained.lowest;
+    if (op.kind == Kind::product) {
+      backward_product(run, i, trained.moves[2 * i], trained.moves[2 * i + 1], move_inputs);
+      continue;
+    }
+    const View* out = i ? &run.plan.ops[i - 1].grad : nullptr;
+    if (op.kind == Kind::activation) {
+      ActivationPass s = pass_of(run, op);
+      s.g = run.at(op.grad), s.g_sample = op.grad.sample, s.move_inputs = move_inputs;
+      if (move_inputs) s.y = run.at(*out), s.y_sample = out->sample, s.y_row = out->row;
+      activation(s, false);
+    } else if (move_inputs) {
+      mean_backward(run.at(op.grad), op.grad.sample, run.at(*out), out->sample, out->row, run.batch, op.out_rows, op.out_stride, op.pool);
+    }
+  }
+}
+
+// Examples (channels, time) to channels-last rows, each channel times its factor.
+void gather(const Run& run, const float* x, const int64_t* chosen) {
+  const Plan& plan = run.plan;
+  const View& in = plan.ops[0].in;
+  for (Index n = 0; n < run.batch; n++) {
+    const float* from = x + chosen[n] * plan.channels * plan.time;
+    float* to = run.at(in) + n * in.sample;
+    for (Index c = 0; c < plan.channels; c++) {
+      const float factor = plan.factors ? plan.factors[c] : 1.0f;
+      const float* signal = from + c * plan.time;
+      for (Index t = 0; t < plan.time; t++) to[t * plan.in_stride + c] = signal[t] * factor;
+    }
+  }
+}
+
+void pack(const Plan& plan, const float* flat, float* packed) {
+  memset(packed, 0, sizeof(float) * plan.packed_size);
+  for (Index i = 0; i < plan.flat_size; i++) packed[plan.place[i]] = flat[i];
+}
+
+void unpack(const Plan& plan, const float* packed, float* flat) {
+  for (Index i = 0; i < plan.flat_size; i++) flat[i] = packed[plan.place[i]];
+}
+
+void pack_weights(const Run& run, const float* flat) {
+  pack(run.plan, flat, run.weights());
+  for (Index i = 0; i < run.plan.num_constants; i++) run.weights()[run.plan.constants[i]] = 1;
+}
+
+// v <- m * v + g; w <- w - lr * v, with g <- scale * (g + mu * (w - anchor) + offset) where these are given; scale 0 leaves v and w alone.
+void descend(const Run& run, const TrainCall& call, const Range& range) {
+  float *w = run.weights() + range.begin, *v = run.slot(slot_velocity) + range.begin;
+  const float* g = run.slot(slot_gradient) + range.begin;
+  const float *anchor = run.slot(slot_anchor) + range.begin, *offset = run.slot(slot_offset) + range.begin;
+  const float* scale = run.slot(slot_scale) + range.begin;
+  const Vec m = broadcast(call.momentum_factor), lr = broadcast(call.lr), mu = broadcast(call.mu);
+  for (Index i = 0; i < range.size; i += LANES) {
+    Vec direction = load(g + i), weight = load(w + i), velocity = load(v + i);
+    if (call.anchor) direction += mu * (weight - load(anchor + i));
+    if (call.offset) direction += load(offset + i);
+    if (call.scale) direction *= load(scale + i);
+    Vec moved = m * velocity + direction, next = weight - lr * moved;
+    if (call.scale) {
+      const IVec frozen = load(scale + i) == Vec{};
+      moved = frozen ? velocity : moved;
+      next = frozen ? weight : next;
+    }
+    store(v + i, moved);
+    store(w + i, next);
+  }
+}
+
+int check_examples(const Plan& plan, const int64_t* chosen, Index count, const int64_t* y, Index num_examples) {
+  for (Index i = 0; i < count; i++) {
+    if (chosen[i] < 0 || chosen[i] >= num_examples) return bad_index;
+    if (y && (y[chosen[i]] < 0 || y[chosen[i]] >= plan.classes)) return bad_label;
+  }
+  return ok;
+}
+
+int train_network(const Plan& plan, TrainCall& call) {
+  Run run = {plan, call.workspace, call.capacity, 0, true, call.move_statistics != 0};
+  call.loss_sum = 0, call.num_correct = 0;
+  for (Index b = 0; b < call.num_batches; b++) {
+    const Index size = call.bounds[b + 1] - call.bounds[b];
+    if (call.bounds[0] != 0 || size < 1 || size > call.capacity) return bad_bounds;
+    for (int i = 0; i < plan.num_ops; i++)
+      if (plan.ops[i].norm && size * plan.ops[i].in_rows == 1) return one_value;
+  }
+  if (!call.num_batches) return ok;
+  if (const int wrong = check_examples(plan, call.order, call.bounds[call.num_batches], call.y, call.num_examples)) return wrong;
+  pack_weights(run, call.flat);
+  if (call.momentum)
+    pack(plan, call.momentum, run.slot(slot_velocity));
+  else
+    memset(run.slot(slot_velocity), 0, sizeof(float) * plan.packed_size);
+  if (call.anchor) pack(plan, call.anchor, run.slot(slot_anchor));
+  if (call.offset) pack(plan, call.offset, run.slot(slot_offset));
+  if (call.scale) pack(plan, call.scale, run.slot(slot_scale));
+  bool moves[2 * MAX_OPS] = {};
+  Trained trained = {moves, plan.num_ops};
+  for (int i = 2 * plan.num_ops - 1; i >= 0; i--) {
+    const Range& range = plan.ranges[i];
+    const float* scale = run.slot(slot_scale) + range.begin;
+    moves[i] = range.size > 0 && !call.scale;
+    for (Index k = 0; k < range.size && !moves[i]; k++) moves[i] = scale[k] != 0;
+    if (moves[i]) trained.lowest = i / 2;
+  }
+  for (Index b = 0; b < call.num_batches; b++) {
+    const int64_t* chosen = call.order + call.bounds[b];
+    run.batch = call.bounds[b + 1] - call.bounds[b];
+    gather(run, call.x, chosen);
+    forward(run);
+    const View& last = plan.ops[plan.num_ops - 1].grad;
+    for (Index n = 0; n < run.batch; n++) {
+      bool correct;
+      call.loss_sum += cross_entropy(run.at(plan.logits) + n * plan.logits.sample, plan.classes, call.y[chosen[n]], 1.0f / float(run.batch),
+                                     run.at(last) + n * last.sample, nullptr, correct);
+      call.num_correct += correct;
+    }
+    backward(run, trained);
+    for (int i = 0; i < 2 * plan.num_ops; i++)
+      if (moves[i]) descend(run, call, plan.ranges[i]);
+  }
+  unpack(plan, run.weights(), call.flat);
+  if (call.momentum) unpack(plan, run.slot(slot_velocity), call.momentum);
+  return ok;
+}
+
+int evaluate_network(const Plan& plan, EvaluateCall& call) {
+  Run run = {plan, call.workspace, call.capacity, 0, false, false};
+  call.loss_sum = 0, call.num_correct = 0;
+  if (const int wrong = check_examples(plan, call.order, call.num_chosen, call.y, call.num_examples)) return wrong;
+  pack_weights(run, call.flat);
+  for (Index first = 0; first < call.num_chosen; first += call.capacity) {
+    const int64_t* chosen = call.order + first;
+    run.batch = call.num_chosen - first < call.capacity ? call.num_chosen - first : call.capacity;
+    gather(run, call.x, chosen);
+    forward(run);
+    for (Index n = 0; n < run.batch; n++) {
+      bool correct;
+      float* probabilities = call.probabilities ? call.probabilities + (first + n) * plan.classes : nullptr;
+      call.loss_sum += cross_entropy(run.at(plan.logits) + n * plan.logits.sample, plan.classes, call.y ? call.y[chosen[n]] : -1, 0, nullptr,
+                                     probabilities, correct);
+      call.num_correct += correct;
+    }
+  }
+  return ok;
+}
+
+}  // namespace
+
+extern const Engine engine;
+const Engine engine = {LANES, PANEL, train_network, evaluate_network};
+
+}  // namespace SHOAL_TARGET
+}  // namespace shoal

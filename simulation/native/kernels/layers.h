@@ -1,0 +1,252 @@
+// Forward and backward passes of what is not a matrix product. All of them run over blocks of channels, rows inside.
+//
+// BatchNorm, ReLU and MaxPool are one pass: y = max over the pool of (x * factor + shift), then max(y, floor), where floor is 0 for ReLU and
+// -infinity without. ReLU and MaxPool commute, so both orders come here. Only x is kept for the backward pass; which row won is found again,
+// by the same expression. As in torch the first of equal rows wins, a NaN wins over everything, and ReLU passes no gradient at 0.
+#pragma once
+#include "products.h"
+
+namespace shoal {
+namespace SHOAL_TARGET {
+namespace {
+
+inline float* rows_of(const View& view, Index capacity, float* workspace) {
+  return workspace + view.fixed + view.per_sample * capacity + view.lead;
+}
+
+// Mean, and sum of squared differences from it, of every channel over `rows` rows.
+//
+// One pass with a shift, which is the mean of the example before (`guess`; its own first row for the first example). What cancels in
+// q - s * s / rows is at most rows * (guess - mean)^2, and the examples' means differ by no more than the spread over the whole batch that is
+// being measured: the relative error stays at a few roundings whatever the mean is.
+void moments(const float* x, Index row, Index rows, Index width, const float* guess, float* mean, float* squares) {
+  for_blocks(width, [&](auto vectors, Index c) {
+    constexpr int V = decltype(vectors)::value;
+    Vec shift[V], s[V] = {}, q[V] = {}, s2[V] = {}, q2[V] = {};
+    for (int v = 0; v < V; v++) shift[v] = load((guess ? guess : x) + c + v * LANES);
+    const float* p = x + c;
+    Index r = 0;
+    for (; r + 2 <= rows; r += 2, p += 2 * row)  // two sets of sums: an addition waits for the one before
+      for (int v = 0; v < V; v++) {
+        const Vec a = load(p + v * LANES) - shift[v], b = load(p + row + v * LANES) - shift[v];
+        s[v] += a, q[v] += a * a, s2[v] += b, q2[v] += b * b;
+      }
+    if (r < rows)
+      for (int v = 0; v < V; v++) {
+        const Vec a = load(p + v * LANES) - shift[v];
+        s[v] += a, q[v] += a * a;
+      }
+    for (int v = 0; v < V; v++) {
+      const Vec sum = s[v] + s2[v], off = sum / float(rows), rest = q[v] + q2[v] - sum * off;
+      store(mean + c + v * LANES, shift[v] + off);
+      store(squares + c + v * LANES, rest < 0 ? Vec{} : rest);
+    }
+  });
+}
+
+// From the moments of `parts` parts of `rows` rows each: mean and 1 / standard deviation of all, and the running statistics.
+void combine_moments(const float* means, const float* squares, Index parts, Index rows, Index width, float eps, float momentum, float* mean,
+                     float* inverse, float* running_mean, float* running_var) {
+  const float count = float(parts) * float(rows);
+  for (Index c = 0; c < width; c += LANES) {
+    Vec sum = {}, total = {}, off = {};
+    const Vec first = load(means + c);
+    for (Index i = 0; i < parts; i++) sum += load(means + i * width + c) - first;
+    const Vec m = first + sum / float(parts);
+    for (Index i = 0; i < parts; i++) {
+      const Vec d = load(means + i * width + c) - m;
+      total += load(squares + i * width + c);
+      off += d * d;
+    }
+    total += off * float(rows);
+    Vec scale = {};
+    const Vec variance = total / count;
+    for (int i = 0; i < LANES; i++) scale[i] = 1.0f / sqrtf(variance[i] + eps);
+    store(mean + c, m);
+    store(inverse + c, scale);
+    if (running_mean) {
+      store(running_mean + c, (1 - momentum) * load(running_mean + c) + momentum * m);
+      store(running_var + c, (1 - momentum) * load(running_var + c) + momentum * (total / (count - 1)));
+    }
+  }
+}
+
+struct ActivationPass {
+  Index samples, in_rows, out_rows, width, pool;
+  const float* x;      // rows dense, `width` floats
+  Index x_sample;
+  float* y;            // forward: what comes out; backward: the gradient of the input
+  Index y_sample, y_row;
+  const float* g;      // backward: gradient of the output, rows dense
+  Index g_sample;
+  const float *mean, *inverse, *gamma, *beta;  // null without BatchNorm
+  float *d_gamma, *d_beta;
+  float floor;
+  bool move_inputs;    // backward: whether the gradient of the input is wanted
+};
+
+// The row that wins among `pool` rows from p on: its x, its y, and which it is.
+template <int POOL>
+inline void winner(const float* p, Index width, Index pool, Vec factor, Vec shift, Vec& x, Vec& y, IVec& which) {
+  x = load(p);
+  y = x * factor + shift;
+  which = IVec{};
+  const int rows = POOL ? POOL : int(pool);
+  for (int j = 1; j < rows; j++) {
+    const Vec xj = load(p + j * width), yj = xj * factor + shift;
+    const IVec better = (yj > y) | (yj != yj);
+    x = better ? xj : x;
+    y = better ? yj : y;
+    which = better ? IVec{} + j : which;
+  }
+}
+
+template <int POOL, int V>
+void activation_forward(const ActivationPass& s, Index c) {
+  Vec factor[V], shift[V];
+  for (int v = 0; v < V; v++) {
+    const Index at = c + v * LANES;
+    factor[v] = s.mean ? load(s.gamma + at) * load(s.inverse + at) : broadcast(1);
+    shift[v] = s.mean ? load(s.beta + at) - load(s.mean + at) * factor[v] : Vec{};
+  }
+  const Vec floor = broadcast(s.floor);
+  const Index pool = POOL ? POOL : s.pool;
+  for (Index n = 0; n < s.samples; n++) {
+    const float* p = s.x + n * s.x_sample + c;
+    float* o = s.y + n * s.y_sample + c;
+    for (Index l = 0; l < s.out_rows; l++, p += pool * s.width, o += s.y_row)
+      for (int v = 0; v < V; v++) {
+        Vec y = load(p + v * LANES) * factor[v] + shift[v];
+        for (int j = 1; j < pool; j++) {
+          const Vec z = load(p + j * s.width + v * LANES) * factor[v] + shift[v];
+          y = (z > y) | (z != z) ? z : y;
+        }
+        store(o + v * LANES, floor > y ? floor : y);
+      }
+  }
+}
+
+// dx = gamma / sigma * (dy - mean(dy) - xhat * mean(dy * xhat)), S. Ioffe, C. Szegedy, ICML 2015, section 3; dy is 0 at rows that did not win.
+template <int POOL, int V>
+void activation_backward(const ActivationPass& s, Index c) {
+  const Vec zero = {}, floor = broadcast(s.floor);
+  const Index pool = POOL ? POOL : s.pool, left_over = s.in_rows - s.out_rows * pool;
+  Vec factor[V], shift[V], mean[V], level[V], slope[V];
+  for (int v = 0; v < V; v++) {
+    const Index at = c + v * LANES;
+    factor[v] = s.mean ? load(s.gamma + at) * load(s.inverse + at) : broadcast(1);
+    shift[v] = s.mean ? load(s.beta + at) - load(s.mean + at) * factor[v] : zero;
+    mean[v] = s.mean ? load(s.mean + at) : zero;
+    level[v] = slope[v] = zero;
+  }
+  if (s.mean) {
+    Vec sum[V] = {}, product[V] = {};
+    for (Index n = 0; n < s.samples; n++) {
+      const float *p = s.x + n * s.x_sample + c, *q = s.g + n * s.g_sample + c;
+      for (Index l = 0; l < s.out_rows; l++, p += pool * s.width, q += s.width)
+        for (int v = 0; v < V; v++) {
+          Vec x, y;
+          IVec which;
+          winner<POOL>(p + v * LANES, s.width, pool, factor[v], shift[v], x, y, which);
+          const Vec d = y <= floor ? zero : load(q + v * LANES);
+          sum[v] += d;
+          product[v] += d * (x - mean[v]);
+        }
+    }
+    const float count = float(s.samples) * float(s.in_rows);
+    for (int v = 0; v < V; v++) {
+      const Index at = c + v * LANES;
+      const Vec inverse = load(s.inverse + at);
+      store(s.d_beta + at, sum[v]);
+      store(s.d_gamma + at, product[v] * inverse);
+      level[v] = factor[v] * sum[v] / count;
+      slope[v] = factor[v] * inverse * inverse * product[v] / count;
+    }
+  }
+  if (!s.move_inputs) return;
+  for (Index n = 0; n < s.samples; n++) {
+    const float *p = s.x + n * s.x_sample + c, *q = s.g + n * s.g_sample + c;
+    float* o = s.y + n * s.y_sample + c;
+    for (Index l = 0; l < s.out_rows; l++, p += pool * s.width, q += s.width, o += pool * s.y_row)
+      for (int v = 0; v < V; v++) {
+        Vec x, y;
+        IVec which;
+        winner<POOL>(p + v * LANES, s.width, pool, factor[v], shift[v], x, y, which);
+        const Vec d = factor[v] * (y <= floor ? zero : load(q + v * LANES)) - level[v];
+        for (int j = 0; j < pool; j++) {
+          const Vec xj = load(p + j * s.width + v * LANES);
+          store(o + j * s.y_row + v * LANES, (which == IVec{} + j ? d : -level[v]) - (xj - mean[v]) * slope[v]);
+        }
+      }
+    for (Index j = 0; j < left_over; j++)
+      for (int v = 0; v < V; v++)
+        store(o + j * s.y_row + v * LANES, -level[v] - (load(p + j * s.width + v * LANES) - mean[v]) * slope[v]);
+  }
+}
+
+void activation(const ActivationPass& s, bool forward) {
+  for_blocks(s.width, [&](auto vectors, Index c) {
+    constexpr int V = decltype(vectors)::value;
+    switch (s.pool) {
+      case 1: forward ? activation_forward<1, V>(s, c) : activation_backward<1, V>(s, c); break;
+      case 2: forward ? activation_forward<2, V>(s, c) : activation_backward<2, V>(s, c); break;
+      default: forward ? activation_forward<0, V>(s, c) : activation_backward<0, V>(s, c);
+    }
+  });
+}
+
+// Means of `pool` neighbouring rows; rows left over at the end are not looked at.
+void mean_forward(const float* x, Index x_sample, float* y, Index y_sample, Index y_row, Index samples, Index out_rows, Index width, Index pool) {
+  for (Index n = 0; n < samples; n++)
+    for (Index l = 0; l < out_rows; l++)
+      for (Index c = 0; c < width; c += LANES) {
+        const float* p = x + n * x_sample + l * pool * width + c;
+        Vec sum = load(p);
+        for (Index j = 1; j < pool; j++) sum += load(p + j * width);
+        store(y + n * y_sample + l * y_row + c, sum / float(pool));
+      }
+}
+
+// The gradient of rows left over stays what it was when the workspace was made: zero.
+void mean_backward(const float* g, Index g_sample, float* y, Index y_sample, Index y_row, Index samples, Index out_rows, Index width, Index pool) {
+  const float share = 1.0f / float(pool);
+  for (Index n = 0; n < samples; n++)
+    for (Index l = 0; l < out_rows; l++)
+      for (Index c = 0; c < width; c += LANES) {
+        const Vec d = load(g + n * g_sample + l * width + c) * share;
+        for (Index j = 0; j < pool; j++) store(y + n * y_sample + (l * pool + j) * y_row + c, d);
+      }
+}
+
+// out = sum of the rows, `parts` times `rows` of them.
+void sum_rows(const float* d, Index part, Index parts, Index row, Index rows, Index width, float* out) {
+  for_blocks(width, [&](auto vectors, Index c) {
+    constexpr int V = decltype(vectors)::value;
+    Vec sum[V] = {};
+    for (Index n = 0; n < parts; n++)
+      for (Index m = 0; m < rows; m++)
+        for (int v = 0; v < V; v++) sum[v] += load(d + n * part + m * row + c + v * LANES);
+    for (int v = 0; v < V; v++) store(out + c + v * LANES, sum[v]);
+  });
+}
+
+// Cross-entropy of one example and, where asked, its gradient by the logits times `share`.
+// The loss is log(sum(exp(z - max))) + max - z[label]; argmax is the first maximum, or the first NaN, as torch counts it.
+float cross_entropy(const float* z, Index classes, Index label, float share, float* gradient, float* probabilities, bool& correct) {
+  Index best = 0;
+  for (Index c = 1; c < classes; c++)
+    if (z[c] > z[best] || (z[c] != z[c] && z[best] == z[best])) best = c;
+  correct = best == label;
+  float sum = 0;
+  for (Index c = 0; c < classes; c++) sum += expf(z[c] - z[best]);
+  for (Index c = 0; c < classes && (gradient || probabilities); c++) {
+    const float p = expf(z[c] - z[best]) / sum;
+    if (gradient) gradient[c] = (p - (c == label)) * share;
+    if (probabilities) probabilities[c] = p;
+  }
+  return label < 0 ? 0 : logf(sum) + (z[best] - z[label]);
+}
+
+}  // namespace
+}  // namespace SHOAL_TARGET
+}  // namespace shoal

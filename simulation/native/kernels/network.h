@@ -1,0 +1,112 @@
+// What the translation units share: a network as it is laid out in memory, and what a call is given.
+//
+// Everything here is plain data. The engines are compiled once per instruction set; a template or inline function with external linkage
+// in this header could be merged by the linker into one copy compiled for the wrong set, so there are none.
+//
+// Layout. An activation is channels-last: for every example `rows` rows (time) of `stride` floats (channels, padded to whole vectors with
+// zeros). With the channels innermost, the window of `kernel` rows that a convolution looks at is one contiguous run of
+// depth = kernel * stride floats, so that a convolution is a matrix product whose left factor is read in place: row l begins at
+// l * convolution stride * stride. Zero rows before and after an example stand for the convolution's padding; they are written once, when
+// the workspace is made, and never again.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace shoal {
+
+typedef int64_t Index;
+
+// Rows of all examples of a batch: row r of example n begins at fixed + per_sample * batch capacity + lead + n * sample + r * row.
+struct View {
+  Index fixed, per_sample, lead;
+  Index sample, row;
+};
+
+enum class Kind : int {
+  product,     // Conv1d or Linear: rows times a packed matrix, plus a bias
+  activation,  // any of BatchNorm, ReLU and MaxPool, in one pass
+  mean,        // AvgPool
+};
+
+struct Op {
+  Kind kind;
+  Index in_rows, out_rows;      // per example
+  Index in_stride, out_stride;  // floats of a row
+  View in;                      // where it reads its input
+  View grad;                    // where it expects the gradient of its output
+
+  // product
+  Index stride, depth;    // depth = kernel * in_stride: rows of the packed matrix
+  Index kernel, reach;    // reach = kernel - 1 - padding: rows before row l that the input's gradient at l depends on
+  Index weight, bias;     // in the packed parameters; bias -1 where there is none
+  bool bias_cancels;      // a BatchNorm follows, which subtracts every constant again
+
+  // activation, mean
+  bool norm, relu;
+  Index pool;                              // neighbouring rows of which one is made
+  Index gamma, beta, running_mean, running_var;  // in the packed parameters
+  Index saved;                             // in the workspace: the batch's mean and 1 / standard deviation
+  float eps, momentum;
+};
+
+// Packed parameters that training may move.
+struct Range {
+  Index begin, size;
+};
+
+struct Plan {
+  int lanes, panel;  // floats of a vector; floats of a full panel of a packed matrix
+  Index channels, time, classes;
+  Index in_stride;         // floats of a row of the first op's input
+  const float* factors;    // (channels,) what the input is multiplied by, or null
+  const Op* ops;
+  int num_ops;
+  const Range* ranges;     // by op: 2 * i the first and 2 * i + 1 the second tensor of op i, size 0 where there is none
+  View logits;
+  const int32_t* place;    // (flat_size,) where a value of the flat vector is among the packed parameters
+  Index flat_size, packed_size;
+  const Index* constants;  // packed parameters that are always one: the factors of a BatchNorm without any
+  Index num_constants;
+  // offsets in the workspace, in floats; the packed vectors come first, `packed_size` each
+  Index transposed, moments;
+  Index fixed_size, floats_per_sample;  // of the whole workspace
+};
+
+constexpr int MAX_OPS = 256;
+
+enum Status : int { ok = 0, bad_label = 1, bad_index = 2, one_value = 3, bad_bounds = 4 };
+
+// All vectors are flat_size long. Null where there is nothing to say.
+struct TrainCall {
+  float *flat, *momentum;
+  const float *anchor, *offset, *scale;
+  const float* x;
+  const int64_t *y, *order, *bounds;
+  int64_t num_examples, num_batches, capacity;
+  float lr, momentum_factor, mu;
+  int32_t move_statistics;
+  float* workspace;
+  double loss_sum;
+  int64_t num_correct;
+};
+
+struct EvaluateCall {
+  const float* flat;
+  const float* x;
+  const int64_t *y, *order;
+  int64_t num_examples, num_chosen, capacity;
+  float* workspace;
+  float* probabilities;  // (num_chosen, classes) or null
+  double loss_sum;
+  int64_t num_correct;
+};
+
+struct Engine {
+  int lanes, panel;
+  int (*train)(const Plan&, TrainCall&);
+  int (*evaluate)(const Plan&, EvaluateCall&);
+};
+
+enum Slot : int { slot_weights, slot_velocity, slot_gradient, slot_anchor, slot_offset, slot_scale, num_slots };
+
+}  // namespace shoal
