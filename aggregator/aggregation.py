@@ -7,7 +7,7 @@ import msgspec
 from aggregator.core.state import RoundAggregated, RunSettings, RunState, Started
 from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.contract import Grouped, Probe, Programs, Work
+from algorithms.contract import Grouped, Probe, Programs, Work, exchanged
 from wire.bundle import Manifest
 from wire.codec import decode_update
 from wire.errors import ConfigError
@@ -52,7 +52,7 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
 def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, at_s: float) -> RoundAggregated:
     """The event that follows `Aggregate`. The same updates give the same bytes, whenever it is done."""
     settings = run.settings
-    models = {key: _model(decode_tensors(blobs.get(digest), OWN_FILES)[0]) for key, digest in run.models.items()}
+    models = {key: exchanged(decode_tensors(blobs.get(digest), OWN_FILES)[0]) for key, digest in run.models.items()}
     state = decode_memory(blobs.get(run.memory), models)
     contributions = [
         Contribution(device_id, r.num_train, r.num_steps, r.start, decode_update(blobs.get(r.blob))[1], r.trained.mean_loss)
@@ -88,10 +88,6 @@ def publish(settings: RunSettings, algorithm: Algorithm, state: State, blobs: Bl
     models = {key: blobs.put(encode_tensors({**model, **received[key]})) for key, model in state.models.items()}
     programs = algorithm.programs(state, work_of(settings), models)
     return Published(models, blobs.put(encode_memory(state)), programs, algorithm.preparing(state))
-
-
-def _model(tensors: Tensors) -> Tensors:
-    return {k: v for k, v in tensors.items() if k.startswith(("shared/", "statistic/"))}
 
 
 def _encode_views(grouped: Grouped) -> bytes:

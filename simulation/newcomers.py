@@ -13,7 +13,7 @@ from aggregator.aggregation import work_of
 from aggregator.core.state import RunState
 from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution, decode_memory
-from algorithms.contract import NEWCOMER, Probe, Programs
+from algorithms.contract import NEWCOMER, Probe, Programs, exchanged
 from edge_client.executor import Executor, Secret
 from edge_client.ports import Graphs, Windows
 from simulation.datasets.windows import FleetData
@@ -40,7 +40,7 @@ class Reception:
         self._algorithm, self._run, self._blobs, self._probe = algorithm, run, blobs, probe
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
         models = {key: self._model(key) for key in run.models}
-        held = {key: {k: v for k, v in m.items() if k.startswith(("shared/", "statistic/"))} for key, m in models.items()}
+        held = {key: exchanged(m) for key, m in models.items()}
         self._state = decode_memory(blobs.get(run.memory), held)
         self._programs: Programs = algorithm.programs(self._state, work_of(run.settings), run.models)
 
