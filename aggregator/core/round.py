@@ -20,6 +20,8 @@ that is new waits for the next round. A device that is lost is waited for, and s
 counts whenever it comes before the round closes. A device that declines its plan is out of that round.
 """
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from aggregator.core.state import (
@@ -80,10 +82,15 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
     """What a cohort member does in the open round: what was said for it, for those that start as it does, or for everybody."""
     if state.phase == "evaluating":
         return state.programs["closing"]
-    for key in (f"device:{device_id}", f"start:{state.cohort[device_id]}"):
-        if key in state.programs:
-            return state.programs[key]
-    return state.programs[""]
+    return program_for(state.programs, device_id, state.cohort[device_id])
+
+
+def program_for(programs: Mapping[str, tuple[Verb, ...]], device_id: str, start: str) -> tuple[Verb, ...]:
+    """What one device does that starts from the model of key `start`: the most particular of a round's programs that is for it."""
+    for key in (f"device:{device_id}", f"start:{start}"):
+        if key in programs:
+            return programs[key]
+    return programs[""]
 
 
 def plan_for(state: RunState, device_id: str) -> Plan:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aggregator.core.round import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
 from algorithms.contract import NEWCOMER, Context, LocalModel, Objective, TorchTensors, Work
 from algorithms.groupings.individual import Individual
@@ -826,7 +827,7 @@ class SmallFleet:
             if self.number == 1 and device_id == "d3":
                 continue
             start = self.algorithm.start(self.state.memory, device_id)
-            verbs = programs[phase] if phase else programs.get(f"device:{device_id}", programs.get(f"start:{start}", programs[""]))
+            verbs = programs[phase] if phase else program_for(programs, device_id, start)
             plan = Plan("run", self.number, device_id, "0" * 64, "0" * 64, verbs, 7, 0.0)
             model = {**self.state.models[start], **received[start]}
             result = executor.execute(plan, model, self.private[device_id], lambda digest: b"")

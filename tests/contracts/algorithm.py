@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from aggregator.core.round import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.contract import NEWCOMER, Work
 from algorithms.models.classifier import Classifier
@@ -87,7 +88,7 @@ class Field:
         made = []
         for device_id in there:
             key = NEWCOMER if self.algorithm.preparing(self.state) else self.algorithm.start(self.state.memory, device_id)
-            verbs = programs.get(f"device:{device_id}") or programs.get(f"start:{key}") or programs[""]
+            verbs = program_for(programs, device_id, key)
             plan = Plan("r", number, device_id, "0" * 64, digests[key], verbs, 7 * number, 0.0)
             blob: Callable[[str], bytes] = lambda digest: encode_tensors(blobs[by_digest[digest]])  # noqa: E731
             result = self.executors[device_id].execute(plan, blobs[key], self.kept.get(device_id, {}), blob)
