@@ -26,14 +26,13 @@ from algorithms.registry import make_algorithm, make_objective
 from edge_client.adapters.state import MemoryState
 from edge_client.agent import Agent
 from edge_client.ports import Windows
-from export.bundle import NO_FILE, describe_graphs, specs_of, to_numpy
-from export.capture import MIN_BATCH
+from export.bundle import describe_bundle
 from simulation.attacks import Attack, Attacker, make_attack, success_rate, told_apart
 from simulation.datasets.windows import FleetData
 from simulation.newcomers import Reception, hold_out
 from simulation.pretrain import pretrained_extractor
 from simulation.torch_graphs import TorchGraphs
-from wire.bundle import Bundle, Manifest, pack, unpack
+from wire.bundle import Bundle
 from wire.errors import ConfigError, ShoalError
 from wire.links.in_process import InProcessBroker
 from wire.links.port import Will
@@ -101,24 +100,8 @@ def build_objective(data: FleetData, algorithm: str, seed: int, model: str = "",
 
 
 def in_process_bundle(data: FleetData, objective: Objective) -> Bundle:
-    """A bundle whose graphs are described only: in a simulation the objective itself runs."""
-    tensors = objective.initial()
-    manifest = Manifest(
-        name=data.name,
-        version=1,
-        algorithm=objective.name,
-        created_by={},
-        classes=data.classes,
-        window=data.window,
-        min_batch=MIN_BATCH,
-        hyper=dict(objective.hyper),
-        tensors=specs_of(tensors),
-        graphs=describe_graphs(objective, data.window.shape),
-        files={},
-        columns=dict(objective.columns),
-        random=dict(objective.random),
-    )
-    return unpack(pack(manifest, {NO_FILE: b""}, to_numpy(tensors)))
+    """The bundle of an objective for this data; its graphs are described only."""
+    return describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
 
 
 def simulate(
