@@ -25,7 +25,7 @@ from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm, make_objective
 from edge_client.adapters.state import MemoryState
 from edge_client.agent import Agent
-from edge_client.ports import Windows
+from edge_client.ports import GraphLoader, Windows
 from export.bundle import describe_bundle
 from simulation.attacks import Attack, Attacker, make_attack, success_rate, told_apart
 from simulation.datasets.windows import FleetData
@@ -166,14 +166,13 @@ def _agent(
     attack: Attack | None,
 ) -> Agent:
     link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
-    attacks = attack is not None and device_id in attack.attackers
-    kind, windows = (Attacker, attack.poison(windows)) if attack is not None and attacks else (Agent, windows)
-    agent = kind(
-        device_id, topics, link, windows, MemoryState(), lambda _bundle: graphs, clock=clock, runtime="torch", secret=repeatable_secret
-    )
-    if isinstance(agent, Attacker) and attack is not None:
-        agent.attack = attack
-    return agent
+    load: GraphLoader = lambda _bundle: graphs  # noqa: E731
+    if attack is None or device_id not in attack.attackers:
+        return Agent(device_id, topics, link, windows, MemoryState(), load, clock=clock, runtime="torch", secret=repeatable_secret)
+    poisoned = attack.poison(windows)
+    attacker = Attacker(device_id, topics, link, poisoned, MemoryState(), load, clock=clock, runtime="torch", secret=repeatable_secret)
+    attacker.attack = attack
+    return attacker
 
 
 def _measure(attack: Attack, text: str, agents: Mapping[str, Agent], data: FleetData, summary: Mapping[str, Any]) -> dict[str, Any]:
