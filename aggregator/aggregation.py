@@ -7,7 +7,7 @@ import msgspec
 from aggregator.core.state import RoundAggregated, RunSettings, RunState, Started
 from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.contract import Grouped, Probe, Programs, Work
+from algorithms.contract import Grouped, Probe, Programs, Work, exchanged
 from wire.bundle import Manifest
 from wire.codec import decode_update
 from wire.errors import ConfigError
@@ -54,8 +54,7 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
 def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, at_s: float) -> RoundAggregated:
     """The event that follows `Aggregate`. The same updates give the same bytes, whenever it is done."""
     settings = run.settings
-    models = {key: _model(decode_tensors(blobs.get(digest), OWN_FILES)[0]) for key, digest in run.models.items()}
-    state = decode_memory(blobs.get(run.memory), models)
+    state = load_state(run, blobs)
     contributions = [
         Contribution(device_id, r.num_train, r.num_steps, r.start, decode_update(blobs.get(r.blob))[1], r.trained.mean_loss)
         for device_id, r in sorted(run.received.items())
@@ -77,6 +76,12 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         views=blobs.put(encode_views(grouped)) if grouped.views else "",
         notes=grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {}),
     )
+
+
+def load_state(run: RunState, blobs: Blobs) -> State:
+    """The algorithm's state that a run's blobs hold: what `publish` kept."""
+    models = {key: exchanged(decode_tensors(blobs.get(digest), OWN_FILES)[0]) for key, digest in run.models.items()}
+    return decode_memory(blobs.get(run.memory), models)
 
 
 def work_of(settings: RunSettings) -> Work:

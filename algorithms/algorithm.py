@@ -23,6 +23,7 @@ from algorithms.contract import (
     Programs,
     Slice,
     Work,
+    exchanged,
 )
 from algorithms.means.weighted import WeightedMean
 from wire.messages import Choose, Evaluate, Train
@@ -78,7 +79,7 @@ class Algorithm:
         Raises:
             ConfigError: the grouping needs something that the objective keeps on the device.
         """
-        model = {k: v for k, v in initial.items() if k.startswith(("shared/", "statistic/"))}
+        model = exchanged(initial)
         self.grouping.check(model, _usable(probe, model))
         return State({NEWCOMER: model, **self.grouping.begin(model, seed)}, context=self.coordinator.begin(dict(initial)))
 

@@ -8,7 +8,7 @@ and seed give the same bits.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from wire.tensors import Array, Tensors
 
 TorchTensors = dict[str, Tensor]
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
+T = TypeVar("T")
 
 NEWCOMER = "initial"
 """Key of the model that a device trains from before it belongs to a group: the bundle's initial tensors."""
@@ -251,6 +252,11 @@ class Privacy(Protocol):
 
     def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
         """What has been spent after so many rounds like this one, at the mechanism's delta; None without a mechanism."""
+
+
+def exchanged(tensors: Mapping[str, T]) -> dict[str, T]:
+    """What leaves a device and is averaged, the tensors of roles shared and statistic, in their order."""
+    return {key: value for key, value in tensors.items() if key.startswith(("shared/", "statistic/"))}
 
 
 def functional(model: nn.Module, tensors: TorchTensors, x: Tensor, training: bool) -> tuple[Tensor, TorchTensors]:

@@ -65,7 +65,7 @@ class TwoHalves:
     """An objective: what runs on the device, and what the server does for it."""
 
     device: type[Supervised]
-    server: Callable[..., Plain] = Plain
+    server: type[Plain] = Plain
 
 
 _PLAIN = {
@@ -96,7 +96,6 @@ _PLAIN = {
 
 def _with_bias(name: str, base: TwoHalves, memory: bool = True, regularised: bool = True) -> TwoHalves:
     device = with_domain_bias(base.device, name, memory=memory, regularised=regularised)
-    assert isinstance(base.server, type)
     return TwoHalves(device, coordinate_domain_bias(base.server) if regularised else base.server)
 
 
@@ -169,7 +168,7 @@ def parse(name: str) -> Choices:
             raise ConfigError(f"algorithm {name!r}: {chosen[kind][0]} and {choice} are both a {kind}")
         chosen[kind] = choice, _read_options(name, choice, _known(kind, choice), settings)
     objective = chosen.get("objective", ("fedavg", {}))
-    fixed = OBJECTIVES[objective[0]].server.grouping  # type: ignore[attr-defined]
+    fixed = OBJECTIVES[objective[0]].server.grouping
     grouping = chosen.get("grouping", (fixed or "none", {}))
     if fixed and grouping[0] != fixed:
         raise ConfigError(f"algorithm {name!r}: {objective[0]} works with the grouping {fixed!r} alone, not with {grouping[0]!r}")
@@ -246,7 +245,7 @@ def _known(kind: Kind, choice: str) -> Options:
 
 def _options(made: Callable[..., Any]) -> Options:
     """The options of a choice, with their defaults: the keyword arguments it is made with."""
-    return {p.name: p.default for p in signature(made).parameters.values() if p.default is not p.empty and p.name != "shape"}
+    return {p.name: p.default for p in signature(made).parameters.values() if p.default is not p.empty}
 
 
 def _only(made: Callable[..., Any], options: Options) -> Options:

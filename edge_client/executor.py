@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
@@ -176,7 +177,7 @@ class _Job:
             num_examples, batches = sum(map(len, made)), ()
             loss_sum, num_correct = float(outputs["metric/loss_sum"]), float(outputs["metric/num_correct"])
         for chosen in batches:
-            batch = self._batch(windows.train_x, windows.train_y, chosen, training=True) | self._draw(len(chosen), self._rng)
+            batch = self._batch(windows.train_x, windows.train_y, chosen) | self._draw(len(chosen))
             outputs = self._graphs.run(verb.graph, {**self.tensors, **batch, **scalars})
             self._advance(outputs, verb.report)
             self.result.num_steps += 1
@@ -198,18 +199,14 @@ class _Job:
         self.result.tensors |= responses if verb.report else {}
 
     def choose(self, verb: Choose) -> None:
-        losses = []
-        for digest in verb.models:
-            sums, _ = self._sums(verb.graph, {**self.tensors, **self._fetch(digest)}, "train")
-            losses.append(float(sums["loss_sum"]) if "loss_sum" in sums else 0.0)
-        best = verb.models[int(np.argmin(np.nan_to_num(losses, nan=np.inf)))]
-        self.receive(best, self._fetch(best))
+        _, digest, model = min(self._weighed(verb), key=itemgetter(0))
+        self.receive(digest, model)
 
     def annotate(self, verb: Annotate) -> None:
-        windows, rows = self._windows, []
+        windows, rows, scalars = self._windows, [], self._hyper()
+        every = np.arange(windows.num_train)
         for part in batch_slices(windows.num_train, EVALUATION_BATCH, self._manifest.min_batch):
-            chosen = np.arange(windows.num_train)[part]
-            inputs = {**self.tensors, **self._batch(windows.train_x, windows.train_y, chosen), **self._hyper()}
+            inputs = {**self.tensors, **self._batch(windows.train_x, windows.train_y, every[part]), **scalars}
             rows.append(self._one_output(verb.graph, inputs))
         self.tensors[f"column/{verb.column}"] = np.concatenate(rows)
 
@@ -270,12 +267,12 @@ class _Job:
             columns = {f"batch/{k.removeprefix('column/')}": v[chosen] for k, v in self.tensors.items() if k.startswith("column/")}
         return {"batch/x": x[chosen], "batch/y": y[chosen], **columns}
 
-    def _draw(self, size: int, rng: np.random.Generator) -> Tensors:
+    def _draw(self, size: int) -> Tensors:
         """A batch's random inputs."""
         drawn: Tensors = {}
         for name, shape in self._manifest.random.items():
             if name.startswith("uniform/"):
-                drawn[f"batch/{name}"] = rng.random((size, *shape), np.float32)
+                drawn[f"batch/{name}"] = self._rng.random((size, *shape), np.float32)
             else:
                 drawn[f"batch/{name}"] = self._secret.standard_normal(shape, np.float32)
         return drawn
@@ -283,6 +280,13 @@ class _Job:
     def _hyper(self) -> Tensors:
         """The bundle's hyper-parameters, and in their place those that the plan's training asks for: the same in every verb."""
         return {f"hyper/{k}": np.asarray(v, np.float32) for k, v in {**self._manifest.hyper, **self._asked}.items()}
+
+    def _weighed(self, verb: Choose) -> Iterator[tuple[float, str, Tensors]]:
+        """The loss of each candidate over the training windows (a NaN counts as infinite), its digest and its tensors."""
+        for digest in verb.models:
+            candidate = self._fetch(digest)
+            sums, _ = self._sums(verb.graph, {**self.tensors, **candidate}, "train")
+            yield float(np.nan_to_num(sums.get("loss_sum", 0.0), nan=np.inf)), digest, candidate
 
     def _sums(self, graph: str, held: Tensors, split: str, holdout: float = 0.0) -> tuple[Tensors, int]:
         """The sums of a graph's metrics over a split, and how many examples it has."""

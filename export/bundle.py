@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from algorithms.contract import GraphFunction, Objective, Probe, TorchTensors
 from export.capture import MIN_BATCH, Captured, capture_onnx, capture_program
-from wire.bundle import Graph, Manifest, Window, pack
+from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack
 from wire.errors import ConfigError
 from wire.tensors import Tensors, TensorSpec
 
@@ -116,22 +116,44 @@ def make_bundle(
     key: Ed25519PrivateKey | None = None,
 ) -> bytes:
     """Pack captured graphs into a bundle, signed when a key is given. The same content gives the same bytes."""
-    manifest = Manifest(
+    created_by = {package: version(package) for package in ("shoal", "torch", "onnx")} | {"python": platform.python_version()}
+    graphs = {n: Graph(f"{n}.onnx", g.inputs, g.outputs, responses_of(g.shapes)) for n, g in captures.graphs.items()}
+    manifest = _manifest(objective, captures.tensors, graphs, name, bundle_version, created_by, classes, window)
+    return pack(manifest, {f"{n}.onnx": g.onnx for n, g in captures.graphs.items()}, captures.initial, key)
+
+
+def describe_bundle(objective: Objective, *, name: str, classes: tuple[str, ...], window: Window) -> Bundle:
+    """A bundle whose graphs are described only: in a simulation the objective itself runs."""
+    tensors = objective.initial()
+    manifest = _manifest(objective, specs_of(tensors), describe_graphs(objective, window.shape), name, 1, {}, classes, window)
+    return unpack(pack(manifest, {NO_FILE: b""}, to_numpy(tensors)))
+
+
+def _manifest(
+    objective: Objective,
+    tensors: tuple[TensorSpec, ...],
+    graphs: dict[str, Graph],
+    name: str,
+    bundle_version: int,
+    created_by: dict[str, str],
+    classes: tuple[str, ...],
+    window: Window,
+) -> Manifest:
+    return Manifest(
         name=name,
         version=bundle_version,
         algorithm=objective.name,
-        created_by={package: version(package) for package in ("shoal", "torch", "onnx")} | {"python": platform.python_version()},
+        created_by=created_by,
         classes=classes,
         window=window,
         min_batch=MIN_BATCH,
         hyper=dict(objective.hyper),
-        tensors=captures.tensors,
-        graphs={n: Graph(f"{n}.onnx", g.inputs, g.outputs, responses_of(g.shapes)) for n, g in captures.graphs.items()},
+        tensors=tensors,
+        graphs=graphs,
         files={},
         columns=dict(objective.columns),
         random=dict(objective.random),
     )
-    return pack(manifest, {f"{n}.onnx": g.onnx for n, g in captures.graphs.items()}, captures.initial, key)
 
 
 def save_probe(probe: Probe, model: TorchTensors) -> bytes:

@@ -78,7 +78,7 @@ def run_by_messages(
     agents = {device_id: agent(device_id, windows) for device_id, windows in sorted(devices.items())}
     _deliver(runner, list(agents.values()), clock)
     assert runner.state is not None
-    return Ran(runner.state, store.rounds(), blobs, lambda device_id, x: agents[device_id].predict(x))
+    return Ran(runner.state, store.rounds(), blobs, lambda device_id, x: agents[device_id].predict(x), "messages")
 
 
 def _deliver(runner: Runner, agents: list[Agent], clock: VirtualClock) -> None:

@@ -69,14 +69,16 @@ class Asked:
 
 
 @lru_cache(maxsize=2)
-def _fleet(data: str, devices: int | None, dealt: str, seed: int) -> FleetData:
-    return make_fleet(data, dealt, devices, seed)
+def _fleet(data: str, devices: int | None, dealt: str, seed: int) -> tuple[FleetData, dict[str, float]]:
+    """A fleet, and how far apart its devices are."""
+    fleet = make_fleet(data, dealt, devices, seed)
+    return fleet, measure(fleet)
 
 
 def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None) -> dict[str, Any]:
     """Run one job; `tell` hears of every round that is over. The result is what `tabulate` and the pictures need."""
     torch.set_num_threads(1)
-    fleet = _fleet(job.data, job.devices, job.partition, job.settings.seed)
+    fleet, heterogeneity = _fleet(job.data, job.devices, job.partition, job.settings.seed)
     outcome = simulate(fleet, job.settings, lambda told: tell(told.trained))
     summary = outcome.summary
     attackers = summary["attack"]["attackers"] if "attack" in summary else ()
@@ -100,7 +102,7 @@ def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None) -> dict
         "attack": summary.get("attack"),
         "newcomers": summary.get("newcomers"),
         "preparations": summary["preparations"],
-        "heterogeneity": measure(fleet),
+        "heterogeneity": heterogeneity,
         "wall_s": summary["wall_s"],
     }
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from aggregator.aggregation import work_of
+from aggregator.aggregation import load_state, work_of
+from aggregator.core.round import program_for
 from aggregator.core.state import RunState
 from aggregator.ports import Blobs
-from algorithms.algorithm import Algorithm, Contribution, decode_memory
+from algorithms.algorithm import Algorithm, Contribution
 from algorithms.contract import NEWCOMER, Probe, Programs
 from edge_client.executor import Executor, Secret
 from edge_client.ports import Graphs, Windows
@@ -39,9 +40,7 @@ class Reception:
     def __init__(self, algorithm: Algorithm, run: RunState, blobs: Blobs, probe: Probe, bundle: Bundle, graphs: Graphs, secret: Secret):
         self._algorithm, self._run, self._blobs, self._probe = algorithm, run, blobs, probe
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
-        models = {key: self._model(key) for key in run.models}
-        held = {key: {k: v for k, v in m.items() if k.startswith(("shared/", "statistic/"))} for key, m in models.items()}
-        self._state = decode_memory(blobs.get(run.memory), held)
+        self._state = load_state(run, blobs)
         self._programs: Programs = algorithm.programs(self._state, work_of(run.settings), run.models)
 
     def receive(self, newcomers: Mapping[str, Windows], epochs: int = EPOCHS) -> dict[str, Metrics]:
@@ -51,7 +50,7 @@ class Reception:
         results = {}
         for device_id, executor in executors.items():
             key = starts[device_id]
-            verbs = self._programs.get(f"start:{key}" if key != NEWCOMER else "", self._programs[""])
+            verbs = self._programs[""] if key == NEWCOMER else program_for(self._programs, device_id, key)
             longer = tuple(msgspec.structs.replace(v, epochs=epochs) if isinstance(v, Train) else v for v in verbs)
             plan = self._plan(device_id, key, (*longer, Evaluate()))
             results[device_id] = executor.execute(plan, self._model(key), kept[device_id], self._fetch).evaluated
@@ -65,8 +64,7 @@ class Reception:
         for device_id, executor in executors.items():
             if starts[device_id] != NEWCOMER:
                 continue
-            verbs = self._programs.get(f"start:{NEWCOMER}", self._programs[""])
-            plan = self._plan(device_id, NEWCOMER, verbs)
+            plan = self._plan(device_id, NEWCOMER, program_for(self._programs, device_id, NEWCOMER))
             result = executor.execute(plan, self._model(NEWCOMER), {}, self._fetch)
             kept[device_id] = result.private
             num_train = newcomers[device_id].num_train

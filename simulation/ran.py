@@ -35,6 +35,10 @@ class Ran:
     blobs: Blobs
     predict: Callable[[str, Array], Array]
     """(device, x (n, \\*window)) -> class probabilities (n, classes) by the model of that device."""
+    path: str
+    """The way in which graphs ran (`simulation.engine.paths`)."""
+    why: str = ""
+    """Why it was no faster one."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from algorithms.contract import Objective
 from algorithms.models.registry import default_model, make_model
 from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm, make_objective
-from export.bundle import NO_FILE, describe_graphs, specs_of, to_numpy
-from export.capture import MIN_BATCH
+from export.bundle import describe_bundle
 from simulation.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.by_messages import run_by_messages
 from simulation.datasets.windows import FleetData
@@ -26,7 +25,7 @@ from simulation.pretrain import pretrained_extractor
 from simulation.ran import Outcome, Ran, Tell
 from simulation.secret import repeatable_secret
 from simulation.torch_graphs import TorchGraphs
-from wire.bundle import Bundle, Manifest, pack, unpack
+from wire.bundle import Bundle
 from wire.errors import ConfigError
 
 
@@ -68,24 +67,8 @@ def build_objective(data: FleetData, algorithm: str, seed: int, model: str = "",
 
 
 def in_process_bundle(data: FleetData, objective: Objective) -> Bundle:
-    """A bundle whose graphs are described only: in a simulation the objective itself runs."""
-    tensors = objective.initial()
-    manifest = Manifest(
-        name=data.name,
-        version=1,
-        algorithm=objective.name,
-        created_by={},
-        classes=data.classes,
-        window=data.window,
-        min_batch=MIN_BATCH,
-        hyper=dict(objective.hyper),
-        tensors=specs_of(tensors),
-        graphs=describe_graphs(objective, data.window.shape),
-        files={},
-        columns=dict(objective.columns),
-        random=dict(objective.random),
-    )
-    return unpack(pack(manifest, {NO_FILE: b""}, to_numpy(tensors)))
+    """The bundle of an objective for this data; its graphs are described only."""
+    return describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
 
 
 def simulate(
@@ -129,7 +112,7 @@ def simulate(
             ran = run_by_messages(run_settings, algorithm, probe, bundle, graphs, data.devices, attack, tell)
         else:
             ran = run_fast(run_settings, algorithm, probe, bundle, objective, data.devices, attack, tell, settings.cohort, engine)
-        summary = summarize(ran.state, ran.records, perf_counter() - started_s)
+        summary = summarize(ran.state, ran.records, perf_counter() - started_s) | {"path": ran.path, "path_why": ran.why}
         if attack is not None:
             summary["attack"] = _measure(attack, settings.attack, ran, data, summary)
         if newcomers:

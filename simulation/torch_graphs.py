@@ -1,5 +1,7 @@
 """An objective's functions run by torch directly, behind the same port as a bundle's exported graphs."""
 
+import threading
+
 import numpy as np
 import torch
 
@@ -13,6 +15,7 @@ class TorchGraphs:
     """An `edge_client.ports.Graphs` without an export: the objective's functions themselves."""
 
     def __init__(self, objective: Objective) -> None:
+        self._lock = threading.Lock()  # a functional call puts its tensors into the module while it runs
         self._graphs = {name: named(function) for name, function in objective.graphs().items()}
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
@@ -24,7 +27,7 @@ class TorchGraphs:
         if graph not in self._graphs:
             raise BundleError(f"no graph {graph!r}: expected one of {', '.join(sorted(self._graphs))}")
         tensors = {k: torch.from_numpy(np.array(v, copy=v.ndim == 0)) for k, v in inputs.items()}
-        with torch.no_grad():
+        with self._lock, torch.no_grad():
             outputs = self.call(graph, tensors)
         return {k: v.detach().numpy() for k, v in outputs.items()}
 

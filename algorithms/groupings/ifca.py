@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
+from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, exchanged
 from algorithms.groupings.base import Defaults
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
@@ -31,7 +31,7 @@ class Ifca(Defaults):
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """``0`` is the initial model, the others are drawn anew: normal, with each tensor's own mean and standard deviation."""
-        model = {name: initial[name] for name in sorted(initial) if name.startswith(("shared/", "statistic/"))}
+        model = dict(sorted(exchanged(initial).items()))
         models = {"0": {name: value.copy() for name, value in model.items()}}
         for number in range(1, self.k):
             rng = np.random.default_rng([seed, number])

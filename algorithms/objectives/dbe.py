@@ -12,7 +12,7 @@ weighted by examples. Both halves can be used alone (section 5.1), and on top of
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from wire.tensors import Tensors
 _MEAN, _CONSENSUS = "response/represent.mean", "received/consensus"
 
 
-class DomainBias:
+class DomainBias(Supervised):
     """Mixed in before an objective: its passes get the bias memory, its loss the regulariser."""
 
     memory: ClassVar[bool] = True
@@ -36,47 +36,45 @@ class DomainBias:
     regularised: ClassVar[bool] = True
     """MR."""
 
-    def parameters(self: Any) -> TorchTensors:
+    def parameters(self) -> TorchTensors:
         own = {"private/bias": torch.zeros(self.model.head.in_features)} if self.memory else {}
-        return {**super().parameters(), **own}  # type: ignore[misc]
+        return {**super().parameters(), **own}
 
-    def initial(self: Any) -> TorchTensors:
+    def initial(self) -> TorchTensors:
         width = self.model.head.in_features
         own = {"slot/mean": torch.zeros(width), "received/consensus": torch.zeros(width)} if self.regularised else {}
-        return {**super().initial(), **own}  # type: ignore[misc]
+        return {**super().initial(), **own}
 
-    def trained(self: Any, tensors: TorchTensors) -> list[str]:
+    def trained(self, tensors: TorchTensors) -> list[str]:
         own = ["private/bias"] if self.memory else []
-        return [*super().trained(tensors), *own]  # type: ignore[misc]
+        return [*super().trained(tensors), *own]
 
-    def graphs(self: Any) -> Mapping[str, GraphFunction]:
-        graphs: Mapping[str, GraphFunction] = super().graphs()  # type: ignore[misc]
+    def graphs(self) -> Mapping[str, GraphFunction]:
+        graphs = super().graphs()
         return {**graphs, "warm": self.warm, "represent": self.represent} if self.regularised else graphs
 
-    def forward(self: Any, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
+    def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
         """The representation before the bias is added, and the logits after it."""
-        made: Pass = super().forward(tensors, batch, training)  # type: ignore[misc]
+        made = super().forward(tensors, batch, training)
         if self.memory:
             weight, bias = (tensors[self.key(tensors, f"head.{n}")] for n in ("weight", "bias"))
             made.logits = F.linear(made.features + tensors["private/bias"], weight, bias)
         return made
 
-    def loss(self: Any, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
-        loss, made = super().loss(tensors, batch, hyper)  # type: ignore[misc]
+    def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+        loss, made = super().loss(tensors, batch, hyper)
         if self.regularised:
             mean = (1 - hyper["mean_momentum"]) * tensors["slot/mean"].detach() + hyper["mean_momentum"] * made.features.mean(0)
             loss = loss + hyper["kappa"] * (0.5 * (mean - tensors["received/consensus"]).square()).mean()
             made.following = {**made.following, "slot/mean": mean.detach()}
         return loss, made
 
-    def warm(self: Any, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def warm(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the objective without DBE."""
-        outputs: TorchTensors = super().step(  # type: ignore[misc]
-            {**tensors, "received/consensus": tensors["slot/mean"]}, batch, {**hyper, "kappa": torch.zeros(())}
-        )
+        outputs = super().step({**tensors, "received/consensus": tensors["slot/mean"]}, batch, {**hyper, "kappa": torch.zeros(())})
         return {k: v for k, v in outputs.items() if k not in ("next/private/bias", "next/slot/mean", "next/slot/momentum.bias")}
 
-    def represent(self: Any, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def represent(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The sum of the representation over a batch."""
         return {"metric/mean": self.forward(tensors, batch, training=False).features.sum(0)}
 
@@ -88,23 +86,22 @@ def with_domain_bias(base: type[Supervised], name: str, *, memory: bool = True, 
     return type(f"{base.__name__}WithDomainBias", (DomainBias, base), own)
 
 
-class DbeServer:
+class DbeServer(Plain):
     """Mixed in before the server's half of an objective: finds the consensus before the first round."""
 
     citation: ClassVar[str] = "Zhang et al., NeurIPS 2023, section 4"
     responds: ClassVar[bool] = True
 
     def begin(self, initial: Tensors) -> Context:
-        context: Context = super().begin(initial)  # type: ignore[misc]
+        context = super().begin(initial)
         return Context({**context.arrays, _CONSENSUS: initial[_CONSENSUS]}, {**context.info, "consensus": False})
 
     def preparing(self, context: Context) -> bool:
-        return not context.info["consensus"] or super().preparing(context)  # type: ignore[misc]
+        return not context.info["consensus"] or super().preparing(context)
 
     def programs(self, context: Context, work: Work) -> Programs:
         if context.info["consensus"]:
-            programs: Programs = super().programs(context, work)  # type: ignore[misc]
-            return programs
+            return super().programs(context, work)
         verbs: tuple[Verb, ...] = (work.train("warm", epochs=1, report=False), Evaluate("train", "represent"))
         return {"": verbs}
 
@@ -112,15 +109,13 @@ class DbeServer:
         self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
     ) -> Context:
         if context.info["consensus"]:
-            absorbed: Context = super().absorb(context, models, membership, averages)  # type: ignore[misc]
-            return absorbed
+            return super().absorb(context, models, membership, averages)
         means = np.stack([m.responses[_MEAN] for m in models])
         consensus = np.average(means, axis=0, weights=[m.num_examples for m in models]).astype(np.float32)
         return Context({**context.arrays, _CONSENSUS: consensus}, {**context.info, "consensus": True})
 
     def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
-        others: Tensors = super().received(context, models, key)  # type: ignore[misc]
-        return {**others, _CONSENSUS: context.arrays[_CONSENSUS]}
+        return {**super().received(context, models, key), _CONSENSUS: context.arrays[_CONSENSUS]}
 
 
 def coordinate_domain_bias(base: type[Plain]) -> type[Plain]:

@@ -5,7 +5,6 @@ layers use the running statistics they were given, which are neither moved nor s
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,16 +18,16 @@ from wire.errors import ConfigError
 NOISE = "normal/gradient"
 
 
-class ClippedExamples:
+class ClippedExamples(Supervised):
     """Mixed in before an objective whose step is that of the plain cross-entropy."""
 
-    def __init__(self: Any, model: Classifier, **options: Any) -> None:
-        super().__init__(model, **options)  # type: ignore[call-arg]
+    def __init__(self, model: Classifier) -> None:
+        super().__init__(model)
         tensors = self.parameters()
         size = sum(tensors[key].numel() for key in self.trained(tensors))
         self.random = {**self.random, NOISE: (size,)}
 
-    def step(self: Any, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """(sum of clipped gradients + noise_multiplier * clip_norm * noise) / examples, then SGD with momentum."""
         keys = sorted(self.trained(tensors))  # the noise is dealt out in this order, whoever holds the tensors
 

@@ -11,6 +11,7 @@ from algorithms.contract import GraphFunction, TorchTensors
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedrep import step_over
 from algorithms.objectives.lgnet import FineTuned
+from algorithms.objectives.supervised import Sgd
 
 
 class FedBABU(FedPer):
@@ -21,6 +22,9 @@ class FedBABU(FedPer):
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "tune": self.tune}
+
+    def sgd(self) -> Mapping[str, Sgd]:
+        return {"step": Sgd(frozenset(("shared",))), "tune": Sgd()} if type(self) is FedBABU else {}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the body."""

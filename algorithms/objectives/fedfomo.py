@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.contract import Context, GraphFunction, LocalModel, TorchTensors, Work, exchanged
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.others import PRESENT, known_groups, no_others, other_key, stack_others
@@ -50,14 +50,12 @@ class FedFomo(Supervised):
 
     def candidates(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The sum of the loss under the own model and under each of the others, (1 + M,)."""
-        exchanged = [key for key in tensors if key.startswith(("shared/", "statistic/"))]
-        others = [{**tensors, **{k: tensors[other_key(k)][n] for k in exchanged}} for n in range(self.num_others)]
+        others = [{**tensors, **{k: tensors[other_key(k)][n] for k in exchanged(tensors)}} for n in range(self.num_others)]
         return {"metric/loss": torch.stack([self._loss_sum(held, batch) for held in (tensors, *others)])}
 
     def mix(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Move towards the others. The weights as they are, negative ones included, are reported."""
-        exchanged = [key for key in tensors if key.startswith(("shared/", "statistic/"))]
-        apart = {key: tensors[other_key(key)] - tensors[key] for key in exchanged}
+        apart = {key: tensors[other_key(key)] - value for key, value in exchanged(tensors).items()}
         squares = [v.square().reshape(self.num_others, -1).sum(1) for k, v in apart.items() if k.startswith("shared/")]
         distances = torch.stack(squares).sum(0).clamp(min=_SMALLEST).sqrt()
         losses, present = tensors[_LOSSES], tensors[PRESENT]

@@ -12,7 +12,7 @@ from typing import ClassVar
 from algorithms.contract import Context, GraphFunction, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedper import FedPer
-from algorithms.objectives.supervised import Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.objectives.supervised import Sgd, Supervised, batch_metrics, descend, differentiate, following_values
 from wire.messages import Verb
 
 
@@ -35,6 +35,11 @@ class FedRep(FedPer):
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "head": self.head}
+
+    def sgd(self) -> Mapping[str, Sgd]:
+        if type(self) is not FedRep:
+            return {}
+        return {"step": Sgd(frozenset(("shared",))), "head": Sgd(frozenset(("private",)), moves_statistics=False)}
 
     def head(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the head."""

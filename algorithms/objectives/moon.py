@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.contract import Context, GraphFunction, TorchTensors, Work, exchanged
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
@@ -26,8 +26,7 @@ class Moon(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        model = {k: v for k, v in tensors.items() if k.startswith(("shared/", "statistic/"))}
-        previous = {f"private/previous.{k.split('/', 1)[1]}": v.clone() for k, v in model.items()}
+        previous = {f"private/previous.{k.split('/', 1)[1]}": v.clone() for k, v in exchanged(tensors).items()}
         return tensors | start_copies(tensors) | previous
 
     def graphs(self) -> Mapping[str, GraphFunction]:
@@ -35,11 +34,7 @@ class Moon(Supervised):
 
     def other(self, tensors: TorchTensors, prefix: str) -> TorchTensors:
         """The tensors of another model of the same structure, under this one's names."""
-        renamed = {}
-        for key in tensors:
-            if key.startswith(("shared/", "statistic/")):
-                held = f"{prefix}{key.split('/', 1)[1]}"
-                renamed[key] = tensors.get(held, tensors[key]).detach()
+        renamed = {k: tensors.get(f"{prefix}{k.split('/', 1)[1]}", v).detach() for k, v in exchanged(tensors).items()}
         return {**tensors, **renamed}
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
@@ -56,8 +51,8 @@ class Moon(Supervised):
         held = {k.removeprefix(prefix) for k in tensors if k.startswith(prefix)}
         return {
             f"next/{prefix}{key.split('/', 1)[1]}": torch.clone(value)
-            for key, value in tensors.items()
-            if key.startswith(("shared/", "statistic/")) and key.split("/", 1)[1] in held
+            for key, value in exchanged(tensors).items()
+            if key.split("/", 1)[1] in held
         }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from algorithms.contract import NEWCOMER, TorchTensors
+from algorithms.contract import NEWCOMER, TorchTensors, exchanged
 from wire.tensors import Tensors
 
 PRESENT = "received/present"
@@ -22,8 +22,7 @@ def other_key(key: str) -> str:
 
 def no_others(tensors: TorchTensors, num_others: int) -> TorchTensors:
     """What a device holds before there are others."""
-    exchanged = {k: v for k, v in tensors.items() if k.startswith(("shared/", "statistic/"))}
-    stacks = {other_key(k): torch.zeros(num_others, *v.shape) for k, v in exchanged.items()}
+    stacks = {other_key(k): torch.zeros(num_others, *v.shape) for k, v in exchanged(tensors).items()}
     return stacks | {PRESENT: torch.zeros(num_others)}
 
 

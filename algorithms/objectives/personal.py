@@ -2,14 +2,14 @@
 
 import torch
 
-from algorithms.contract import TorchTensors
+from algorithms.contract import TorchTensors, exchanged
 
 PERSONAL = "private/personal."
 
 
 def personal_copies(tensors: TorchTensors) -> TorchTensors:
     """The personal model before the first round: a copy of what is exchanged."""
-    return {personal_key(k): torch.clone(v) for k, v in tensors.items() if k.startswith(("shared/", "statistic/"))}
+    return {personal_key(k): torch.clone(v) for k, v in exchanged(tensors).items()}
 
 
 def personal_key(key: str) -> str:
@@ -24,7 +24,7 @@ def personal_parameters(tensors: TorchTensors) -> list[str]:
 
 def as_model(tensors: TorchTensors) -> TorchTensors:
     """The personal model in the place of the exchanged one: what a pass through the model then uses."""
-    return {**tensors, **{k: tensors[personal_key(k)] for k in tensors if k.startswith(("shared/", "statistic/"))}}
+    return {**tensors, **{k: tensors[personal_key(k)] for k in exchanged(tensors)}}
 
 
 def as_personal(following: TorchTensors) -> TorchTensors:

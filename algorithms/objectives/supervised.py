@@ -30,6 +30,15 @@ class Pass:
     following: TorchTensors = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Sgd:
+    """What a training graph is that is plain SGD with momentum on the mean cross-entropy of the model, so that it may be carried out by
+    other means than the graph: which roles' parameters it moves, and whether running statistics move."""
+
+    roles: frozenset[str] = frozenset(("shared", "private"))
+    moves_statistics: bool = True
+
+
 def cross_entropy(logits: Tensor, batch: TorchTensors) -> Tensor:
     """Mean cross-entropy of a batch; examples count by the column ``weight`` where the batch has one."""
     if "weight" not in batch:
@@ -97,6 +106,12 @@ class Supervised:
             "survey": lambda tensors, batch, hyper: self.survey(tensors, batch),
             "predict": lambda tensors, batch, hyper: {"output/probabilities": self.predict(tensors, batch["x"])},
         }
+
+    def sgd(self) -> Mapping[str, Sgd]:
+        """The training graphs that are plain SGD; an objective that replaces what a step does has none, unless it says so."""
+        own = type(self)
+        plain = all(getattr(own, name) is getattr(Supervised, name) for name in ("step", "loss", "correct", "forward", "trained"))
+        return {"step": Sgd()} if plain and not self.columns and not self.random else {}
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
         """A pass with the tensors of the model; its running statistics move in training."""

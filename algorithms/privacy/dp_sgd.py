@@ -14,8 +14,6 @@ from typing import ClassVar
 
 from algorithms.contract import LocalModel, Work
 from algorithms.privacy.gaussian import Mechanism, spent
-from wire.messages import Verb
-from wire.tensors import Array
 
 
 class DpSgd(Mechanism):
@@ -29,15 +27,6 @@ class DpSgd(Mechanism):
 
     def in_step(self) -> dict[str, float]:
         return {"clip_norm": self.clip_norm, "noise_multiplier": self.noise_multiplier}
-
-    def verbs(self) -> tuple[Verb, ...]:
-        return ()
-
-    def clip(self, update: Array) -> Array:
-        return update
-
-    def noise(self, mean: Array, num_devices: int, seed: int) -> Array:
-        return mean
 
     def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
         """Of the device that spends most: the one with few examples or many steps."""

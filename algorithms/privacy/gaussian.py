@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.contract import LocalModel, Work
+from algorithms.privacy.none import NoPrivacy
 from wire.errors import ConfigError
 from wire.messages import Protect, Verb
 from wire.privacy import add_noise, clip
@@ -34,8 +35,8 @@ def spent(noise_multiplier: float, sampling_rate: float, steps: int, delta: floa
     return float(accountant.get_epsilon(delta=delta))
 
 
-class Mechanism:
-    """Options that every mechanism has."""
+class Mechanism(NoPrivacy):
+    """Options that every mechanism has; each changes what it does to updates, and says what it costs."""
 
     def __init__(self, *, clip_norm: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5) -> None:
         """`clip_norm`: largest Euclidean norm C. `noise_multiplier`: the noise's standard deviation, in units of C. `delta`: chance
@@ -48,15 +49,13 @@ class Mechanism:
             raise ConfigError(f"delta {delta}: expected a number between 0 and 1")
         self.clip_norm, self.noise_multiplier, self.delta = clip_norm, noise_multiplier, delta
 
-    def in_step(self) -> dict[str, float]:
-        return {}
-
 
 class LocalGaussian(Mechanism):
     """Each device clips its update to C and adds noise of standard deviation noise_multiplier * C itself: it trusts nobody.
 
     Guarantee: against everyone, the aggregator included, for any change of the device's data. Two clipped updates can be 2 C apart, so
-    the noise is noise_multiplier / 2 of what it must hide.
+    the noise is noise_multiplier / 2 of what it must hide. The aggregator does not clip: the noise makes a rightly protected update
+    longer than C.
     """
 
     name: ClassVar[str] = "local-gaussian"
@@ -64,13 +63,6 @@ class LocalGaussian(Mechanism):
 
     def verbs(self) -> tuple[Verb, ...]:
         return (Protect(self.clip_norm, self.noise_multiplier * self.clip_norm),)
-
-    def clip(self, update: Array) -> Array:
-        """As it is: the noise makes a rightly protected update longer than C."""
-        return update
-
-    def noise(self, mean: Array, num_devices: int, seed: int) -> Array:
-        return mean
 
     def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
         return spent(self.noise_multiplier / 2, 1.0, rounds, self.delta)

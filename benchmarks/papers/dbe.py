@@ -10,7 +10,7 @@ nor a number of rounds (its slowest method takes 513, Table 8): `--full` has tho
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from benchmarks.papers.table import Setting, Table, newcomers, rounds
+from benchmarks.papers.table import Setting, Table, accuracy, newcomers, rounds
 
 PLAIN = ("pfedme",)
 """Algorithms that have no momentum to be switched off."""
@@ -100,7 +100,7 @@ TABLES = [
         "DBE, Table 5: against personalised methods, Fashion-MNIST, 20 devices, four-layer CNN",
         {PATHOLOGICAL: APART, PRACTICAL: FMNIST},
         _labelled({**PERSONAL, "fedavg": "FedAvg", **DBE}),
-        {ACCURACY: lambda row: 100 * row["accuracy"]["mean"], "rounds to target": rounds},
+        {ACCURACY: accuracy, "rounds to target": rounds},
         {
             (label, ACCURACY, column): v
             for label, both in TABLE_5.items()
@@ -157,7 +157,7 @@ TABLES = [
             )
         },
         _labelled({**{name: PERSONAL[name] for name in ("ditto", "fedper", "fedrep", "fedrod", "fedbabu")}, "fedavg": "FedAvg", **DBE}),
-        {"newcomers, %": newcomers, "devices that trained, %": lambda row: 100 * row["accuracy"]["mean"]},
+        {"newcomers, %": newcomers, "devices that trained, %": accuracy},
         about="A newcomer starts from the model it would be given and trains ten epochs in its own way. The paper, on Cifar100, 20"
         " newcomers to 80 devices: FedAvg 52.52 and FedAvg+DBE 57.62 %, Ditto 36.57, FedPer 39.86, FedRep 38.75, FedRoD 50.10, FedBABU "
         "48.60 %.",

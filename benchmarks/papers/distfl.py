@@ -4,7 +4,7 @@ CIFAR-10 is here in two reduced copies; Office-Home and the authors' HAR-ADL are
 second. Paper settings: SGD, momentum 0.9, 5 local epochs, 50 rounds (section 5.1.5).
 """
 
-from benchmarks.papers.table import Setting, Table, agreement, groups, honest_accuracy, success_rate
+from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups, success_rate
 
 PAPER_ROUNDS = {"rounds": 50, "local_epochs": 5, "seeds": 3}
 KNOWN = {"fedavg": "FedAvg", "local": "Local", "lg-net": "LG-Net", "ifca:k=2": "K-Cluster (K=2)", "ifca:k=3": "K-Cluster (K=3)"}
@@ -58,7 +58,7 @@ TABLES = [
             )
         },
         {**{k: v for k, v in KNOWN.items() if not k.startswith("ifca")}, "ifca:k=5": "K-Cluster (K=5)"},
-        {ACCURACY: lambda row: 100 * row["accuracy"]["mean"], "groups": groups, "ARI": agreement},
+        {ACCURACY: accuracy, "groups": groups, "ARI": agreement},
         {(label, ACCURACY, "Fashion-MNIST, 30 devices"): value for label, value in TABLE_2.items()},
         "The paper's numbers are for CIFAR-10 with VGG-11 (average over types); `--full` runs that.",
     ),
@@ -70,7 +70,7 @@ TABLES = [
             "split in time": Setting("uci-har", "user:devices=20", **HAR),  # type: ignore[arg-type]
         },
         {**KNOWN, "dbe+distfl": "DistFL on DBE", "lg-net+distfl": "DistFL, then fine-tuned"},
-        {ACCURACY: lambda row: 100 * row["accuracy"]["mean"], "groups": groups},
+        {ACCURACY: accuracy, "groups": groups},
         {(label, ACCURACY, "random split"): value for label, value in TABLE_4.items()},
         "The random split is the paper's; windows overlap by half there, so that test windows are partly in the training part. "
         "Every user moves in a way of their own, but they fall into no groups: the significance test leaves them in one, and DistFL is "
@@ -84,7 +84,7 @@ TABLES = [
         "DistFL, Table 5: label flipping by 5, 20 and 40 of 50 devices",
         {str(n): _under_attack(f"label-flip:count={n}") for n in (5, 20, 40)},
         DEFENCES,
-        {HONEST: honest_accuracy, ASR: success_rate, "groups": groups},
+        {HONEST: accuracy, ASR: success_rate, "groups": groups},
         {
             (label, metric, column): pair[i]
             for label, row in TABLE_5.items()
@@ -98,7 +98,7 @@ TABLES = [
         "DistFL, Table 6: model replacement by one device of 50",
         {"one attacker": _under_attack("replace")},
         DEFENCES,
-        {HONEST: honest_accuracy, ASR: success_rate},
+        {HONEST: accuracy, ASR: success_rate},
         {(label, metric, "one attacker"): pair[i] for label, pair in TABLE_6.items() for i, metric in enumerate((HONEST, ASR))},
         "MNIST with the two-layer CNN here, CIFAR-10 with ResNet-18 in the paper. A single device is no group of its own to the "
         "significance "
@@ -111,7 +111,7 @@ TABLES = [
             "watch": Setting("watch", rounds=10, full={"rounds": 50, "local_epochs": 5, "seeds": 3}),
         },
         {k: v for noise in ("0.0", "0.003", "0.01", "0.03") for k, v in _with_noise(noise).items()},
-        {ACCURACY: lambda row: 100 * row["accuracy"]["mean"], "groups": groups},
+        {ACCURACY: accuracy, "groups": groups},
         about="The figures' axis is an epsilon whose accounting the paper does not give; here it is the noise itself. What a proper "
         "accountant says of such noise is far above 1000: the figures' epsilon of 0.1 to 1 is not the usual one.",
     ),

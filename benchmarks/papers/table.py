@@ -13,13 +13,8 @@ Row = Mapping[str, Any]
 
 
 def accuracy(row: Row) -> float | None:
-    """Mean accuracy over devices and seeds, in per cent."""
+    """Mean accuracy over devices and seeds, in per cent; under attack, over the honest devices."""
     return None if row["accuracy"]["mean"] is None else 100 * float(row["accuracy"]["mean"])
-
-
-def honest_accuracy(row: Row) -> float | None:
-    """The same over the honest devices (a comparison under attack counts only these)."""
-    return accuracy(row)
 
 
 def success_rate(row: Row) -> float | None:
@@ -55,11 +50,6 @@ def rounds(row: Row) -> float | None:
     """Rounds of training until the target accuracy."""
     reached = row["rounds_to_target"]
     return None if reached is None else float(reached)
-
-
-def epsilon(row: Row) -> float | None:
-    """Privacy spent."""
-    return None if row["epsilon"] is None else float(row["epsilon"])
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def compare(
     prepare_folder(out)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        done = dict.fromkeys(jobs_by_key(jobs), 0)
+        done = {job.key: 0 for job in jobs}
         task = progress.add_task(f"{len(jobs)} runs, rounds", total=rounds * len(jobs))
 
         def tell(job: Job, number: int) -> None:
@@ -68,11 +68,6 @@ def compare(
     skew = results[0]["heterogeneity"]
     console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()))
     console.print(f"written: {out / 'compare.json'}, {out / 'compare.csv'}, {out / 'compare.png'}", soft_wrap=True)
-
-
-def jobs_by_key(jobs: Sequence[Job]) -> dict[str, Job]:
-    """The jobs by the name of their result."""
-    return {job.key: job for job in jobs}
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -2,9 +2,13 @@
 
 One file holds one tensor of every device, row by row. Files are sparse: a row that no device has written takes no space, and pages that
 are not in use leave memory. A column (one entry per training example) has as many rows as the fleet has training examples.
+
+Every row is there twice, and a round writes into the older copy: a round that is made again after an interruption reads what it read the
+first time.
 """
 
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -17,68 +21,82 @@ import numpy as np
 from wire.tensors import Array, Tensors
 
 COLUMN = "column/"
+SIGNS = ".rounds"
 
 
 class Kept(Protocol):
-    """What devices keep."""
+    """What devices keep (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``)."""
 
-    def get(self, device_id: str) -> Tensors:
-        """A copy of what a device keeps (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``); empty at first."""
+    def get(self, device_id: str, number: int) -> Tensors:
+        """A copy of what a device keeps before the round of this number; empty at first."""
 
-    def put(self, device_id: str, tensors: Tensors) -> None:
-        """Keep these tensors in place of what the device kept."""
+    def put(self, device_id: str, number: int, tensors: Tensors) -> None:
+        """Keep these tensors after the round of this number, in place of what the device kept before."""
 
 
 @dataclass
 class _File:
     rows: Array
-    """(devices or examples, \\*shape)"""
-    written: Array
-    """(devices,) bool: whether the device's rows are there."""
+    """(2, devices or examples, \\*shape)"""
+    rounds: Array
+    """(devices, 2) int32: the round that wrote each copy, negative where it took the tensor away; 0: none did."""
 
 
 class Arena:
-    """A folder of such files. Processes that open the same folder see each other's writes; a device is worked on by one at a time."""
+    """A folder of such files, a temporary one where none is given. Forked processes see each other's writes; a device is worked on by one
+    at a time."""
 
-    def __init__(self, folder: Path, device_ids: Sequence[str], num_train: Iterable[int]) -> None:
+    def __init__(self, folder: Path | None, device_ids: Sequence[str], num_train: Iterable[int]) -> None:
+        if folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="shoal-")
+            folder = Path(self._temporary.name)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._index = {device_id: i for i, device_id in enumerate(device_ids)}
         self._first = np.concatenate([[0], np.cumsum(np.fromiter(num_train, np.int64))])
         self._open: dict[str, _File] = {}
 
-    def get(self, device_id: str) -> Tensors:
+    def get(self, device_id: str, number: int) -> Tensors:
         at = self._index[device_id]
         found: Tensors = {}
         for name in self._names():
-            key, file = _parse(name)[0], self._file(name)
-            if file.written[at]:
-                found[key] = np.array(file.rows[self._rows(key, at)])
+            file, key = self._file(name), _parse(name)[0]
+            copy = _newest(file.rounds[at], number)
+            if file.rounds[at, copy] > 0 and file.rounds[at, copy] < number:
+                found[key] = np.array(file.rows[copy][self._rows(key, at)])
         return found
 
-    def put(self, device_id: str, tensors: Tensors) -> None:
+    def put(self, device_id: str, number: int, tensors: Tensors) -> None:
         at = self._index[device_id]
-        names = {_name(key, value) for key, value in tensors.items()}
-        for gone in set(self._names()) - names:
-            self._file(gone).written[at] = False
-        for key, value in tensors.items():
-            file = self._file(_name(key, value))
-            file.rows[self._rows(key, at)] = value
-            file.written[at] = True
+        written = {_name(key, value): value for key, value in tensors.items()}
+        for name in sorted(written.keys() | set(self._names())):
+            file = self._file(name)
+            copy = 1 - _newest(file.rounds[at], number)
+            if name in written:
+                file.rows[copy][self._rows(_parse(name)[0], at)] = written[name]
+                file.rounds[at, copy] = number
+            elif file.rounds[at].any():
+                file.rounds[at, copy] = -number
 
     def _rows(self, key: str, at: int) -> int | slice:
         return slice(int(self._first[at]), int(self._first[at + 1])) if key.startswith(COLUMN) else at
 
     def _names(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self.folder) if not entry.name.endswith(".written"))
+        return sorted(entry.name for entry in os.scandir(self.folder) if not entry.name.endswith(SIGNS))
 
     def _file(self, name: str) -> _File:
         if name not in self._open:
             key, dtype, shape = _parse(name)
             count = int(self._first[-1]) if key.startswith(COLUMN) else len(self._index)
-            written = _map(self.folder / f"{name}.written", np.dtype(bool), (len(self._index),))
-            self._open[name] = _File(_map(self.folder / name, dtype, (count, *shape)), written)
+            rounds = _map(self.folder / f"{name}{SIGNS}", np.dtype(np.int32), (len(self._index), 2))
+            self._open[name] = _File(_map(self.folder / name, dtype, (2, count, *shape)), rounds)
         return self._open[name]
+
+
+def _newest(rounds: Array, number: int) -> int:
+    """The copy that holds what there was before the round of this number."""
+    before = np.where(np.abs(rounds) < number, np.abs(rounds), -1)
+    return int(before.argmax())
 
 
 def _name(key: str, value: Array) -> str:
@@ -93,10 +111,12 @@ def _parse(name: str) -> tuple[str, np.dtype[np.generic], tuple[int, ...]]:
 
 def _map(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
     """A file of zeros of this shape, or what it holds; whoever comes first makes it."""
-    size = max(1, prod(shape) * dtype.itemsize)
+    if not prod(shape):
+        path.touch()
+        return np.zeros(shape, dtype)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        os.ftruncate(handle, size)
+        os.ftruncate(handle, prod(shape) * dtype.itemsize)
     finally:
         os.close(handle)
-    return np.memmap(path, dtype, "r+", shape=shape) if prod(shape) else np.zeros(shape, dtype)
+    return np.memmap(path, dtype, "r+", shape=shape)

@@ -62,9 +62,9 @@ class Processes:
                 link.send((number // len(self._links), plan))
                 running += 1
         while running:
-            for link in wait(self._links):
-                assert isinstance(link, Connection)
-                worker = self._links.index(link)
+            for ready in wait(self._links):
+                worker = self._links.index(ready)  # type: ignore[arg-type]
+                link = self._links[worker]
                 try:
                     row, layout, done = link.recv()
                 except EOFError:

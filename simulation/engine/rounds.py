@@ -16,7 +16,7 @@ from aggregator.core.round import program_for
 from aggregator.core.state import Device, RunSettings, RunState
 from aggregator.ports import Blobs, RoundRecord
 from algorithms.algorithm import Algorithm, Contribution, State
-from algorithms.contract import NEWCOMER, Grouped, Probe
+from algorithms.contract import NEWCOMER, Grouped, Probe, Programs
 from edge_client.ports import Windows
 from simulation.engine.site import Done, Models
 from simulation.engine.traffic import Traffic
@@ -57,7 +57,6 @@ class Rounds:
     algorithm: Algorithm
     probe: Probe
     devices: Mapping[str, Windows]
-    workers: Workers
     blobs: Blobs
     traffic: Traffic
     cohort: int = 0
@@ -66,14 +65,14 @@ class Rounds:
     def __post_init__(self) -> None:
         self.device_ids = sorted(self.devices)
 
-    def advance(self, progress: Progress) -> Progress:
+    def advance(self, progress: Progress, workers: Workers) -> Progress:
         """The progress after one more round, the last of which only tests the models that devices are given."""
         settings, state = self.settings, progress.state
         number, closing = progress.round + 1, progress.trained >= settings.rounds
         preparing = not closing and self.algorithm.preparing(state)
         starts = {d: self._start(state, d) for d in self._invited(number, closing)}
         plans = self._plans(state, starts, number, closing)
-        received = self._received(plans, state)
+        received = self._received(plans, state, workers)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         evaluated = {d.device_id: d.evaluated for d in received}
         trained = Metrics(*(sum(getattr(d.trained, name) for d in received) for name in ("num_examples", "loss_sum", "num_correct")))
@@ -128,6 +127,10 @@ class Rounds:
         key = self._start(state, device_id)
         return {**state.models[key], **self.algorithm.received(state)[key]}
 
+    def programs(self, state: State) -> Programs:
+        """What devices do in the next round; models are named by their keys."""
+        return self.algorithm.programs(state, work_of(self.settings), {key: key for key in state.models})
+
     def _start(self, state: State, device_id: str) -> str:
         key = self.algorithm.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
@@ -141,7 +144,7 @@ class Rounds:
 
     def _plans(self, state: State, starts: Mapping[str, str], number: int, closing: bool) -> list[Plan]:
         settings = self.settings
-        programs = self.algorithm.programs(state, work_of(settings), {key: key for key in state.models})
+        programs = self.programs(state)
         return [
             Plan(
                 run_id=settings.run_id,
@@ -156,7 +159,7 @@ class Rounds:
             for device_id, start in starts.items()
         ]
 
-    def _received(self, plans: Sequence[Plan], state: State) -> list[Done]:
+    def _received(self, plans: Sequence[Plan], state: State, workers: Workers) -> list[Done]:
         """The updates that would have been admitted, by device id.
 
         Raises:
@@ -167,7 +170,7 @@ class Rounds:
         models = {key: {**state.models[key], **context[key]} for key in sorted({plan.model for plan in plans} | chosen)}
         self.traffic.weigh(models)
         received: list[Done] = []
-        for done in self.workers.run(plans, models):
+        for done in workers.run(plans, models):
             if done.problem:
                 log.warning("%s device=%s: %s", "refused" if done.refused else "declined", done.device_id, done.problem)
             else:

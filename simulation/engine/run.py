@@ -1,8 +1,8 @@
-"""A run by the fast engine: sets up workers and what devices keep, makes the rounds, keeps checkpoints."""
+"""A run by the fast engine: chooses how graphs run and by how many workers, makes the rounds, keeps checkpoints."""
 
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import ceil, prod
 
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.aggregation import check_fit
@@ -11,15 +11,22 @@ from algorithms.algorithm import Algorithm
 from algorithms.contract import Objective, Probe
 from edge_client.ports import Windows
 from simulation.attacks import Attack
+from simulation.engine.checkpoint import Checkpoint
 from simulation.engine.kept import Arena
 from simulation.engine.options import Engine
-from simulation.engine.rounds import Progress, Rounds
+from simulation.engine.paths import Way, choose
+from simulation.engine.processes import Processes, can_fork
+from simulation.engine.rounds import Progress, Rounds, Workers
 from simulation.engine.site import Site
 from simulation.engine.traffic import Traffic
-from simulation.engine.workers import Inline
+from simulation.engine.workers import Inline, Threads
 from simulation.ran import Ran, Tell, told_of
-from simulation.torch_graphs import TorchGraphs
 from wire.bundle import Bundle
+from wire.messages import Train
+from wire.tensors import Array
+
+FORK_FROM = 500
+"""Steps of training in a run from which worker processes are worth their start."""
 
 
 def run_fast(
@@ -34,22 +41,61 @@ def run_fast(
     cohort: int,
     engine: Engine,
 ) -> Ran:
-    """Run a fleet to the end.
+    """Run a fleet to the end, or go on with it where its checkpoint is.
 
     Raises:
-        ConfigError: the algorithm does not fit the bundle.
+        ConfigError: the algorithm does not fit the bundle, the way cannot be taken, or the checkpoint is another run's.
         ShoalError: no device can carry out its plan.
     """
     check_fit(settings, algorithm, bundle.manifest)
-    folder = Path(tempfile.mkdtemp(prefix="shoal-"))
-    kept = Arena(folder, sorted(devices), (devices[d].num_train for d in sorted(devices)))
-    site = Site(settings, bundle, TorchGraphs(objective), devices, kept, attack)
-    blobs = MemoryBlobs()
-    rounds = Rounds(settings, algorithm, probe, devices, Inline(site), blobs, Traffic(settings, len(bundle.payload)), cohort)
-    progress = Progress(algorithm.begin(bundle.initial, probe, settings.seed))
-    while not progress.finished:
-        progress = rounds.advance(progress)
-        if not progress.finished:
-            tell(told_of(progress.trained, progress.records[-1].groups))
-    state = rounds.conclude(progress)
-    return Ran(state, list(progress.records), blobs, lambda d, x: site.predict(d, rounds.model_of(progress, d), x))
+    blobs, traffic = MemoryBlobs(), Traffic(settings, len(bundle.payload))
+    rounds = Rounds(settings, algorithm, probe, devices, blobs, traffic, cohort)
+    checkpoint = Checkpoint(engine.checkpoint, settings, cohort) if engine.checkpoint else None
+    progress = checkpoint.load(blobs, traffic) if checkpoint else None
+    progress = progress or Progress(algorithm.begin(bundle.initial, probe, settings.seed))
+    steps = _steps(rounds, devices)
+    way = choose(objective, bundle.manifest, engine, _trained(rounds, progress), settings.batch_size, steps)
+    arena = Arena(checkpoint.arena if checkpoint else None, rounds.device_ids, (devices[d].num_train for d in rounds.device_ids))
+    site = Site(settings, bundle, way.graphs, devices, arena, attack)
+    with _workers(site, way, engine, settings, steps) as workers:
+        while not progress.finished:
+            progress = rounds.advance(progress, workers)
+            if checkpoint:
+                checkpoint.save(progress, blobs, traffic)
+            if not progress.finished:
+                tell(told_of(progress.trained, progress.records[-1].groups))
+
+    def predict(device_id: str, x: Array) -> Array:
+        return site.predict(device_id, rounds.model_of(progress, device_id), progress.round + 1, x)
+
+    return Ran(rounds.conclude(progress), list(progress.records), blobs, predict, way.name, way.why)
+
+
+@contextmanager
+def _workers(site: Site, way: Way, engine: Engine, settings: RunSettings, steps: int) -> Iterator[Workers]:
+    count = engine.num_workers
+    workers: Inline | Threads | Processes
+    if count == 1 or (not way.threads and (steps < FORK_FROM or not can_fork())):
+        workers = Inline(site)
+    elif way.threads:
+        workers = Threads(site, count)
+    else:
+        entries = {e[0]: prod(e[2]) for layouts in (settings.reported, settings.responses) for layout in layouts.values() for e in layout}
+        workers = Processes(site, count, sum(entries.values()))
+    try:
+        yield workers
+    finally:
+        workers.close()
+
+
+def _steps(rounds: Rounds, devices: Mapping[str, Windows]) -> int:
+    """About how many steps of training the run has, from a few of its devices."""
+    settings, some = rounds.settings, rounds.device_ids[:: max(1, len(rounds.device_ids) // 32)]
+    batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
+    return round(settings.rounds * settings.local_epochs * batches * (rounds.cohort or len(devices)))
+
+
+def _trained(rounds: Rounds, progress: Progress) -> set[str]:
+    """The graphs that the next round trains with."""
+    programs = rounds.programs(progress.state)
+    return {verb.graph for verbs in programs.values() for verb in verbs if isinstance(verb, Train)}

@@ -53,22 +53,22 @@ class Site:
         windows = self._windows(device_id)
         try:
             executor = Executor(self._bundle, self.graphs, windows, repeatable_secret)
-            result = executor.execute(plan, models[plan.model], self._kept.get(device_id), models.__getitem__)
+            result = executor.execute(plan, models[plan.model], self._kept.get(device_id, plan.round), models.__getitem__)
         except ShoalError as error:
             return Done(device_id, problem=str(error))
         tensors = result.tensors
         if self._attack is not None and device_id in self._attack.attackers:
             tensors = self._attack.tamper(tensors, device_id, plan.round)
-        self._kept.put(device_id, result.private)
+        self._kept.put(device_id, plan.round, result.private)
         refused = check_tensors(self._settings, plan.verbs, tensors)
         if refused is not None:
             return Done(device_id, problem=refused.detail, refused=True)
         took_s = perf_counter() - started_s
         return Done(device_id, result.model, windows.num_train, result.num_steps, result.evaluated, result.trained, took_s, tensors)
 
-    def predict(self, device_id: str, model: Tensors, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 by the model of this device."""
-        return Executor(self._bundle, self.graphs, self._windows(device_id)).predict(model, self._kept.get(device_id), x)
+    def predict(self, device_id: str, model: Tensors, number: int, x: Array) -> Array:
+        """Class probabilities (n, classes) float32 by the model of this device before the round of this number."""
+        return Executor(self._bundle, self.graphs, self._windows(device_id)).predict(model, self._kept.get(device_id, number), x)
 
     def _windows(self, device_id: str) -> Windows:
         windows = self._devices[device_id]

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aggregator.core.round import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
 from algorithms.contract import NEWCOMER, Context, LocalModel, Objective, TorchTensors, Work
 from algorithms.groupings.individual import Individual
@@ -43,10 +44,10 @@ from algorithms.privacy.none import NoPrivacy
 from algorithms.probe import make_probe
 from edge_client.executor import Executor
 from edge_client.ports import Windows
-from export.bundle import NO_FILE, describe_graphs, example_inputs, named, responses_of, specs_of, to_numpy
-from export.capture import MIN_BATCH, capture_onnx
+from export.bundle import describe_bundle, example_inputs, named, responses_of, to_numpy
+from export.capture import capture_onnx
 from simulation.torch_graphs import TorchGraphs
-from wire.bundle import Bundle, Manifest, Window, pack, unpack
+from wire.bundle import Bundle, Window
 from wire.errors import ConfigError
 from wire.messages import Evaluate, Plan, Train
 from wire.tensors import Tensors
@@ -771,23 +772,7 @@ def _drawn(key: str, value: Tensor, size: int, draw: torch.Generator) -> Tensor:
 
 
 def make_bundle(objective: Objective) -> Bundle:
-    tensors = objective.initial()
-    manifest = Manifest(
-        name="small",
-        version=1,
-        algorithm=objective.name,
-        created_by={},
-        classes=tuple("abc"),
-        window=Window(("x", "y"), WINDOW[1], WINDOW[1]),
-        min_batch=MIN_BATCH,
-        hyper=dict(objective.hyper),
-        tensors=specs_of(tensors),
-        graphs=describe_graphs(objective, WINDOW),
-        files={},
-        columns=dict(objective.columns),
-        random=dict(objective.random),
-    )
-    return unpack(pack(manifest, {NO_FILE: b""}, to_numpy(tensors)))
+    return describe_bundle(objective, name="small", classes=tuple("abc"), window=Window(("x", "y"), WINDOW[1], WINDOW[1]))
 
 
 class SmallFleet:
@@ -826,7 +811,7 @@ class SmallFleet:
             if self.number == 1 and device_id == "d3":
                 continue
             start = self.algorithm.start(self.state.memory, device_id)
-            verbs = programs[phase] if phase else programs.get(f"device:{device_id}", programs.get(f"start:{start}", programs[""]))
+            verbs = programs[phase] if phase else program_for(programs, device_id, start)
             plan = Plan("run", self.number, device_id, "0" * 64, "0" * 64, verbs, 7, 0.0)
             model = {**self.state.models[start], **received[start]}
             result = executor.execute(plan, model, self.private[device_id], lambda digest: {})

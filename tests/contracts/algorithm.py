@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from aggregator.core.round import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.contract import NEWCOMER, Work
 from algorithms.models.classifier import Classifier
@@ -15,9 +16,9 @@ from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm, make_objective, parse
 from edge_client.executor import Executor
 from edge_client.ports import Graphs, Windows
-from export.bundle import NO_FILE, describe_graphs, specs_of, to_numpy
+from export.bundle import describe_bundle
 from simulation.torch_graphs import TorchGraphs
-from wire.bundle import Bundle, Manifest, Window, pack, unpack
+from wire.bundle import Bundle, Window
 from wire.messages import Plan
 from wire.tensors import Tensors
 
@@ -87,7 +88,7 @@ class Field:
         made = []
         for device_id in there:
             key = NEWCOMER if self.algorithm.preparing(self.state) else self.algorithm.start(self.state.memory, device_id)
-            verbs = programs.get(f"device:{device_id}") or programs.get(f"start:{key}") or programs[""]
+            verbs = program_for(programs, device_id, key)
             plan = Plan("r", number, device_id, "0" * 64, digests[key], verbs, 7 * number, 0.0)
             blob: Callable[[str], Tensors] = lambda digest: blobs[by_digest[digest]]  # noqa: E731
             result = self.executors[device_id].execute(plan, blobs[key], self.kept.get(device_id, {}), blob)
@@ -101,24 +102,8 @@ def make_field(name: str, num_devices: int = 8, seed: int = 0, load: Callable[[B
     """A fleet of so many tiny devices that train with the algorithm of this name."""
     algorithm, model = make_algorithm(name), tiny_model(name, seed)
     objective = make_objective(name, model)
-    tensors = objective.initial()
     window = Window(tuple(f"c{i}" for i in range(CHANNELS)), LENGTH, LENGTH)
-    manifest = Manifest(
-        name="tiny",
-        version=1,
-        algorithm=objective.name,
-        created_by={},
-        classes=tuple("abc"),
-        window=window,
-        min_batch=2,
-        hyper=dict(objective.hyper),
-        tensors=specs_of(tensors),
-        graphs=describe_graphs(objective, window.shape),
-        files={},
-        columns=dict(objective.columns),
-        random=dict(objective.random),
-    )
-    bundle = unpack(pack(manifest, {NO_FILE: b""}, to_numpy(tensors)))
+    bundle = describe_bundle(objective, name="tiny", classes=tuple("abc"), window=window)
     graphs = load(bundle) if load else TorchGraphs(objective)
     secret: Callable[[Plan], np.random.Generator] = lambda plan: np.random.default_rng([plan.seed, int(plan.device_id[1:])])  # noqa: E731
     executors = {f"d{i}": Executor(bundle, graphs, tiny_windows(i, seed), secret) for i in range(num_devices)}

@@ -1,14 +1,19 @@
 """The fast engine against messages: the same bits, whatever the algorithm. Workers, checkpoints and cohorts change no result."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from algorithms.registry import OBJECTIVES
 from simulation.engine.options import Engine
-from simulation.ran import Outcome
+from simulation.ran import Outcome, Told
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
+from wire.errors import ConfigError
+from wire.tensors import decode_tensors
 
 QUICK = ["fedavg", "distfl", "local", "scaffold", "fedrep", "lg-net", "ditto", "dbe", "ifca:k=2", "autocfl", "hierarchical", "distfl+irls"]
 OTHERS = sorted(OBJECTIVES.keys() - set(QUICK))
@@ -22,7 +27,9 @@ def run(algorithm: str, path: Any, rounds: int = 2, **others: Any) -> Outcome:
 def same(one: Outcome, two: Outcome) -> None:
     assert one.state.models == two.state.models
     assert one.state.memory == two.state.memory
-    timeless = [{k: v for k, v in o.summary.items() if k not in ("wall_s", "updates_per_s", "bytes", "path")} for o in (one, two)]
+    timeless = [
+        {k: v for k, v in o.summary.items() if k not in ("wall_s", "updates_per_s", "bytes", "path", "path_why")} for o in (one, two)
+    ]
     assert timeless[0] == timeless[1]
     for way in ("up", "down"):
         assert one.summary["bytes"][way] == pytest.approx(two.summary["bytes"][way], rel=0.02)
@@ -42,3 +49,71 @@ def test_same_bits_as_by_messages_for_every_objective(algorithm: str) -> None:
 @pytest.mark.parametrize("others", [{"attack": "replace:count=2"}, {"attack": "nan:count=2"}, {"newcomers": 2}])
 def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     same(run("distfl", "messages", **others), run("distfl", "eager", **others))
+
+
+@pytest.mark.parametrize("algorithm", ["distfl", "ditto", "feddisk:preparations=2"])
+def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path: Path) -> None:
+    whole = run(algorithm, "eager", rounds=3)
+    seen: list[int] = []
+
+    def stop(told: Told) -> None:
+        seen.append(told.trained)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    settings, fleet = SimulationSettings(algorithm, 3, batch_size=8), synthetic_fleet(8, shift=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(fleet, settings, stop, engine=Engine("eager", checkpoint=tmp_path))
+    again: list[int] = []
+    resumed = simulate(fleet, settings, lambda told: again.append(told.trained), engine=Engine("eager", checkpoint=tmp_path))
+    assert again[0] == seen[-1] + 1 or algorithm.startswith("feddisk")
+    same(whole, resumed)
+    finished = simulate(fleet, settings, lambda _: pytest.fail("nothing is left to do"), engine=Engine("eager", checkpoint=tmp_path))
+    assert finished.state.models == whole.state.models
+    with pytest.raises(ConfigError, match="a run with seed 0, this one has 1"):
+        simulate(fleet, replace(settings, seed=1), engine=Engine("eager", checkpoint=tmp_path))
+
+
+def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.engine.run.FORK_FROM", 0)
+    for algorithm in ("distfl", "ditto"):
+        settings = SimulationSettings(algorithm, 2, batch_size=8)
+        outcome = simulate(synthetic_fleet(8, shift=1.0), settings, engine=Engine("eager", workers=3))
+        same(run(algorithm, "eager"), outcome)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedrep", "fedbabu", "distfl"])
+def test_the_native_path_gives_the_same_within_rounding(algorithm: str) -> None:
+    eager, native = run(algorithm, "eager"), run(algorithm, "native")
+    assert (eager.summary["path"], native.summary["path"]) == ("eager", "native")
+    assert native.summary["clusters"] == eager.summary["clusters"]
+    for key, digest in eager.state.models.items():
+        expected, found = (decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (eager, native))
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, atol=2e-4, err_msg=f"{key} {name} {digest}")
+    assert native.summary["accuracy"]["mean"] == pytest.approx(eager.summary["accuracy"]["mean"], abs=0.05)
+
+
+def test_a_step_that_is_more_than_sgd_runs_uncompiled_and_says_why() -> None:
+    outcome = run("dbe", "auto", rounds=1)
+    assert outcome.summary["path"] == "eager"
+    assert "dbe does more in a step" in outcome.summary["path_why"]
+    with pytest.raises(ConfigError, match="path native: dbe does more in a step"):
+        run("dbe", "native")
+    with pytest.raises(ConfigError, match="path 'fast': expected one of auto"):
+        Engine("fast")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_compiled_path_gives_the_same_within_rounding() -> None:
+    eager, compiled = run("dbe", "eager"), run("dbe", "compiled")
+    assert compiled.summary["path"] == "compiled"
+    assert compiled.summary["accuracy"]["mean"] == pytest.approx(eager.summary["accuracy"]["mean"], abs=0.05)
+
+
+def test_a_cohort_is_drawn_anew_every_round() -> None:
+    outcome = simulate(synthetic_fleet(8), SimulationSettings("fedavg", 4, cohort=3))
+    cohorts = [sorted(r.evaluated) for r in outcome.records if r.phase == "training"]
+    assert [len(c) for c in cohorts] == [3, 3, 3, 3]
+    assert len({tuple(c) for c in cohorts}) > 1
+    assert len(outcome.records[-1].evaluated) == 8

@@ -1,0 +1,87 @@
+"""A run kept between rounds, so that it goes on after an interruption with the same bits.
+
+What the algorithm holds, the records so far and the blobs they name are one file, replaced as a whole. What devices keep lies in the
+arena's folder beside it, where a round that is made again finds what it found the first time.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from aggregator.adapters.memory import MemoryBlobs
+from aggregator.core.state import RunSettings
+from aggregator.ports import RoundRecord
+from algorithms.algorithm import decode_memory, encode_memory
+from simulation.engine.rounds import Progress
+from simulation.engine.traffic import Traffic
+from wire.errors import ConfigError, Malformed
+from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
+
+FILE, ARENA = "run.safetensors", "kept"
+
+
+class _Text(msgspec.Struct):
+    asked: dict[str, Any]
+    round: int
+    trained: int
+    finished: bool
+    records: list[RoundRecord]
+    held: dict[str, list[str]]
+
+
+class Checkpoint:
+    """A folder for one run. `asked` is all that decides the run: another one is not gone on with."""
+
+    def __init__(self, folder: Path, settings: RunSettings, cohort: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.arena = folder / ARENA
+        self._file = folder / FILE
+        told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))
+        bundle = {name: told.pop(name) for name in ("bundle", "reported", "responses")}["bundle"]
+        self._asked: dict[str, Any] = {**told, "cohort": cohort, "bundle": bundle}
+
+    def load(self, blobs: MemoryBlobs, traffic: Traffic) -> Progress | None:
+        """The run as it was last kept; None when it was not. Fills the blobs and what devices hold.
+
+        Raises:
+            ConfigError: the folder holds another run, or a file that cannot be read.
+        """
+        if not self._file.exists():
+            return None
+        try:
+            arrays, message = decode_tensors(self._file.read_bytes(), OWN_FILES)
+            text = msgspec.json.decode(message, type=_Text)
+        except (Malformed, msgspec.MsgspecError) as error:
+            raise ConfigError(f"checkpoint {self._file}: {error}") from None
+        differing = [k for k, v in self._asked.items() if text.asked.get(k) != v]
+        if differing:
+            name = differing[0]
+            raise ConfigError(f"checkpoint {self._file}: a run with {name} {text.asked.get(name)!r}, this one has {self._asked[name]!r}")
+        traffic.held = text.held
+        models: dict[str, Tensors] = {}
+        for name, value in arrays.items():
+            kind, _, rest = name.partition("/")
+            if kind == "blob":
+                blobs.put(value.tobytes())
+            elif kind == "model":
+                key, _, tensor = rest.partition("/")
+                models.setdefault(key, {})[tensor] = value
+            elif kind == "empty":
+                models[rest] = {}
+        state = decode_memory(arrays["memory"].tobytes(), models)
+        return Progress(state, text.round, text.trained, tuple(text.records), text.finished)
+
+    def save(self, progress: Progress, blobs: MemoryBlobs, traffic: Traffic) -> None:
+        """Keep a run between two rounds."""
+        arrays: Tensors = {"memory": np.frombuffer(encode_memory(progress.state), np.uint8)}
+        for key, model in progress.state.models.items():
+            arrays |= {f"model/{key}/{name}": value for name, value in model.items()} or {f"empty/{key}": np.zeros(0, np.uint8)}
+        for record in progress.records:
+            if record.views:
+                arrays[f"blob/{record.views}"] = np.frombuffer(blobs.get(record.views), np.uint8)
+        text = _Text(self._asked, progress.round, progress.trained, progress.finished, list(progress.records), traffic.held)
+        temporary = self._file.with_suffix(".new")
+        temporary.write_bytes(encode_tensors(arrays, msgspec.json.encode(text)))
+        temporary.replace(self._file)

@@ -1,0 +1,56 @@
+"""Which way graphs run: the fastest that can train the objective's model here, and why not a faster one."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from algorithms.contract import Objective
+from edge_client.ports import Graphs
+from simulation.engine.compiled import CompiledGraphs
+from simulation.engine.native_graphs import NativeGraphs
+from simulation.engine.options import Engine
+from simulation.native.build import NoCompiler, find_compiler
+from simulation.native.plan import Unsupported
+from simulation.torch_graphs import TorchGraphs
+from wire.bundle import Manifest
+from wire.errors import ConfigError
+
+COMPILE_FROM = 20_000
+"""Steps of training in a run from which compiling (half a minute, the first time) is worth it."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How graphs run. `threads`: they work without the interpreter's lock, so that threads are enough."""
+
+    name: str
+    graphs: Graphs
+    threads: bool = False
+    why: str = ""
+    """Why it is no faster one; empty for the fastest."""
+
+
+def choose(objective: Objective, manifest: Manifest, engine: Engine, trained: Iterable[str], batch_size: int, steps: int) -> Way:
+    """The way for a run of so many steps of training with the graphs `trained`.
+
+    Raises:
+        ConfigError: the way that was asked for cannot be taken; the text says why.
+    """
+    window, why = manifest.window.shape, ""
+    if engine.path in ("auto", "native"):
+        try:
+            return Way("native", NativeGraphs(objective, window), threads=True)
+        except (Unsupported, NoCompiler) as error:
+            if engine.path == "native":
+                raise ConfigError(f"path native: {error}") from None
+            why = str(error)
+    if engine.path == "compiled" or (engine.path == "auto" and steps >= COMPILE_FROM):
+        try:
+            find_compiler()
+            return Way("compiled", CompiledGraphs(objective, window, trained, batch_size), why=why)
+        except NoCompiler as error:
+            if engine.path == "compiled":
+                raise ConfigError(f"path compiled: {error}") from None
+            why = str(error)
+    elif engine.path == "auto":
+        why += f"; {steps:,} steps are too few to compile for"
+    return Way("eager", TorchGraphs(objective), why=why)
