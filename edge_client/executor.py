@@ -116,8 +116,7 @@ class Executor:
 
     def predict(self, model: Tensors, private: Tensors, x: Array) -> Array:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window), with the device's own model: what it was given, and
-        what it has
-        kept."""
+        what it has kept."""
         kept = {k.removeprefix(KEPT): v for k, v in private.items() if k.startswith(KEPT)}
         held = {**self._initial, **private, **model, **kept}
         least = self._bundle.manifest.min_batch

@@ -1,11 +1,8 @@
-"""Pre-trains the extractor that CGAU freezes, on examples that are not the fleet's: other classes of the same pool, or another pool.
+"""Pre-trains the extractor that CGAU freezes, on examples that are not the fleet's.
 
 Rieger et al., FL-ICML 2020, section 3.1: 'trained centrally using any available but task-relevant data'. Their networks, trained
 on AudioSet and ImageNet, are not at hand here.
 """
-
-from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,33 +19,6 @@ from wire.tensors import Array
 
 MOST_EXAMPLES = 20_000
 """Examples that an extractor is trained on at most."""
-
-
-def split_classes(pool: Pool, first: Sequence[int]) -> tuple[Pool, Pool]:
-    """The pool of the classes named, and the pool of all others; each counts its classes from 0, in their order.
-
-    Raises:
-        DataError: no such class, or all or none of them.
-    """
-    every = range(len(pool.classes))
-    chosen = [c for c in every if c in first]
-    if len(chosen) != len(set(first)) or not 0 < len(chosen) < len(pool.classes):
-        raise DataError(f"data {pool.name}: classes {list(first)}, expected some but not all of 0..{len(pool.classes) - 1}")
-    return _of_classes(pool, chosen), _of_classes(pool, [c for c in every if c not in first])
-
-
-def _of_classes(pool: Pool, classes: list[int]) -> Pool:
-    number = np.full(len(pool.classes), -1, np.int64)
-    number[classes] = np.arange(len(classes))
-    train, test = number[pool.train_y], number[pool.test_y]
-    return replace(
-        pool,
-        classes=tuple(pool.classes[c] for c in classes),
-        train_x=pool.train_x[train >= 0],
-        train_y=train[train >= 0],
-        test_x=pool.test_x[test >= 0],
-        test_y=test[test >= 0],
-    )
 
 
 def pretrained_extractor(name: str, window: Window, data: str, seed: int) -> nn.Module:

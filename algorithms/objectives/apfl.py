@@ -15,7 +15,7 @@ from torch import Tensor
 
 from algorithms.contract import TorchTensors
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.personal import as_model, as_personal, personal_copies, personal_key, personal_parameters
+from algorithms.objectives.personal import as_model, as_personal, personal_key, personal_parameters, personal_with_momentum
 from algorithms.objectives.supervised import (
     LR,
     MOMENTUM,
@@ -26,7 +26,6 @@ from algorithms.objectives.supervised import (
     descend,
     differentiate,
     following_values,
-    slot_of,
 )
 
 
@@ -44,9 +43,7 @@ class Apfl(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        personal = personal_copies(tensors)
-        slots = {slot_of(key): torch.zeros_like(personal[key]) for key in personal_parameters(tensors)}
-        return tensors | personal | slots | {"private/alpha": torch.tensor(float(self.alpha))}
+        return tensors | personal_with_momentum(tensors) | {"private/alpha": torch.tensor(float(self.alpha))}
 
     def mixed(self, tensors: TorchTensors) -> TorchTensors:
         """The mixture in the place of the exchanged model."""

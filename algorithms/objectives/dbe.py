@@ -2,13 +2,11 @@
 
 J. Zhang, Y. Hua, J. Cao, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan. Eliminating Domain Bias for Federated Learning in Representation
 Space. NeurIPS 2023. Legend: b the bias memory (PRBM, ``private/bias``), m the running mean of the representation in this round
-(``slot/mean``), m*
-the consensus (``received/consensus``), kappa the regulariser's weight, mu the running mean's momentum.
+(``slot/mean``), m* the consensus (``received/consensus``), kappa the regulariser's weight, mu the running mean's momentum.
 
 loss + kappa * mean_k(0.5 * (m_k - m*_k)^2), on g(f(x) + b); m <- (1 - mu) * m + mu * mean_batch f(x), from 0 in every round. The
-consensus is
-found once, in a preparation: every device trains one pass without DBE and reports its mean representation; m* is their mean,
-weighted by examples. Both halves can be used alone (section 5.1), and on top of other objectives (section 5.4, 5.5).
+consensus is found once, in a preparation: every device trains one pass without DBE and reports its mean representation; m* is their
+mean, weighted by examples. Both halves can be used alone (section 5.1), and on top of other objectives (section 5.4, 5.5).
 """
 
 from collections.abc import Mapping, Sequence

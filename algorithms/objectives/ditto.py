@@ -16,7 +16,7 @@ from torch import Tensor
 from algorithms.contract import Context, GraphFunction, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedprox import start_copies
-from algorithms.objectives.personal import as_model, as_personal, personal_copies, personal_key, personal_parameters
+from algorithms.objectives.personal import as_model, as_personal, personal_key, personal_parameters, personal_with_momentum
 from algorithms.objectives.supervised import (
     LR,
     MOMENTUM,
@@ -27,7 +27,6 @@ from algorithms.objectives.supervised import (
     descend,
     differentiate,
     following_values,
-    slot_of,
 )
 from wire.messages import Verb
 
@@ -41,9 +40,7 @@ class Ditto(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        personal = personal_copies(tensors)
-        slots = {slot_of(key): torch.zeros_like(personal[key]) for key in personal_parameters(tensors)}
-        return tensors | start_copies(tensors) | personal | slots
+        return tensors | start_copies(tensors) | personal_with_momentum(tensors)
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "personal": self.personal}

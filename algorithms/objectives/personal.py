@@ -3,6 +3,7 @@
 import torch
 
 from algorithms.contract import TorchTensors, exchanged
+from algorithms.objectives.supervised import slot_of
 
 PERSONAL = "private/personal."
 
@@ -10,6 +11,12 @@ PERSONAL = "private/personal."
 def personal_copies(tensors: TorchTensors) -> TorchTensors:
     """The personal model before the first round: a copy of what is exchanged."""
     return {personal_key(k): torch.clone(v) for k, v in exchanged(tensors).items()}
+
+
+def personal_with_momentum(tensors: TorchTensors) -> TorchTensors:
+    """The same with a slot at zero for the momentum of each of its parameters."""
+    personal = personal_copies(tensors)
+    return personal | {slot_of(key): torch.zeros_like(personal[key]) for key in personal_parameters(tensors)}
 
 
 def personal_key(key: str) -> str:

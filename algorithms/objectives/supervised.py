@@ -145,8 +145,7 @@ class Supervised:
 
     def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and ``variance.LAYER`` (channels,) at the input of
-        each
-        BatchNorm layer, ``gradient`` (classes, K) of the cross-entropy by the head's weights."""
+        each BatchNorm layer, ``gradient`` (classes, K) of the cross-entropy by the head's weights."""
         last = self.key(tensors, "head.weight")
 
         def loss_of(weight: Tensor) -> tuple[Tensor, TorchTensors]:

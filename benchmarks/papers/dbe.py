@@ -87,12 +87,9 @@ TABLES = [
         _labelled({**TRADITIONAL, **PERSONAL, "dbe": "FedAvg+DBE"}),
         paper={(label, ACCURACY, "random split"): value for label, value in TABLE_9.items()},
         about="A quarter of each user's windows is for testing. The paper divides them at random, although they overlap by half: "
-        "every test window then has neighbours in the training part. The right column "
-        "tests on the end of each recording. Here 8 rounds "
-        "with DistFL's small CNN and batches of 32; `--full` takes the paper's HAR-CNN and batches of 10. "
-        "DBE with its values for networks with BatchNorm (kappa 1, mu 0.1) does not gain on FedAvg in so few rounds; FedGen at this "
-        "learning "
-        "rate diverges.",
+        "every test window then has neighbours in the training part. The right column tests on the end of each recording. Here 8 rounds "
+        "with DistFL's small CNN and batches of 32; `--full` takes the paper's HAR-CNN and batches of 10. DBE with its values for networks "
+        "with BatchNorm (kappa 1, mu 0.1) does not gain on FedAvg in so few rounds; FedGen at this learning rate diverges.",
         only={"split in time": _labelled({"fedavg": "", "pfedme": "", "per-fedavg": "", "apfl": "", "dbe": ""})},
     ),
     Table(

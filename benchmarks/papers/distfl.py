@@ -74,9 +74,8 @@ TABLES = [
         {(label, ACCURACY, "random split"): value for label, value in TABLE_4.items()},
         "The random split is the paper's; windows overlap by half there, so that test windows are partly in the training part. "
         "Every user moves in a way of their own, but they fall into no groups: the significance test leaves them in one, and DistFL is "
-        "FedAvg "
-        "with a plain mean. A model that is fine-tuned, or trained, on one user alone is better here, and so is telling IFCA three or "
-        "four groups.",
+        "FedAvg with a plain mean. A model that is fine-tuned, or trained, on one user alone is better here, and so is telling IFCA "
+        "three or four groups.",
         {"split in time": ("fedavg", "local", "lg-net", "ifca:k=3", "distfl", "dbe+distfl")},
     ),
     Table(
@@ -101,8 +100,7 @@ TABLES = [
         {HONEST: accuracy, ASR: success_rate},
         {(label, metric, "one attacker"): pair[i] for label, pair in TABLE_6.items() for i, metric in enumerate((HONEST, ASR))},
         "MNIST with the two-layer CNN here, CIFAR-10 with ResNet-18 in the paper. A single device is no group of its own to the "
-        "significance "
-        "test, so that DistFL alone does not keep one replaced model out; with a robust mean inside its groups it does.",
+        "significance test, so that DistFL alone does not keep one replaced model out; with a robust mean inside its groups it does.",
     ),
     Table(
         "distfl-figure-3",

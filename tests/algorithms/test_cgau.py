@@ -13,9 +13,9 @@ from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, Plain
 from algorithms.objectives.cgau import Cgau, switched_off, xor_clients
 from export.bundle import capture_graphs, example_inputs, named
 from simulation.datasets.pool import Pool
-from simulation.pretrain import pretrain, split_classes
+from simulation.pretrain import pretrain
 from wire.bundle import Window
-from wire.errors import ConfigError, DataError
+from wire.errors import ConfigError
 
 SHAPE = (2, 16)
 HYPER = {"lr": torch.tensor(0.05), "momentum": torch.tensor(0.9), "dropout": torch.tensor(0.5)}
@@ -292,32 +292,21 @@ def patterns(num: int, seed: int) -> Pool:
     return Pool("waves", Window(("a", "b"), 16, 16), ("w", "x", "y", "z"), *part(num), *part(num // 4))
 
 
-def test_pools_are_split_by_class() -> None:
-    pool = patterns(40, 0)
-    some, others = split_classes(pool, [3, 1])
-    assert (some.classes, others.classes) == (("x", "z"), ("w", "y"))
-    np.testing.assert_array_equal(some.train_y, np.array([0, 1] * 10))
-    np.testing.assert_array_equal(some.train_x, pool.train_x[pool.train_y % 2 == 1])
-    np.testing.assert_array_equal(others.test_y, np.array([0, 1] * 2 + [0]))
-    for wrong in ([], [0, 1, 2, 3], [7]):
-        with pytest.raises(DataError, match="some but not all"):
-            split_classes(pool, wrong)
-
-
 def test_an_extractor_is_trained_on_other_classes_and_then_stays() -> None:
-    some, others = split_classes(patterns(400, 0), [0, 1])
+    pool = patterns(400, 0)
+    some, others, tested = pool.train_y < 2, pool.train_y >= 2, pool.test_y >= 2
     torch.manual_seed(0)
     network = pretrained()
     network.head = nn.Linear(28, 2)
-    assert pretrain(network, some.train_x, some.train_y, epochs=20, lr=0.05) > 0.9
+    assert pretrain(network, pool.train_x[some], pool.train_y[some], epochs=20, lr=0.05) > 0.9
     state = {k: v.clone() for k, v in network.state_dict().items()}
     objective = Cgau(GatedClassifier(network, 2, units=16))
-    tensors, x, y = objective.initial(), torch.from_numpy(others.train_x), torch.from_numpy(others.train_y)
+    tensors, x, y = objective.initial(), torch.from_numpy(pool.train_x[others]), torch.from_numpy(pool.train_y[others] - 2)
     for i in range(60):
         drawn = {k: v for k, v in make_batch(objective, len(y), i).items() if k.startswith("uniform/")}
         with torch.no_grad():
             tensors = advance(tensors, objective.step(tensors, {"x": x, "y": y, **drawn}, HYPER))
-    right = objective.predict(tensors, torch.from_numpy(others.test_x)).argmax(1).numpy() == others.test_y
+    right = objective.predict(tensors, torch.from_numpy(pool.test_x[tested])).argmax(1).numpy() == pool.test_y[tested] - 2
     assert right.mean() > 0.8
     assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
 
