@@ -80,9 +80,8 @@ def main(turns: int = 40) -> None:
                     times[name].append(max(future.result() for future in [pool.submit(work) for _ in range(num_threads)]) / num_threads)
         for name, spent in times.items():
             median, best = (1 / pick(spent) for pick in (statistics.median, min))
-            print(
-                f"{num_threads} thread{'s' * (num_threads > 1)}  {name:16s} {median:6.1f} updates/s (best {best:6.1f}), {median * GFLOP:6.1f} GFLOP/s"
-            )
+            speed = f"{median:6.1f} updates/s (best {best:6.1f}), {median * GFLOP:6.1f} GFLOP/s"
+            print(f"{num_threads} thread{'s' * (num_threads > 1)}  {name:16s} {speed}")
 
 
 if __name__ == "__main__":
