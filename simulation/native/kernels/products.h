@@ -17,11 +17,16 @@ constexpr int most_rows() {
   return V == 2 ? 6 : 10;
 }
 
+// All loops over R and V are unrolled, those before and after the depth too: only then are the sums registers throughout, instead of an
+// array in memory that is loaded before and stored after the inner loop.
+//
 // c[r] = bias + a[r] * b for R rows: a[r] has `depth` floats, b is (depth, V vectors).
 template <int R, int V>
 void multiply_block(const float* a, Index a_row, const float* b, Index depth, float* c, Index c_row, const float* bias) {
   Vec sum[R][V];
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
     for (int v = 0; v < V; v++) sum[r][v] = bias ? load(bias + v * LANES) : Vec{};
   // One pointer per four rows: x86 reaches rows 0 to 3 of each by indexed addressing, and twelve pointers would not fit its registers.
   constexpr int GROUPS = (R + 3) / 4;
@@ -29,6 +34,7 @@ void multiply_block(const float* a, Index a_row, const float* b, Index depth, fl
   for (int i = 0; i < GROUPS; i++) rows[i] = a + 4 * i * a_row;
   for (Index k = 0; k < depth; k++) {
     Vec col[V];
+#pragma GCC unroll 4
     for (int v = 0; v < V; v++) col[v] = load(b + (k * V + v) * LANES);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
@@ -37,7 +43,9 @@ void multiply_block(const float* a, Index a_row, const float* b, Index depth, fl
       for (int v = 0; v < V; v++) sum[r][v] += x * col[v];
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
     for (int v = 0; v < V; v++) store(c + r * c_row + v * LANES, sum[r][v]);
 }
 
@@ -45,10 +53,13 @@ void multiply_block(const float* a, Index a_row, const float* b, Index depth, fl
 template <int R, int V>
 void outer_block(const float* a, Index a_row, const float* d, Index d_row, Index rows, float* w, bool add) {
   Vec sum[R][V];
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
     for (int v = 0; v < V; v++) sum[r][v] = add ? load(w + (r * V + v) * LANES) : Vec{};
   for (Index m = 0; m < rows; m++) {
     Vec dm[V];
+#pragma GCC unroll 4
     for (int v = 0; v < V; v++) dm[v] = load(d + m * d_row + v * LANES);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
@@ -57,7 +68,9 @@ void outer_block(const float* a, Index a_row, const float* d, Index d_row, Index
       for (int v = 0; v < V; v++) sum[r][v] += x * dm[v];
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
     for (int v = 0; v < V; v++) store(w + (r * V + v) * LANES, sum[r][v]);
 }
 

@@ -21,7 +21,8 @@ typedef int32_t IVec __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec a) { *reinterpret_cast<Vec*>(p) = a; }
-inline Vec broadcast(float x) { return Vec{} + x; }
+// x - 0 is x; 0 + x would be an addition that no compiler may leave out, since it turns -0 into 0.
+inline Vec broadcast(float x) { return x - Vec{}; }
 
 template <int N>
 struct Int {

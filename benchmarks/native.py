@@ -1,0 +1,88 @@
+"""``python -m benchmarks.native``: the native engine beside a plain loop in torch, in turns, one device's training at a time.
+
+Workload: two convolutions of 5 with 32 and 64 channels, BatchNorm, ReLU, max-pool 2, average-pool 4, linear layers of 64 and 6 (45,190
+parameters); 256 windows of 9 x 128, batches of 32, one epoch. A turn's time is the CPU time of its thread for one thread, and the wall
+clock of the slower thread for two; the median and the best of the turns are printed.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from algorithms.models.classifier import Classifier, Scale
+from simulation.native.plan import plan_of
+from simulation.native.trainer import Trainer, available_targets
+
+CHANNELS, TIME, CLASSES, WINDOWS, BATCH, LR, MOMENTUM = 9, 128, 6, 256, 32, 0.01, 0.9
+CONVOLUTIONS, LINEARS = ((9, 32, 128), (32, 64, 64)), ((512, 64), (64, 6))
+GFLOP = (
+    WINDOWS * (sum(2 * 5 * i * o * t * (2 if i == CHANNELS else 3) for i, o, t in CONVOLUTIONS) + sum(6 * i * o for i, o in LINEARS)) / 1e9
+)
+"""Of one update: forward, gradient of the weights, and gradient of the input but for the first layer."""
+
+
+def make_model() -> Classifier:
+    """The workload's model."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for inputs, outputs, _ in CONVOLUTIONS:
+        layers += [nn.Conv1d(inputs, outputs, 5, padding=2), nn.BatchNorm1d(outputs), nn.ReLU(), nn.MaxPool1d(2)]
+    layers += [nn.AvgPool1d(4), nn.Flatten(), nn.Linear(512, 64), nn.ReLU()]
+    return Classifier(Scale(torch.ones(CHANNELS)), nn.Sequential(*layers), nn.Linear(64, CLASSES))
+
+
+def main(turns: int = 40) -> None:
+    """Prints updates per second and GFLOP/s of every way, for one thread and for two."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((WINDOWS, CHANNELS, TIME), np.float32)
+    y = rng.integers(0, CLASSES, WINDOWS)
+    order, bounds = rng.permutation(WINDOWS), np.arange(0, WINDOWS + 1, BATCH)
+    model = make_model()
+    plan = plan_of(model, (CHANNELS, TIME))
+    start = np.concatenate([model.state_dict()[n].numpy().ravel() for n in plan.shapes])
+
+    def torch_update() -> None:
+        own = make_model().train()
+        optimizer = torch.optim.SGD(own.parameters(), LR, MOMENTUM)
+        for first in range(0, WINDOWS, BATCH):
+            chosen = order[first : first + BATCH]
+            optimizer.zero_grad()
+            F.cross_entropy(own(torch.from_numpy(x[chosen])), torch.from_numpy(y[chosen])).backward()
+            optimizer.step()
+
+    def native_update(trainer: Trainer) -> Callable[[], None]:
+        return lambda: (trainer.train(start.copy(), None, x, y, order, bounds, LR, MOMENTUM), None)[1]
+
+    ways = {f"native, {target}": native_update(Trainer(plan, target=target)) for target in available_targets()}
+    ways["torch"] = torch_update
+    for num_threads in (1, 2):
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        with ThreadPoolExecutor(num_threads) as pool:
+            for _ in range(turns):
+                for name, update in ways.items():
+                    repeats = 1 if num_threads == 1 or name == "torch" else 5
+                    clock = time.thread_time if num_threads == 1 else time.perf_counter
+
+                    def work(update: Callable[[], None] = update, repeats: int = repeats, clock: Callable[[], float] = clock) -> float:
+                        began = clock()
+                        for _ in range(repeats):
+                            update()
+                        return (clock() - began) / repeats
+
+                    times[name].append(max(future.result() for future in [pool.submit(work) for _ in range(num_threads)]) / num_threads)
+        for name, spent in times.items():
+            median, best = (1 / pick(spent) for pick in (statistics.median, min))
+            speed = f"{median:6.1f} updates/s (best {best:6.1f}), {median * GFLOP:6.1f} GFLOP/s"
+            print(f"{num_threads} thread{'s' * (num_threads > 1)}  {name:16s} {speed}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
