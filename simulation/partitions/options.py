@@ -1,4 +1,4 @@
-"""Options of a partition as a user writes them: ``name:key=value:key=value``."""
+"""Options of a partition, or of another choice, as a user writes them: ``name:key=value:key=value``."""
 
 import math
 from collections.abc import Mapping
@@ -45,8 +45,8 @@ def split_name(text: str) -> str:
     return text.partition(":")[0]
 
 
-def read_options(text: str, known: Mapping[str, Option]) -> dict[str, Value]:
-    """Every option of `known`, as `text` (``name:key=value:...``) says or else by default.
+def read_options(text: str, known: Mapping[str, Option], what: str = "partition") -> dict[str, Value]:
+    """Every option of `known`, as `text` (``name:key=value:...``) says or else by default. `what` it chooses stands in the errors.
 
     Raises:
         ConfigError: an option that there is not, one given twice, or a value it cannot have.
@@ -57,13 +57,13 @@ def read_options(text: str, known: Mapping[str, Option]) -> dict[str, Value]:
     for key, part in zip(keys, given, strict=True):
         value = part.partition("=")[2].strip()
         if "=" not in part:
-            raise ConfigError(f"partition {text!r}: {part!r} is not of the form key=value")
+            raise ConfigError(f"{what} {text!r}: {part!r} is not of the form key=value")
         if key not in known:
-            raise ConfigError(f"partition {text!r}: no option {key!r}, expected one of {', '.join(known)}")
+            raise ConfigError(f"{what} {text!r}: no option {key!r}, expected one of {', '.join(known)}")
         if keys.count(key) > 1:
-            raise ConfigError(f"partition {text!r}: {key} is given twice")
+            raise ConfigError(f"{what} {text!r}: {key} is given twice")
         try:
             values[key] = known[key].read(value)
         except ValueError as error:
-            raise ConfigError(f"partition {text!r}: {key} is {value!r}, {error}") from None
+            raise ConfigError(f"{what} {text!r}: {key} is {value!r}, {error}") from None
     return values

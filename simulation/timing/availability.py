@@ -1,0 +1,118 @@
+"""When a device may train: by the hour of its day, or in intervals that were recorded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from simulation.timing.draws import make_key, uniform
+from wire.tensors import Array
+
+HOUR_S = 3600.0
+DAY_S = 86400.0
+
+
+class Availability(Protocol):
+    """Whether devices may train. All arrays are (n,); times are virtual seconds."""
+
+    def ask(self, devices: Array, at_s: Array) -> Array:
+        """Which of `devices` (int64) may train at their time of `at_s` (float64): bool."""
+        ...
+
+    def holds_until(self, devices: Array, at_s: Array) -> Array:
+        """For devices that may train at `at_s`: a later time until which that is so for certain, float64."""
+        ...
+
+
+def stays_until(availability: Availability, devices: Array, start_s: Array, end_s: Array) -> Array:
+    """`end_s`, or when a device that may train at `start_s` may no longer do so, where that is earlier: (n,) float64."""
+    until = np.minimum(availability.holds_until(devices, start_s), end_s)
+    open_ = np.flatnonzero(until < end_s)
+    while len(open_):
+        open_ = open_[availability.ask(devices[open_], until[open_])]
+        until[open_] = np.minimum(availability.holds_until(devices[open_], until[open_]), end_s[open_])
+        open_ = open_[until[open_] < end_s[open_]]
+    return until
+
+
+class Always:
+    """Every device, at any time."""
+
+    def ask(self, devices: Array, at_s: Array) -> Array:
+        """All of them."""
+        return np.ones(len(devices), bool)
+
+    def holds_until(self, devices: Array, at_s: Array) -> Array:
+        """For ever."""
+        return np.full(len(devices), np.inf)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """By the hour. `by_hour` is the share of devices that are available in each hour of their local day (24 values) or week (168, from
+    Monday midnight); `offset_s` (N,) is what each device's clock shows at virtual second 0.
+
+    A device draws one number each day, and is available in the hours whose share lies above it: that gives every hour its share, and a
+    device one stretch of hours rather than scattered ones. Its day begins in the hour with the smallest share, so that a night is one.
+    """
+
+    by_hour: Sequence[float]
+    offset_s: Array = field(repr=False)
+    seed: int = 0
+    _shares: Array = field(init=False, repr=False)
+    _key: int = field(init=False, repr=False)
+    _begin_s: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        shares = np.asarray(self.by_hour, np.float64)
+        object.__setattr__(self, "_shares", shares)
+        object.__setattr__(self, "_key", make_key(self.seed, 0xA7A))
+        object.__setattr__(self, "_begin_s", HOUR_S * int(shares.reshape(-1, 24).sum(0).argmin()))
+
+    def ask(self, devices: Array, at_s: Array) -> Array:
+        """Those whose number of the day lies below the share of the hour."""
+        local_s = at_s + self.offset_s[devices]
+        hours, day = np.floor(local_s / HOUR_S), np.floor((local_s - self._begin_s) / DAY_S)
+        hour = hours - len(self._shares) * np.floor(hours / len(self._shares))
+        available: Array = uniform(self._key, devices, day) < self._shares[hour.astype(np.int64)]
+        return available
+
+    def holds_until(self, devices: Array, at_s: Array) -> Array:
+        """The end of the local hour."""
+        offset_s = self.offset_s[devices]
+        until: Array = (np.floor((at_s + offset_s) / HOUR_S) + 1) * HOUR_S - offset_s
+        return np.maximum(until, np.nextafter(at_s, np.inf))
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """As recorded: device d is available from `start_s[i]` until just before `end_s[i]` for `first[d] <= i < first[d + 1]`, in order and
+    apart from each other; all of it repeats every `period_s`."""
+
+    first: Array = field(repr=False)
+    start_s: Array = field(repr=False)
+    end_s: Array = field(repr=False)
+    period_s: float
+
+    def ask(self, devices: Array, at_s: Array) -> Array:
+        """Those in one of their intervals."""
+        at_s = at_s % self.period_s
+        place = self._place(devices, at_s)
+        inside: Array = (place >= self.first[devices]) & (at_s < self.end_s[place])
+        return inside
+
+    def holds_until(self, devices: Array, at_s: Array) -> Array:
+        """The end of the interval."""
+        within = at_s % self.period_s
+        until: Array = at_s + (self.end_s[self._place(devices, within)] - within)
+        return np.maximum(until, np.nextafter(at_s, np.inf))
+
+    def _place(self, devices: Array, at_s: Array) -> Array:
+        """The last of a device's intervals that starts at `at_s` or before, by halving; one below its first where there is none."""
+        low, high = self.first[devices] - 1, self.first[devices + 1]
+        while (high - low > 1).any():
+            middle = (low + high) // 2
+            before = (high - low > 1) & (self.start_s[np.minimum(middle, len(self.start_s) - 1)] <= at_s)
+            low, high = np.where(before, middle, low), np.where(before | (high - low <= 1), high, middle)
+        return low

@@ -1,0 +1,170 @@
+"""What devices are like: columns with one row per device, drawn from a named distribution or read from a trace.
+
+    phones      speeds and bandwidths lognormal, available mostly at night, on a charger from 22:00
+    boards      Raspberry Pi and Jetson: mains, wired, nearly always available, far apart in speed
+    uniform     everything between half and one and a half times its value
+    always      all alike, at any time, none drops out: rounds that can be worked out by hand
+    trace       one line of a CSV file per device, `simulation.timing.traces`
+
+Where the numbers come from. They are round on purpose, and an option where a study measured something else.
+
+- Form: compute time per example is lognormal with sigma 0.6 in FedScale's own client model (F. Lai et al., ICML 2022; source file
+  client_metadata.py, which refers to Papaya, D. Huba et al., MLSys 2022). With 0.6, one phone of a thousand is 6 times slower than the
+  median one. How fast a median device is depends on the model that it trains: set `speed`; 200 examples per second stands for a small
+  network on sensor windows.
+- Bandwidth: FedScale draws it from MobiPerf's measurements of mobile networks, of the order of 5 Mbit/s. A median of 8 Mbit/s down,
+  half of that up, and sigma 1 (one of a thousand 20 times slower) stand for these.
+- Availability and drop-outs: K. Bonawitz et al., Towards federated learning at scale, MLSys 2019, section 9: four times as many devices
+  at night as by day, 6 to 10 % of them drop out; 8 % stands here. How many are available at the peak is not published: 40 % is a guess.
+- Speeds of phones lie an order of magnitude apart between generations (A. Ignatov et al., AI Benchmark, 2019), those of boards at
+  least as far: sigma 1 for boards, and 100 examples per second, are ours.
+- Battery: a twentieth of 15 Wh, at 5 W and 200 examples per second, trains about 100,000 examples. A full charge takes two hours.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from simulation.partitions.options import Option, Value, read_options, split_name
+from simulation.timing.availability import DAY_S, HOUR_S, Always, Availability, Curve
+from simulation.timing.traces import read_trace
+from wire.errors import ConfigError
+from wire.tensors import Array
+
+CHARGE_S = 2 * HOUR_S
+"""An empty battery is full after so long on the charger."""
+
+NIGHT = (1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.25, 0.5, 0.75, 1)
+"""How far each local hour lies between the day's share of available devices and the night's."""
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """N devices as columns (N,) of float64."""
+
+    examples_per_s: Array = field(repr=False)
+    """Training examples a second, of the model in question."""
+    down_bytes_per_s: Array = field(repr=False)
+    up_bytes_per_s: Array = field(repr=False)
+    latency_s: Array = field(repr=False)
+    """One way; a job has two: the plan comes, the update goes."""
+    dropout: Array = field(repr=False)
+    """Probability that a job is not finished, apart from the device's becoming unavailable meanwhile."""
+    battery_examples: Array = field(repr=False)
+    """Examples it can train per charge; infinity on mains."""
+    charge_from_s: Array = field(repr=False)
+    """Virtual second, modulo a day, at which it is put on its charger."""
+    charge_s: Array = field(repr=False)
+    """Seconds of each day that it stays there."""
+    availability: Availability = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.examples_per_s)
+
+
+def _options(
+    speed: float,
+    spread: float,
+    down: float,
+    up: float,
+    network: float,
+    latency: float,
+    dropout: float,
+    available: float,
+    ratio: float,
+    zones: float,
+    battery: float,
+    charging: float,
+) -> dict[str, Option]:
+    return {
+        "speed": Option(speed, "examples a second that the median device trains", 1e-6),
+        "spread": Option(spread, "sigma of the lognormal speed; uniform: half width as a share", 0, 10),
+        "down": Option(down, "bytes a second to the median device", 1e-3),
+        "up": Option(up, "bytes a second from the median device", 1e-3),
+        "network": Option(network, "sigma of the lognormal bandwidths; uniform: half width as a share", 0, 10),
+        "latency": Option(latency, "seconds that a message is under way", 0),
+        "dropout": Option(dropout, "probability that a job is not finished", 0, 1),
+        "available": Option(available, "share of devices available at the best hour", 0, 1),
+        "ratio": Option(ratio, "how many times more are available at night than by day", 1),
+        "zones": Option(zones, "hours over which the devices' time zones are spread", 0, 24),
+        "hour": Option(0.0, "hour of the day of the first time zone at virtual second 0", 0, 24),
+        "battery": Option(battery, "examples a device can train per charge; 0: mains", 0),
+        "charging": Option(charging, "hours of each day on the charger, from 22:00", 0, 24),
+    }
+
+
+_TRACE = {
+    "devices": Option("", "CSV file with one line per device"),
+    "intervals": Option("", "CSV file with lines device,start_s,end_s; empty: always available"),
+}
+
+DISTRIBUTIONS: Mapping[str, Mapping[str, Option]] = {
+    "phones": _options(200.0, 0.6, 1e6, 5e5, 1.0, 0.1, 0.08, 0.4, 4.0, 4.0, 1e5, 8.0),
+    "boards": _options(100.0, 1.0, 5e6, 1e6, 0.5, 0.05, 0.01, 0.98, 1.0, 0.0, 0.0, 24.0),
+    "uniform": _options(200.0, 0.5, 1e6, 1e6, 0.5, 0.1, 0.0, 1.0, 1.0, 0.0, 0.0, 24.0),
+    "always": _options(200.0, 0.0, 1e6, 1e6, 0.0, 0.1, 0.0, 1.0, 1.0, 0.0, 0.0, 24.0),
+    "trace": _TRACE,
+}
+"""Every way to say what devices are like, with its options."""
+
+
+def make_profiles(text: str, devices: int, seed: int) -> Profiles:
+    """Profiles of so many devices, as ``name`` or ``name:key=value:...`` says, see `DISTRIBUTIONS`.
+
+    Raises:
+        ConfigError: no such distribution or option, or a value it cannot have.
+        DataError: a trace cannot be read, or holds too few devices.
+    """
+    name, options = parse_profiles(text)
+    if devices < 1:
+        raise ConfigError(f"devices {text!r}: {devices} devices, expected at least one")
+    if name == "trace":
+        if not options["devices"]:
+            raise ConfigError(f"devices {text!r}: expected devices=FILE.csv")
+        files = Path(str(options["devices"])), Path(str(options["intervals"])) if options["intervals"] else None
+        columns, availability = read_trace(*files, devices)
+        return Profiles(**columns, availability=availability)
+    numbers = {key: float(value) for key, value in options.items()}
+    if name == "uniform" and max(numbers["spread"], numbers["network"]) >= 1:
+        raise ConfigError(f"devices {text!r}: spread and network are shares here, expected less than 1")
+    return _draw(name, numbers, devices, seed)
+
+
+def parse_profiles(text: str) -> tuple[str, dict[str, Value]]:
+    """The name of a distribution and the values of all its options.
+
+    Raises:
+        ConfigError: no such distribution or option, or a value it cannot have.
+    """
+    name = split_name(text)
+    if name not in DISTRIBUTIONS:
+        raise ConfigError(f"devices {text!r}: expected one of {', '.join(DISTRIBUTIONS)}")
+    return name, read_options(text, DISTRIBUTIONS[name], "devices")
+
+
+def _draw(name: str, numbers: Mapping[str, float], devices: int, seed: int) -> Profiles:
+    rng = np.random.default_rng([seed, 0xDE7])
+    factors: Callable[[float], Array]
+    if name == "uniform":
+        factors = lambda width: rng.uniform(1 - width, 1 + width, devices)  # noqa: E731
+    else:
+        factors = lambda sigma: np.exp(sigma * rng.standard_normal(devices))  # noqa: E731
+    speed, network = factors(numbers["spread"]), factors(numbers["network"])
+    zone_s = HOUR_S * np.floor(rng.uniform(0, max(numbers["zones"], 1), devices))
+    offset_s = HOUR_S * numbers["hour"] + zone_s
+    best, least = numbers["available"], numbers["available"] / numbers["ratio"]
+    by_hour = [least + (best - least) * night for night in NIGHT]
+    same = np.ones(devices)
+    return Profiles(
+        examples_per_s=numbers["speed"] * speed,
+        down_bytes_per_s=numbers["down"] * network,
+        up_bytes_per_s=numbers["up"] * network,  # a device in a bad network has it both ways
+        latency_s=numbers["latency"] * same,
+        dropout=numbers["dropout"] * same,
+        battery_examples=(numbers["battery"] or np.inf) * same,
+        charge_from_s=(22 * HOUR_S - offset_s) % DAY_S,
+        charge_s=HOUR_S * numbers["charging"] * same,
+        availability=Always() if least == 1 else Curve(by_hour, offset_s, seed),
+    )

@@ -1,0 +1,100 @@
+"""What a run cost in virtual time, devices, examples and bytes, and how long it took to reach an accuracy. Every result is JSON-ready."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulation.timing.fleet import Fleet, Jobs
+from wire.tensors import Array
+
+Point = tuple[float, float | None]
+"""(virtual second, accuracy); None where nothing could be tested."""
+
+
+@dataclass
+class Tally:
+    """Counts of the jobs that are over. A job counts once: as completed, dropped or late."""
+
+    completed: int = 0
+    dropped: int = 0
+    late: int = 0
+    examples: float = 0.0
+    """Trained in all jobs."""
+    wasted_examples: float = 0.0
+    """Of these, in jobs whose update was not aggregated."""
+    down_bytes: float = 0.0
+    up_bytes: float = 0.0
+    wasted_bytes: float = 0.0
+    busy_s: float = 0.0
+    """Device-seconds spent in all jobs."""
+    useful_s: float = 0.0
+    """Of these, in jobs whose update was aggregated."""
+    aggregations: int = 0
+    failed: int = 0
+    """Rounds that ended without an update."""
+    staleness: int = 0
+    """Sum over aggregated updates."""
+    most_stale: int = 0
+
+    @property
+    def invited(self) -> int:
+        """Jobs that were begun and are over."""
+        return self.completed + self.dropped + self.late
+
+    def settle(self, fleet: Fleet, jobs: Jobs, aggregated: Array) -> None:
+        """Count jobs that are over; `aggregated` (k,) bool says whose update was used. Others that finish are late."""
+        examples, down, up = fleet.progress(jobs)
+        spent_s, wasted = jobs.end_s - jobs.start_s, ~aggregated
+        self.completed += int(aggregated.sum())
+        self.dropped += int((~jobs.finishes).sum())
+        self.late += int((jobs.finishes & wasted).sum())
+        self.examples += float(examples.sum())
+        self.wasted_examples += float(examples[wasted].sum())
+        self.down_bytes += float(down.sum())
+        self.up_bytes += float(up.sum())
+        self.wasted_bytes += float((down + up)[wasted].sum())
+        self.busy_s += float(spent_s.sum())
+        self.useful_s += float(spent_s[aggregated].sum())
+
+    def aggregate(self, staleness: Array) -> None:
+        """Count an aggregation of updates of this staleness (k,) int64."""
+        self.aggregations += 1
+        self.staleness += int(staleness.sum())
+        self.most_stale = max(self.most_stale, int(staleness.max()))
+
+
+def time_to_accuracy(points: Sequence[Point], target: float) -> float | None:
+    """The first virtual second at which the accuracy was `target` or more; None where it never was."""
+    return next((at_s for at_s, accuracy in sorted(points, key=lambda p: p[0]) if accuracy is not None and accuracy >= target), None)
+
+
+def describe(tally: Tally, elapsed_s: float, points: Sequence[Point] = (), targets: Sequence[float] = ()) -> dict[str, Any]:
+    """Counts and shares of a run that took `elapsed_s` virtual seconds; with points, its accuracy over time and when it reached targets.
+
+    ``utilisation``: ``useful`` is the share of the devices' seconds that went into aggregated updates, ``at_work`` the mean number of
+    devices at work at a time, over jobs that are over. Shares of nothing are None.
+    """
+    result: dict[str, Any] = {
+        "virtual_s": round(elapsed_s, 3),
+        "aggregations": tally.aggregations,
+        "failed_rounds": tally.failed,
+        "devices": {"invited": tally.invited, "completed": tally.completed, "dropped": tally.dropped, "late": tally.late},
+        "examples": {"trained": round(tally.examples), "wasted": round(tally.wasted_examples)},
+        "bytes": {"down": round(tally.down_bytes), "up": round(tally.up_bytes), "wasted": round(tally.wasted_bytes)},
+        "staleness": {"mean": _ratio(tally.staleness, tally.completed), "max": tally.most_stale},
+        "utilisation": {"useful": _ratio(tally.useful_s, tally.busy_s), "at_work": _ratio(tally.busy_s, elapsed_s)},
+    }
+    if points:
+        result["accuracy"] = [[round(at_s, 3), None if accuracy is None else round(accuracy, 6)] for at_s, accuracy in points]
+        result["time_to_accuracy_s"] = {f"{target:g}": _rounded(time_to_accuracy(points, target)) for target in targets}
+    return result
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return round(float(np.divide(part, whole)), 6) if whole else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
