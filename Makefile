@@ -1,4 +1,4 @@
-# make demo | make test | make check | make bench | make papers | make peers: each makes .venv and installs pinned versions when they are missing.
+# make demo | test | check | bench | papers | peers: each makes .venv and installs pinned versions when they are missing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

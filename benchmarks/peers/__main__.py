@@ -104,11 +104,9 @@ def describe(run: Run, devices: int) -> str:
     """One run in a line."""
     if "reason" in run:
         return str(run["reason"])
-    best = devices / min(run["rounds_s"])
-    return (
-        f"{best:.1f} updates/s in its best round, {run['wall_s']:.0f} s, {run['peak_bytes'] / 1e6:,.0f} MB, loss {run['final_loss']:.3f}"
-        + (f"; other work kept {run['busy_before']:.0f} % of the cores busy" if run["busy_before"] > QUIET else "")
-    )
+    best, megabytes = devices / min(run["rounds_s"]), run["peak_bytes"] / 1e6
+    others = f"; other work kept {run['busy_before']:.0f} % of the cores busy" if run["busy_before"] > QUIET else ""
+    return f"{best:.1f} updates/s in its best round, {run['wall_s']:.0f} s, {megabytes:,.0f} MB, loss {run['final_loss']:.3f}{others}"
 
 
 def run_once(system: System, options: argparse.Namespace, data: Path, scratch: Path) -> dict[str, Any]:
