@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
             except (InstallationFailed, OSError) as error:
                 reasons[environment] = f"not installed: {error}"
                 console.print(f"{environment} is left out, {reasons[environment]}", style="yellow")
-    runs = measure(systems, options, reasons, lambda text: console.print(text, highlight=False, markup=False))
+    runs = measure(systems, options, reasons, lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True))
     rows = [summarize(s, runs[s.name], runs.get(OURS, []), options.devices) for s in systems]
     check_work(rows)
     for row in rows:
@@ -96,7 +96,7 @@ def measure(
                 reason = reasons.get(system.environment)
                 run = {"reason": reason} if reason else run_once(system, options, data, Path(scratch))
                 runs[system.name].append(run)
-                tell(f"turn {turn + 1} of {options.repeats}, {system.name}: {describe(run, options.devices)}")
+                tell(f"turn {turn + 1} of {options.repeats}, {system.name}: {describe(run, system.devices(options.devices))}")
     return runs
 
 
@@ -111,11 +111,12 @@ def describe(run: Run, devices: int) -> str:
 
 def run_once(system: System, options: argparse.Namespace, data: Path, scratch: Path) -> dict[str, Any]:
     """Start a runner, watch its memory, wait, and leave nothing of it behind."""
+    devices = system.devices(options.devices)
     sizes = {
-        "devices": options.devices,
+        "devices": devices,
         "rounds": options.rounds,
         "data": data,
-        "processes": system.processes or options.devices,
+        "processes": system.processes or devices,
         "threads": system.threads,
     }
     command = [str(python_of(system, options.venvs).absolute()), "-W", "ignore", "-m", f"benchmarks.peers.run_{system.runner}"]

@@ -4,11 +4,8 @@ As many simulator threads as clients, which is the recipe's own default: every c
 fewer it starts a process, and imports torch, for every single update.
 """
 
-import datetime
-import re
 import shutil
 import tempfile
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,22 +14,8 @@ from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.client.config import ExchangeFormat
 from nvflare.recipe import SimEnv
 
+from benchmarks.peers.nvflare_log import moments
 from benchmarks.peers.workload import durations, make_model, read_job, report
-
-STAMP = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[,.]\d+) ")
-BOUNDARY = re.compile(r"Round \d+ started|Finished FedAvg")
-
-
-def moments(lines: Iterable[str]) -> list[float]:
-    """When each round began and the last one ended, in seconds, from the lines of the server's log. The words stand in a box of lines
-    below the line with the time."""
-    found, latest = [], ""
-    for line in lines:
-        if match := STAMP.match(line):
-            latest = match[1].replace(",", ".")
-        if BOUNDARY.search(line):
-            found.append(datetime.datetime.fromisoformat(latest).timestamp())
-    return found
 
 
 def main() -> None:

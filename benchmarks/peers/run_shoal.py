@@ -1,4 +1,7 @@
-"""Shoal: `simulate` with FedAvg on a fleet made of the workload's windows, none of them kept for tests."""
+"""Shoal: `simulate` with FedAvg on a fleet made of the workload's windows, none of them kept for tests.
+
+The engine is the one call of `simulate` in `main`; how many processes and threads it takes is said in `systems.py`.
+"""
 
 import time
 from importlib.metadata import version

@@ -16,11 +16,18 @@ class System:
     runner: str
     """`benchmarks.peers.run_RUNNER` is what is started."""
     processes: int
+    """One per device when 0."""
     threads: int
     environment: str = ""
     """Its file in `requirements/`, and its virtual environment; this process's own environment when empty."""
     how: str = ""
     """The choice made where its documentation leaves one."""
+    most_devices: int | None = None
+    """It gets no more devices than this."""
+
+    def devices(self, asked: int) -> int:
+        """How many devices it gets of so many."""
+        return min(asked, self.most_devices or asked)
 
     @property
     def requirements(self) -> Path:
@@ -36,7 +43,16 @@ SYSTEMS = (
     System("pfl-2", "pfl-research", "pfl", 2, 1, "pfl", "two processes joined by torch.distributed, its guide's way"),
     System("fedlab", "FedLab", "fedlab", 1, 2, "fedlab", "standalone pipeline; its clients are serial, so torch's threads use the cores"),
     System("flower", "Flower", "flower", 2, 1, "flower", "simulation runtime on Ray, one core per client, two clients at once"),
-    System("nvflare", "NVFlare", "nvflare", 0, 1, "nvflare", "simulator, every client resident in a process (its recipe's default)"),
+    System(
+        "nvflare",
+        "NVFlare",
+        "nvflare",
+        0,
+        1,
+        "nvflare",
+        "simulator, every client resident in a process (its recipe's default): 281 MB each, so 50 devices, for 100 would take 29 GB",
+        most_devices=50,
+    ),
 )
 
 

@@ -14,8 +14,10 @@ Run = Mapping[str, Any]
 """One run: what the runner printed, `wall_s` and `peak_bytes`; or only `reason`, why there is no result."""
 
 
-def summarize(system: System, runs: Sequence[Run], ours: Sequence[Run], devices: int) -> dict[str, Any]:
-    """One system's row. `ours` are Shoal's runs of the same turns: the ratio is the median of the turns' ratios."""
+def summarize(system: System, runs: Sequence[Run], ours: Sequence[Run], asked: int) -> dict[str, Any]:
+    """One system's row, where so many devices were asked for. `ours` are Shoal's runs of the same turns, and the ratio is the median of
+    the turns' ratios."""
+    devices = system.devices(asked)
     row: dict[str, Any] = {
         "name": system.name,
         "title": system.title,
@@ -48,7 +50,7 @@ def summarize(system: System, runs: Sequence[Run], ours: Sequence[Run], devices:
     }
     turns = [(a, b) for a, b in zip(ours, runs, strict=False) if "reason" not in a and "reason" not in b]
     if turns:
-        row["shoal_is_times_as_fast"] = round(statistics.median(speed(a, devices) / speed(b, devices) for a, b in turns), 2)
+        row["shoal_is_times_as_fast"] = round(statistics.median(speed(a, asked) / speed(b, devices) for a, b in turns), 2)
     return row
 
 
@@ -68,6 +70,7 @@ def check_work(rows: Sequence[dict[str, Any]]) -> None:
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a table, the fastest first; systems without a result below, with the reason."""
     measured = sorted((row for row in rows if row["updates_per_s"]), key=lambda row: -row["updates_per_s"])
+    most = max((row["devices"] for row in measured), default=0)
     lines = [
         "| | processes x threads | updates/s | with its start | Shoal is | peak memory, MB | final loss |",
         "|---|---|---|---|---|---|---|",
@@ -76,7 +79,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         ratio = row.get("shoal_is_times_as_fast")
         loss = f"{row['final_loss']:.3f}" + ("" if row.get("same_work", True) else " (not the same work)")
         cells = [
-            f"{row['title']} ({row['version'].split(',')[0]})",
+            f"{row['title']} ({row['version'].split(',')[0]})" + (f", {row['devices']} devices" if row["devices"] < most else ""),
             f"{row['processes']} x {row['threads']}",
             f"{row['updates_per_s']:.1f}",
             f"{row['updates_per_s_with_start']:.1f}",

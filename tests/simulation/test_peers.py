@@ -20,6 +20,7 @@ from torch import nn
 from benchmarks.peers.__main__ import describe, is_complete, last_line, read_options, read_result, run_once
 from benchmarks.peers.environments import MARK, InstallationFailed, _run, install, python_of
 from benchmarks.peers.memory import Tree, parse_pss, read_pss
+from benchmarks.peers.nvflare_log import moments
 from benchmarks.peers.systems import SYSTEMS, System, choose
 from benchmarks.peers.table import check_work, markdown, summarize
 from benchmarks.peers.workload import (
@@ -58,7 +59,7 @@ SHOAL = System("shoal", "Shoal", "shoal", 2, 1)
 
 
 def test_a_row_holds_the_median_of_the_median_rounds():
-    row = summarize(A, [a_run(9.0, 2.0, 2.0), a_run(9.0, 4.0, 4.0), a_run(9.0, 5.0, 5.0)], [], devices=100)
+    row = summarize(A, [a_run(9.0, 2.0, 2.0), a_run(9.0, 4.0, 4.0), a_run(9.0, 5.0, 5.0)], [], asked=100)
     assert row["updates_per_s"] == 25.0
     assert row["updates_per_s_runs"] == [50.0, 25.0, 20.0]
     assert row["updates_per_s_with_start"] == pytest.approx(300 / 20)
@@ -67,12 +68,12 @@ def test_a_row_holds_the_median_of_the_median_rounds():
 
 def test_the_ratio_is_the_median_of_the_turns_not_the_ratio_of_medians():
     ours = [a_run(1.0), a_run(2.0), a_run(4.0)]
-    row = summarize(A, [a_run(3.0), a_run(2.0), a_run(20.0)], ours, devices=10)
+    row = summarize(A, [a_run(3.0), a_run(2.0), a_run(20.0)], ours, asked=10)
     assert row["shoal_is_times_as_fast"] == 3.0
 
 
 def test_a_turn_that_failed_is_told_and_left_out_of_the_medians():
-    row = summarize(A, [a_run(1.0), {"reason": "killed"}, a_run(3.0)], [a_run(1.0)] * 3, devices=6)
+    row = summarize(A, [a_run(1.0), {"reason": "killed"}, a_run(3.0)], [a_run(1.0)] * 3, asked=6)
     assert row["updates_per_s"] == 4.0
     assert row["reason"] == "1 of 3 runs: killed"
     assert row["shoal_is_times_as_fast"] == 2.0
@@ -105,6 +106,15 @@ def test_less_work_shows_in_the_loss(loss: float, same: bool):
 def test_rows_can_be_kept_as_json():
     row = summarize(A, [a_run(1.0)], [a_run(1.0)], 5)
     assert {"name", "updates_per_s", "wall_s", "peak_rss_bytes"} <= json.loads(json.dumps(row)).keys()
+
+
+def test_a_system_with_fewer_devices_is_measured_by_its_own_number():
+    small = System("small", "Small", "a", 0, 1, most_devices=5)
+    rows = [summarize(small, [a_run(1.0)], [a_run(1.0)], 10), summarize(SHOAL, [a_run(1.0)], [a_run(1.0)], 10)]
+    assert (rows[0]["devices"], rows[0]["processes"], rows[0]["updates_per_s"]) == (5, 5, 5.0)
+    assert rows[0]["shoal_is_times_as_fast"] == 2.0
+    assert "| Small (thing 1.2), 5 devices |" in markdown(rows)
+    assert summarize(small, [a_run(1.0)], [], 3)["devices"] == 3
 
 
 # The runs
@@ -145,6 +155,29 @@ def options(tmp_path: Path) -> argparse.Namespace:
 def test_a_runner_that_is_not_there_is_a_reason(options: argparse.Namespace, tmp_path: Path):
     run = run_once(System("x", "X", "nothing", 1, 1), options, tmp_path, tmp_path)
     assert "No module named benchmarks.peers.run_nothing" in run["reason"]
+
+
+def test_a_runner_that_takes_too_long_is_ended(options: argparse.Namespace, tmp_path: Path):
+    options.timeout = 0.2
+    run = run_once(System("plain-1", "P", "plain", 1, 1), options, tmp_path, tmp_path)
+    assert run == {"reason": "no result after 0 s"}
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
+
+
+LOG = """2026-11-21 10:36:10,500 - FedAvg - INFO - [identity=server] -
+----------------------------------------
+            Round 0 started.
+----------------------------------------
+2026-11-21 10:36:14,250 - FedAvg - INFO - Aggregated 4/4 results
+2026-11-21 10:36:14,500 - FedAvg - INFO - Round 1 started.
+2026-11-21 10:36:16,750 - FedAvg - INFO - [identity=server] -
+========================================
+            Finished FedAvg.
+"""
+
+
+def test_the_times_of_rounds_are_read_from_nvflares_log():
+    assert durations(moments(LOG.splitlines())) == [4.0, 2.25]
 
 
 @pytest.mark.slow
