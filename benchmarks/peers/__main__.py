@@ -137,7 +137,7 @@ def run_once(system: System, options: argparse.Namespace, data: Path, scratch: P
             wall_s = time.perf_counter() - started_s
         process.wait()
     if timed_out:
-        return {"reason": f"no result after {options.timeout:.0f} s"}
+        return {"reason": f"no result after {options.timeout:g} s"}
     result = read_result(output.read_text())
     if process.returncode or result is None or len(result["rounds_s"]) != options.rounds:
         return {"reason": f"ended with {process.returncode}: {last_line(log.read_text()) or last_line(output.read_text())}"}

@@ -160,7 +160,7 @@ def test_a_runner_that_is_not_there_is_a_reason(options: argparse.Namespace, tmp
 def test_a_runner_that_takes_too_long_is_ended(options: argparse.Namespace, tmp_path: Path):
     options.timeout = 0.2
     run = run_once(System("plain-1", "P", "plain", 1, 1), options, tmp_path, tmp_path)
-    assert run == {"reason": "no result after 0 s"}
+    assert run == {"reason": "no result after 0.2 s"}
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
 
 
