@@ -1,11 +1,11 @@
-# make demo | make test | make check | make bench | make papers: each makes .venv and installs pinned versions when they are missing.
+# make demo | test | check | bench | papers | peers: each makes .venv and installs pinned versions when they are missing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export SHOAL_DATA ?= $(abspath ../shared/data)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: setup demo test slow check bench papers clean
+.PHONY: setup demo test slow check bench papers peers clean
 
 setup: $(VENV)/.installed
 
@@ -36,6 +36,9 @@ bench: setup
 
 papers: setup
 	$(BIN)/python -m benchmarks.papers $(ARGS)
+
+peers: setup
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 # Debian packages that tests use: the Mosquitto broker. Installed when missing and we may; a test that needs it says so otherwise.
 .PHONY: deploy/.debian

@@ -1,0 +1,73 @@
+"""Shoal: `simulate` with FedAvg on a fleet made of the workload's windows, none of them kept for tests.
+
+The engine is the one call of `simulate` in `main`; how many processes and threads it takes is said in `systems.py`.
+"""
+
+import time
+from importlib.metadata import version
+
+import numpy as np
+import torch
+from torch import nn
+
+from aggregator.core.state import Event, RoundAggregated, RunState, Started
+from algorithms.models.classifier import Classifier
+from algorithms.registry import make_objective
+from benchmarks.peers.workload import (
+    BATCH,
+    CHANNELS,
+    CLASSES,
+    EPOCHS,
+    MOMENTUM,
+    RATE,
+    SAMPLES,
+    Fleet,
+    Net,
+    durations,
+    make_model,
+    read_job,
+    report,
+)
+from edge_client.ports import Windows
+from simulation.datasets.windows import FleetData
+from simulation.simulate import SimulationSettings, simulate
+from wire.bundle import Window
+from wire.tensors import decode_tensors
+
+
+def make_fleet(fleet: Fleet, devices: int) -> FleetData:
+    """The workload as Shoal's own kind of data."""
+    none = np.zeros((0, CHANNELS, SAMPLES), np.float32), np.zeros(0, np.int64)
+    windows = {f"device-{n:04d}": Windows(fleet.x[n], fleet.y[n], *none) for n in range(devices)}
+    shape = Window(tuple(f"channel-{n}" for n in range(CHANNELS)), SAMPLES, SAMPLES)
+    return FleetData("peers", shape, tuple(f"class-{n}" for n in range(CLASSES)), windows)
+
+
+def as_classifier(net: Net) -> Classifier:
+    """The workload's layers as body and head; they see the windows as they are."""
+    layers = list(net)
+    return Classifier(nn.Identity(), nn.Sequential(*layers[:-1]), layers[-1])
+
+
+def main() -> None:
+    """A round ends when its updates are aggregated."""
+    job = read_job()
+    stamps: list[float] = []
+
+    def note(_state: RunState, event: Event) -> None:
+        if isinstance(event, Started | RoundAggregated):
+            stamps.append(time.perf_counter())
+
+    model = make_model()
+    classifier = as_classifier(model)
+    settings = SimulationSettings("fedavg", job.rounds, EPOCHS, batch_size=BATCH, hyper={"lr": RATE, "momentum": MOMENTUM})
+    outcome = simulate(make_fleet(Fleet(job.data), job.devices), settings, note, make_objective("fedavg", classifier))
+    key = next(iter(outcome.state.starts.values()))
+    learned, _ = decode_tensors(outcome.blobs.get(outcome.state.models[key]))
+    state = {name.partition("/")[2]: torch.from_numpy(value) for name, value in learned.items()}  # names begin with the tensor's role
+    classifier.load_state_dict({**classifier.state_dict(), **state})
+    report(durations(stamps), model, job, f"shoal {version('shoal')}, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()
