@@ -7,7 +7,7 @@ that runs in the field. It is what the faster engine is held against, to the bit
 from collections.abc import Mapping
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.core.state import Event, RoundAggregated, RunSettings, RunState
+from aggregator.core.state import Event, RoundAggregated, RunSettings, RunState, Started
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.algorithm import Algorithm
@@ -19,7 +19,7 @@ from simulation.attacks import Attack, Attacker
 from simulation.ran import Ran, Tell, told_of
 from simulation.secret import repeatable_secret
 from wire.bundle import Bundle
-from wire.errors import ShoalError
+from wire.errors import Stalled
 from wire.links.in_process import InProcessBroker
 from wire.links.port import Will
 from wire.topics import Topics
@@ -52,14 +52,14 @@ def run_by_messages(
 
     Raises:
         ConfigError: the algorithm does not fit the bundle.
-        ShoalError: no device can carry out its plan.
+        Stalled: no device can carry out its plan.
     """
     broker, clock, topics = InProcessBroker(), VirtualClock(), Topics("simulation")
     store, blobs = MemoryStore(), MemoryBlobs()
     fleet = Fleet(broker.connect("aggregator"), topics, "0")
 
     def observe(state: RunState, event: Event) -> None:
-        if isinstance(event, RoundAggregated):
+        if isinstance(event, Started | RoundAggregated):
             tell(told_of(state.trained, {d: key for d, key in state.starts.items() if d}))
 
     runner = Runner(algorithm, bundle, probe, store, blobs, fleet, clock, observe)
@@ -105,4 +105,4 @@ def _deliver(runner: Runner, agents: list[Agent], clock: VirtualClock) -> None:
             number = runner.state.round
             reopened[number] = reopened.get(number, 0) + 1
             if reopened[number] > PATIENCE:
-                raise ShoalError(f"round {number} was opened {PATIENCE} times and no device could carry out its plan; the log says why")
+                raise Stalled(f"round {number} was opened {PATIENCE} times and no device could carry out its plan; the log says why")

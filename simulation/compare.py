@@ -11,7 +11,7 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,25 @@ from sklearn.metrics import adjusted_rand_score
 
 from aggregator.summary import accuracy_of, spread
 from simulation.datasets.windows import FleetData
+from simulation.engine.options import Engine
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet
 from simulation.simulate import SimulationSettings, simulate
-from wire.errors import ConfigError
+from wire.errors import ConfigError, Stalled
 
+NOTHING: dict[str, Any] = {
+    "accuracy": {"mean": None, "std": None, "worst": None},
+    "accuracy_by_round": [],
+    "devices": {},
+    "clusters": {"count": None, "by_round": [], "ari": None},
+    "bytes": {"up": 0, "down": 0},
+    "epsilon": None,
+    "attack": None,
+    "newcomers": None,
+    "preparations": None,
+    "wall_s": None,
+}
+"""The result of a run that ended without a model."""
 TARGET_SHARE = 0.95
 """The target accuracy where none is given: this share of the best mean accuracy in the comparison."""
 
@@ -41,8 +55,11 @@ class Job:
 
     @property
     def key(self) -> str:
-        """A name for its result: the same for the same job, whenever it is asked for."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        """A name for its result: the same for the same job, whenever it is asked for. What is at its default does not count, so that
+        results last when a setting is added."""
+        asked = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
+        unusual = {name: value for name, value in asked.items() if value != getattr(SimulationSettings(), name)}
+        text = json.dumps({**asdict(self), "settings": unusual}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -75,11 +92,22 @@ def _fleet(data: str, devices: int | None, dealt: str, seed: int) -> tuple[Fleet
     return fleet, measure(fleet)
 
 
-def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None) -> dict[str, Any]:
-    """Run one job; `tell` hears of every round that is over. The result is what `tabulate` and the pictures need."""
+def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
+    """Run one job with so many workers; `tell` hears of every round that is over. The result is what `tabulate` and the pictures need.
+    A run that ends without a model, because no device's update could be accepted any more, has nothing but the reason (`failed`).
+    """
     torch.set_num_threads(1)
     fleet, heterogeneity = _fleet(job.data, job.devices, job.partition, job.settings.seed)
-    outcome = simulate(fleet, job.settings, lambda told: tell(told.trained))
+    try:
+        outcome = simulate(fleet, job.settings, lambda told: tell(told.trained), engine=Engine(workers=workers))
+    except Stalled as error:
+        return {
+            **NOTHING,
+            "algorithm": job.settings.algorithm,
+            "seed": job.settings.seed,
+            "heterogeneity": heterogeneity,
+            "failed": str(error),
+        }
     summary = outcome.summary
     attackers = summary["attack"]["attackers"] if "attack" in summary else ()
     tested = [accuracy_of(r) for r in outcome.records[summary["preparations"] + 1 :]]
@@ -162,7 +190,7 @@ def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, tell: Calla
 
 
 def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:
-    return run_job(job, lambda done: heard.put((number, done)))
+    return run_job(job, lambda done: heard.put((number, done)), workers=1)
 
 
 def _path(folder: Path, job: Job) -> Path:
@@ -204,6 +232,8 @@ def _row(name: str, runs: Sequence[Mapping[str, Any]], target: float) -> dict[st
         "epsilon": _mean(r["epsilon"] for r in runs),
         "wall_s": _mean(r["wall_s"] for r in runs),
     }
+    if failed := [r["failed"] for r in runs if r.get("failed")]:
+        row["failed"] = failed[0]
     if any(r["newcomers"] for r in runs):
         row["newcomers"] = {key: _mean(r["newcomers"][key] for r in runs) for key in ("mean", "std", "worst")}
     if any(r["attack"] for r in runs):

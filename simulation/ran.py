@@ -12,7 +12,7 @@ from wire.tensors import Array
 
 @dataclass(frozen=True)
 class Told:
-    """A round of training or a preparation is over: rounds of training so far, and the number of groups."""
+    """The run begins, or a round of training or a preparation is over: rounds of training so far, and the number of groups."""
 
     trained: int
     groups: int

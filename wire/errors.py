@@ -5,6 +5,7 @@
     ShoalError
     ├── DataError            windows, recordings or data sets that cannot be used
     ├── ConfigError          a setting or a command-line value that cannot be used
+    ├── Stalled              no device can go on with a run
     ├── LinkError            the broker cannot be reached, or refuses the connection
     └── WireError            something arrived that the protocol does not allow
         ├── UnknownTopic     a topic that topics.py does not build
@@ -29,6 +30,10 @@ class DataError(ShoalError):
 
 class ConfigError(ShoalError):
     """A setting or a command-line value that cannot be used."""
+
+
+class Stalled(ShoalError):
+    """A run that cannot go on: no device can carry out its plan, or no update is fit to be used."""
 
 
 class LinkError(ShoalError):

@@ -137,7 +137,7 @@ class Table:
 
 def _cell(value: float | None, row: Row | None, metric: str) -> str:
     if value is None or row is None:
-        return "-"
+        return "diverged" if row is not None and row.get("failed") else "-"
     text = f"{value:.1f}" if "%" in metric else f"{value:.2f}".rstrip("0").rstrip(".")
     spread = row["accuracy"]["std"]
     return f"{text} ±{100 * spread:.1f}" if metric.startswith("accuracy") and row["seeds"] > 1 and spread is not None else text

@@ -36,7 +36,7 @@ class System:
 
 
 SYSTEMS = (
-    System("shoal", "Shoal", "shoal", 1, 1, how="`simulate`, the in-process run"),
+    System("shoal", "Shoal", "shoal", 1, 2, how="`simulate`: one process, two threads of the native engine"),
     System("plain-1", "plain PyTorch loop", "plain", 1, 1, how="one process, one thread"),
     System("plain-2", "plain PyTorch loop", "plain", 1, 2, how="one process, torch's two threads"),
     System("pfl-1", "pfl-research", "pfl", 1, 1, "pfl", "one process"),

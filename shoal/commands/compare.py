@@ -39,6 +39,7 @@ def compare(
     hyper: opt.Hyper = None,
     model: opt.ModelName = "",
     pretrain: opt.Pretrain = "",
+    cohort: opt.Cohort = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Runs at the same time; one for each core when not given.")] = None,
 ) -> None:
     """Compare algorithms in one table and one picture. Started again, it goes on where it was interrupted."""
@@ -46,7 +47,9 @@ def compare(
     names = tuple(opt.with_privacy(name, privacy) for name in read_names(algorithms))
     for name in names:
         make_algorithm(name)
-    common = SimulationSettings("", rounds, local_epochs, 0, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers)
+    common = SimulationSettings(
+        "", rounds, local_epochs, 0, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers, cohort
+    )
     asked = Asked(data, names, seeds, partition, devices, common)
     jobs = asked.jobs()
     prepare_folder(out)
@@ -65,6 +68,9 @@ def compare(
     write_csv(out / "compare.csv", rows)
     draw_comparison(out / "compare.png", results, rows)
     console.print(comparison_table(rows))
+    for row in rows:
+        if "failed" in row:
+            console.print(f"[bold]{row['algorithm']}[/bold] ended without a model: {row['failed']}", soft_wrap=True)
     skew = results[0]["heterogeneity"]
     console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()))
     console.print(f"written: {out / 'compare.json'}, {out / 'compare.csv'}, {out / 'compare.png'}", soft_wrap=True)
@@ -92,9 +98,9 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(header_style="bold", pad_edge=False)
     table.add_column("algorithm", no_wrap=True)
     cells: dict[str, Any] = {
-        "accuracy": lambda r: f"{percent(r['accuracy']['mean'])} ±{100 * (r['accuracy']['std'] or 0):.1f}",
+        "accuracy": lambda r: f"{percent(r['accuracy']['mean'])} ±{100 * (r['accuracy']['std'] or 0):.1f}" if "failed" not in r else "-",
         "worst": lambda r: percent(r["accuracy"]["worst"]),
-        "groups": lambda r: f"{r['clusters']['count']:g}",
+        "groups": lambda r: _number(r["clusters"]["count"], "g"),
         "ARI": lambda r: _number(r["clusters"]["ari"], ".2f"),
         "MB up": lambda r: f"{r['bytes']['up'] / 1e6:.1f}",
         "down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
@@ -103,7 +109,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "ASR": lambda r: percent(r["attack"]["success_rate"]) if "attack" in r else "-",
         "apart": lambda r: f"{r['attack']['told_apart']}/{r['seeds']}" if "attack" in r else "-",
         "newcomers": lambda r: percent(r["newcomers"]["mean"]) if "newcomers" in r else "-",
-        "s": lambda r: f"{r['wall_s']:.0f}",
+        "s": lambda r: _number(r["wall_s"], ".0f"),
     }
     shown = {name: made for name, made in cells.items() if any(made(row) != "-" for row in rows)}
     for name in shown:

@@ -11,6 +11,7 @@ from shoal.commands import options as opt
 from shoal.pictures import draw_holdings
 from shoal.report import device_table, prepare_folder, verdict, write_report
 from simulation import simulate as simulation
+from simulation.engine.options import Engine
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet
 from simulation.ran import Told
@@ -33,13 +34,18 @@ def simulate(
     model: opt.ModelName = "",
     pretrain: opt.Pretrain = "",
     newcomers: Annotated[int, typer.Option(min=0, help="So many devices are held out of training and join when it is over.")] = 0,
+    cohort: opt.Cohort = 0,
+    path: opt.WayName = "auto",
+    workers: opt.Workers = 0,
+    checkpoint: opt.Checkpoint = None,
 ) -> None:
-    """Simulate a fleet: the aggregator and the devices of the field, in one process, on a virtual clock."""
+    """Simulate a fleet: the aggregator's mathematics and the devices' executor, on all cores of this machine."""
     console = Console()
+    engine = Engine(path, workers, checkpoint)  # type: ignore[arg-type]
     fleet = make_fleet(data, partition, devices, seed)
     algorithm = opt.with_privacy(algorithm, privacy)
     settings = simulation.SimulationSettings(
-        algorithm, rounds, local_epochs, seed, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers
+        algorithm, rounds, local_epochs, seed, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers, cohort
     )
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet)
     heterogeneity = measure(fleet)
@@ -51,9 +57,11 @@ def simulate(
         def tell(told: Told) -> None:
             progress.update(task, completed=told.trained, say=f"groups {told.groups}")
 
-        outcome = simulation.simulate(fleet, settings, tell)
+        outcome = simulation.simulate(fleet, settings, tell, engine=engine)
     outcome.summary["heterogeneity"] = heterogeneity
     files = write_report(out, outcome.summary, outcome.records, outcome.blobs, holdings)
     console.print(device_table(outcome.summary))
+    why = f" ({outcome.summary['path_why']})" if outcome.summary["path_why"] else ""
+    console.print(f"path: {outcome.summary['path']}{why}; {outcome.summary['updates_per_s']:.0f} updates/s", soft_wrap=True)
     console.print(verdict(outcome.summary))
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)

@@ -20,7 +20,7 @@ from algorithms.contract import NEWCOMER, Grouped, Probe, Programs
 from edge_client.ports import Windows
 from simulation.engine.site import Done, Models
 from simulation.engine.traffic import Traffic
-from wire.errors import ShoalError
+from wire.errors import Stalled
 from wire.messages import Choose, Metrics, Plan
 from wire.tensors import Tensors
 
@@ -163,18 +163,20 @@ class Rounds:
         """The updates that would have been admitted, by device id.
 
         Raises:
-            ShoalError: there is none.
+            Stalled: there is none.
         """
         chosen = {key for plan in plans for verb in plan.verbs if isinstance(verb, Choose) for key in verb.models}
         context = self.algorithm.received(state)
         models = {key: {**state.models[key], **context[key]} for key in sorted({plan.model for plan in plans} | chosen)}
         self.traffic.weigh(models)
         received: list[Done] = []
+        problem = ""
         for done in workers.run(plans, models):
             if done.problem:
+                problem = problem or f"{done.device_id}: {done.problem}"
                 log.warning("%s device=%s: %s", "refused" if done.refused else "declined", done.device_id, done.problem)
             else:
                 received.append(done)
         if not received:
-            raise ShoalError(f"round {plans[0].round}: no device could carry out its plan; the log says why")
+            raise Stalled(f"round {plans[0].round}: no device of {len(plans)} gave an update that could be used; the first: {problem}")
         return sorted(received, key=lambda done: done.device_id)

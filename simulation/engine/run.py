@@ -45,7 +45,7 @@ def run_fast(
 
     Raises:
         ConfigError: the algorithm does not fit the bundle, the way cannot be taken, or the checkpoint is another run's.
-        ShoalError: no device can carry out its plan.
+        Stalled: no device can carry out its plan.
     """
     check_fit(settings, algorithm, bundle.manifest)
     blobs, traffic = MemoryBlobs(), Traffic(settings, len(bundle.payload))
@@ -58,6 +58,8 @@ def run_fast(
     arena = Arena(checkpoint.arena if checkpoint else None, rounds.device_ids, (devices[d].num_train for d in rounds.device_ids))
     site = Site(settings, bundle, way.graphs, devices, arena, attack)
     with _workers(site, way, engine, settings, steps) as workers:
+        if not progress.finished:
+            tell(told_of(progress.trained, {}))
         while not progress.finished:
             progress = rounds.advance(progress, workers)
             if checkpoint:
