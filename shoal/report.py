@@ -115,6 +115,10 @@ def _draw_matrix(axes: Any, matrix: Array, labels: Sequence[str], clusters: Sequ
     axes.figure.colorbar(image, ax=axes, shrink=0.75, label="distance (dark: close)")
 
 
+MOST_ROWS = 100
+"""A table for people has at most so many devices."""
+
+
 def device_table(summary: Mapping[str, Any]) -> Table:
     """One row per device, by group."""
     table = Table(title=None, header_style="bold")
@@ -124,7 +128,9 @@ def device_table(summary: Mapping[str, Any]) -> Table:
     for name in others:
         table.add_column(name, justify="right")
     rows = sorted(summary["devices"].items(), key=lambda item: (-1 if item[1]["cluster"] is None else item[1]["cluster"], item[0]))
-    for device_id, device in rows:
+    if len(rows) > MOST_ROWS:
+        table.caption = f"and {len(rows) - MOST_ROWS:,} more in summary.json"
+    for device_id, device in rows[:MOST_ROWS]:
         group = "-" if device["cluster"] is None else str(device["cluster"])
         cells = [percent(other.get(device_id)) for other in others.values()]
         table.add_row(device_id, group, str(device["num_train"]), str(device["num_test"]), percent(device["accuracy"]), *cells)

@@ -45,7 +45,7 @@ class Attack:
         flipped = windows.train_y.copy()
         for source, target in self.targets.items():
             flipped[windows.train_y == source] = target
-        return replace(windows, train_y=flipped)
+        return Windows(windows.train_x, flipped, windows.test_x, windows.test_y)
 
     def tamper(self, tensors: Tensors, device_id: str, number: int) -> Tensors:
         """What an attacker sends in place of its update's tensors in the round of this number."""

@@ -19,7 +19,7 @@ from simulation.partitions.options import Option, Value, read_options, split_nam
 from simulation.partitions.users import by_user
 from wire.errors import ConfigError
 
-MANY = 100_000
+MANY = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,15 @@ PARTITIONS: dict[str, Partition] = {
         own={
             "alpha": Option(0.1, "concentration: the smaller, the more uneven", 1e-3, 1e6),
             "least": Option(10, "training examples that every device is dealt at least", 1),
+        },
+    ),
+    "drawn": _pooled(
+        "every device draws examples of its own by class proportions from a Dirichlet distribution; a fleet may be larger than the data",
+        labels.drawn,
+        _devices(1000),
+        own={
+            "alpha": Option(0.5, "concentration: the smaller, the more uneven", 1e-3, 1e6),
+            "each": Option(64, "training examples of a device", 2, MANY),
         },
     ),
     "pathological": _pooled(

@@ -16,6 +16,9 @@ from simulation.heterogeneity import measure
 from simulation.partition import make_fleet
 from simulation.ran import Told
 
+SHOWN = 1000
+"""Of a larger fleet so many devices are measured and drawn."""
+
 
 def simulate(
     data: opt.Data = "watch",
@@ -47,8 +50,8 @@ def simulate(
     settings = simulation.SimulationSettings(
         algorithm, rounds, local_epochs, seed, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers, cohort
     )
-    holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet)
-    heterogeneity = measure(fleet)
+    holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet.some(SHOWN))
+    heterogeneity = measure(fleet.some(SHOWN))
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
     with Progress(*columns, console=console) as progress:

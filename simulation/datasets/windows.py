@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -11,6 +12,14 @@ from wire.errors import DataError
 from wire.tensors import Array
 
 
+@runtime_checkable
+class Measured(Protocol):
+    """Devices that know the size of their values without a look at every one."""
+
+    def squares(self) -> tuple[Array, int]:
+        """Sum of squares per channel (channels,) float64 over all training examples, and how many values a channel has."""
+
+
 @dataclass(frozen=True)
 class FleetData:
     """Windows of a fleet. `truth` names each device's known group where there is one, for measuring only."""
@@ -18,16 +27,32 @@ class FleetData:
     name: str
     window: Window
     classes: tuple[str, ...]
-    devices: dict[str, Windows] = field(repr=False)
+    devices: Mapping[str, Windows] = field(repr=False)
     truth: Mapping[str, str] = field(default_factory=dict)
 
     def channel_size(self) -> Array:
         """Root mean square per channel (channels,) float32 over all training examples; 1 for a channel that is always zero."""
+        if isinstance(self.devices, Measured):
+            squares, count = self.devices.squares()
+            return _root(squares, count)
         axes = (0, *range(2, 1 + len(self.window.shape)))
         count = sum(w.train_x.size // max(1, w.train_x.shape[1]) for w in self.devices.values())
         squares = sum(np.square(w.train_x, dtype=np.float64).sum(axes) for w in self.devices.values())
-        size = np.sqrt(squares / max(1, count))
-        return np.where(size > 0, size, 1.0).astype(np.float32)
+        return _root(squares, count)
+
+    def some(self, most: int) -> "FleetData":
+        """The fleet, or so many of its devices, drawn at random but the same each time."""
+        if len(self.devices) <= most:
+            return self
+        chosen = np.random.default_rng(0).choice(len(self.devices), most, replace=False)
+        names = sorted(self.devices)
+        devices = {names[i]: self.devices[names[i]] for i in sorted(chosen)}
+        return FleetData(self.name, self.window, self.classes, devices, {d: g for d, g in self.truth.items() if d in devices})
+
+
+def _root(squares: Array, count: int) -> Array:
+    size = np.sqrt(squares / max(1, count))
+    return np.where(size > 0, size, 1.0).astype(np.float32)
 
 
 def cut_windows(recording: Array, length: int, stride: int) -> Array:

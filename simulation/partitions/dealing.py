@@ -1,12 +1,13 @@
 """From a pool to devices: which examples each one gets, and what every partition of a pool can do besides."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from edge_client.ports import Windows
+from simulation.datasets.dealt import Dealt
 from simulation.datasets.pool import Pool, device_names
 from simulation.datasets.windows import FleetData
 from simulation.partitions.options import Option
@@ -15,6 +16,9 @@ from wire.tensors import Array
 
 Change = Callable[[Array, int, np.random.Generator], Array]
 """(x (n, \\*window.shape), number of the device, generator) -> what that device measures instead."""
+
+SHARING: set[Callable[..., "Deal"]] = set()
+"""Rules by which an example may belong to several devices."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +66,24 @@ def deal_pool(
     Raises:
         ConfigError: more devices than the pool has examples for, or an option that does not fit the pool.
     """
-    if own["devices"] > len(pool.train_y):
-        raise ConfigError(f"{own['devices']} devices: data {pool.name} has {len(pool.train_y)} training examples")
+    if own["devices"] > len(pool.train_y) and deal not in SHARING:
+        many = f"{own['devices']} devices: data {pool.name} has {len(pool.train_y)} training examples"
+        raise ConfigError(f"{many}; with partition drawn devices may share them")
     dealt = deal(pool, rng, **own)
     if split == "random" or (split == "auto" and pool.window.height):
         pool, dealt = _divide_anew(pool, dealt, test, rng)
     dealt = _cut_down(dealt, examples, tests or -(-examples // 4), _read_shares(imbalance), rng)
     names = device_names(len(dealt.train))
-    devices = {}
-    for i, name in enumerate(names):
-        parts = [(pool.train_x, pool.train_y, dealt.train[i]), (pool.test_x, pool.test_y, dealt.test[i])]
-        change = dealt.change or (lambda x, _device, _rng: x)
-        devices[name] = Windows(*(array for x, y, at in parts for array in (change(x[at], i, rng), y[at])))
+    devices: Mapping[str, Windows] = Dealt(pool, names, dealt.train, dealt.test)
+    if dealt.change is not None:
+        devices = {name: _changed(windows, dealt.change, i, rng) for i, (name, windows) in enumerate(devices.items())}
     truth = dict(zip(names, dealt.truth, strict=True)) if dealt.truth else {}
     return FleetData(pool.name, pool.window, pool.classes, devices, truth)
+
+
+def _changed(windows: Windows, change: Change, device: int, rng: np.random.Generator) -> Windows:
+    train_x = change(windows.train_x, device, rng)
+    return Windows(train_x, windows.train_y, change(windows.test_x, device, rng), windows.test_y)
 
 
 def deal_by_shares(pool: Pool, shares: Array, rng: np.random.Generator) -> tuple[list[Array], list[Array]]:

@@ -7,7 +7,7 @@
 import numpy as np
 
 from simulation.datasets.pool import Pool
-from simulation.partitions.dealing import Deal, blocks, class_counts, deal_by_shares
+from simulation.partitions.dealing import SHARING, Deal, blocks, class_counts, deal_by_shares
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -94,6 +94,29 @@ def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: 
     demand = weights.sum(0)
     size = min(counts[c] / demand[c] for c in range(total) if demand[c] > 0)
     return Deal(*deal_by_shares(pool, size * weights / np.maximum(counts, 1), rng), [names[group].strip() for group in member])
+
+
+def drawn(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, each: int) -> Deal:
+    """Every device draws `each` training examples from the pool, and a quarter as many test examples, by class proportions of its own
+    from a Dirichlet distribution. Devices may draw the same example, so that a fleet may be larger than the data."""
+    shares = rng.dirichlet(np.full(len(pool.classes), alpha), devices)
+    return Deal(_draw(pool.train_y, shares, each, rng), _draw(pool.test_y, shares, -(-each // 4), rng))
+
+
+SHARING.add(drawn)
+
+
+def _draw(y: Array, shares: Array, each: int, rng: np.random.Generator) -> list[Array]:
+    order = np.argsort(y, kind="stable")
+    counts = class_counts(y, shares.shape[1])
+    weights = np.where(counts > 0, shares, 0) + 1e-12 * (counts > 0)  # a class without examples cannot be drawn
+    ends = np.cumsum(weights / weights.sum(1, keepdims=True), axis=1)
+    places: list[Array] = []
+    for at in range(0, len(shares), 1000):
+        chosen = (rng.random((len(ends[at : at + 1000]), each, 1)) > ends[at : at + 1000, None, :-1]).sum(2)
+        within = (rng.random(chosen.shape) * counts[chosen]).astype(np.int64)
+        places.extend(np.sort(order[(np.cumsum(counts) - counts)[chosen] + within], axis=1))
+    return places
 
 
 def _read_range(text: str, total: int) -> list[int]:
