@@ -243,7 +243,7 @@ class Builder {
 // Whether this machine can run target 0 (the compiler's baseline), 1 (AVX2 with FMA) or 2 (AVX-512).
 SHOAL_API int shoal_supports(int target) { return shoal::engine_of(target) != nullptr; }
 
-// A plan, or null where memory is short, the target is missing, there are MAX_OPS layers or more, or `place` cannot count the values. `factors` (channels,) or null.
+// A plan, or null where memory is short, the target is missing, there are MAX_OPS layers or more, or an int32 cannot count the values.
 SHOAL_API void* shoal_plan_new(int target, const shoal::Layer* layers, int64_t count, int64_t channels, int64_t time, int64_t classes,
                                const float* factors, int64_t flat_size) {
   const shoal::Engine* engine = shoal::engine_of(target);
