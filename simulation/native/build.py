@@ -33,7 +33,7 @@ OTHER: dict[str, tuple[str, ...]] = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_RE
 TARGETS = ("baseline", "avx2", "avx512")
 """Instruction sets, slowest first, by the numbers that the library knows them by."""
 
-_loaded: dict[Path, ctypes.CDLL] = {}
+_loaded: dict[tuple[str | None, ...], ctypes.CDLL] = {}
 _lock = threading.Lock()
 
 
@@ -48,10 +48,10 @@ def load_library() -> ctypes.CDLL:
         NoCompiler: there is no C++ compiler, it fails, or the cache directory cannot be written.
     """
     with _lock:
-        path = build()
-        if path not in _loaded:
-            _loaded[path] = _declare(ctypes.CDLL(str(path)))
-        return _loaded[path]
+        settings = tuple(os.environ.get(name) for name in ("CXX", "PATH", "XDG_CACHE_HOME", "HOME"))
+        if settings not in _loaded:
+            _loaded[settings] = _declare(ctypes.CDLL(str(build())))
+        return _loaded[settings]
 
 
 def build() -> Path:

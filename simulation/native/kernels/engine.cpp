@@ -22,7 +22,8 @@ struct Run {
 // How the rows of a batch meet a product: by example, or all at once where every example has one row.
 struct Rows {
   Index parts, count;
-  Rows(Index rows_per_example, Index batch) : parts(rows_per_example == 1 ? 1 : batch), count(rows_per_example == 1 ? batch : rows_per_example) {}
+  Rows(Index rows_per_example, Index batch)
+      : parts(rows_per_example == 1 ? 1 : batch), count(rows_per_example == 1 ? batch : rows_per_example) {}
 };
 
 inline Index step(Index rows_per_example, const View& view) { return rows_per_example == 1 ? view.sample : view.row; }
@@ -184,14 +185,37 @@ void gather(const Run& run, const float* x, const int64_t* chosen) {
   }
 }
 
-void pack(const Plan& plan, const float* flat, float* packed) {
-  memset(packed, 0, sizeof(float) * plan.packed_size);
-  for (Index i = 0; i < plan.flat_size; i++) packed[plan.place[i]] = flat[i];
+// Copies between the flat vector and the packed parameters. Squares of a matrix are transposed in registers: value by value, every store
+// (or load) would meet another cache line.
+template <bool PACKING>
+void copy_values(const Plan& plan, float* flat, float* packed) {
+  const auto copy = [&](Index i) { PACKING ? void(packed[plan.place[i]] = flat[i]) : void(flat[i] = packed[plan.place[i]]); };
+  for (Index t = 0; t < plan.num_tensors; t++) {
+    const Tensor& tensor = plan.tensors[t];
+    const Index blocks = tensor.outputs / LANES, whole = tensor.inner / LANES * LANES;
+    for (Index block = 0; block < blocks; block++) {
+      const Index begin = tensor.begin + block * LANES * tensor.inner;
+      for (Index k = 0; k < whole; k += LANES) {
+        const int32_t* place = plan.place + begin + k;
+        Square s;
+        for (int i = 0; i < LANES; i++) s.row[i] = load(PACKING ? flat + begin + i * tensor.inner + k : packed + place[i]);
+        transpose(s);
+        for (int i = 0; i < LANES; i++) store(PACKING ? packed + place[i] : flat + begin + i * tensor.inner + k, s.row[i]);
+      }
+      for (Index i = 0; i < LANES; i++)
+        for (Index k = whole; k < tensor.inner; k++) copy(begin + i * tensor.inner + k);
+    }
+    const Index end = tensor.begin + (tensor.outputs ? tensor.outputs : 1) * tensor.inner;
+    for (Index i = tensor.begin + blocks * LANES * tensor.inner; i < end; i++) copy(i);
+  }
 }
 
-void unpack(const Plan& plan, const float* packed, float* flat) {
-  for (Index i = 0; i < plan.flat_size; i++) flat[i] = packed[plan.place[i]];
+void pack(const Plan& plan, const float* flat, float* packed) {
+  memset(packed, 0, sizeof(float) * plan.packed_size);
+  copy_values<true>(plan, const_cast<float*>(flat), packed);
 }
+
+void unpack(const Plan& plan, float* packed, float* flat) { copy_values<false>(plan, flat, packed); }
 
 void pack_weights(const Run& run, const float* flat) {
   pack(run.plan, flat, run.weights());
@@ -265,8 +289,9 @@ int train_network(const Plan& plan, TrainCall& call) {
     const View& last = plan.ops[plan.num_ops - 1].grad;
     for (Index n = 0; n < run.batch; n++) {
       bool correct;
-      call.loss_sum += cross_entropy(run.at(plan.logits) + n * plan.logits.sample, plan.classes, call.y[chosen[n]], 1.0f / float(run.batch),
-                                     run.at(last) + n * last.sample, nullptr, correct);
+      const float* logits = run.at(plan.logits) + n * plan.logits.sample;
+      float* gradient = run.at(last) + n * last.sample;
+      call.loss_sum += cross_entropy(logits, plan.classes, call.y[chosen[n]], 1.0f / float(run.batch), gradient, nullptr, correct);
       call.num_correct += correct;
     }
     backward(run, trained);
@@ -291,8 +316,8 @@ int evaluate_network(const Plan& plan, EvaluateCall& call) {
     for (Index n = 0; n < run.batch; n++) {
       bool correct;
       float* probabilities = call.probabilities ? call.probabilities + (first + n) * plan.classes : nullptr;
-      call.loss_sum += cross_entropy(run.at(plan.logits) + n * plan.logits.sample, plan.classes, call.y ? call.y[chosen[n]] : -1, 0, nullptr,
-                                     probabilities, correct);
+      const float* logits = run.at(plan.logits) + n * plan.logits.sample;
+      call.loss_sum += cross_entropy(logits, plan.classes, call.y ? call.y[chosen[n]] : -1, 0, nullptr, probabilities, correct);
       call.num_correct += correct;
     }
   }

@@ -1,8 +1,8 @@
 // Forward and backward passes of what is not a matrix product. All of them run over blocks of channels, rows inside.
 //
-// BatchNorm, ReLU and MaxPool are one pass: y = max over the pool of (x * factor + shift), then max(y, floor), where floor is 0 for ReLU and
-// -infinity without. ReLU and MaxPool commute, so both orders come here. Only x is kept for the backward pass; which row won is found again,
-// by the same expression. As in torch the first of equal rows wins, a NaN wins over everything, and ReLU passes no gradient at 0.
+// BatchNorm, ReLU and MaxPool are one pass: y = max over the pool of (x * factor + shift), then max(y, floor), where floor is 0 for ReLU
+// and -infinity without. ReLU and MaxPool commute, so both orders come here. Only x is kept for the backward pass; which row won is found
+// again, by the same expression. As in torch the first of equal rows wins, a NaN wins over everything, and ReLU passes no gradient at 0.
 #pragma once
 #include "products.h"
 
@@ -17,8 +17,8 @@ inline float* rows_of(const View& view, Index capacity, float* workspace) {
 // Mean, and sum of squared differences from it, of every channel over `rows` rows.
 //
 // One pass with a shift, which is the mean of the example before (`guess`; its own first row for the first example). What cancels in
-// q - s * s / rows is at most rows * (guess - mean)^2, and the examples' means differ by no more than the spread over the whole batch that is
-// being measured: the relative error stays at a few roundings whatever the mean is.
+// q - s * s / rows is at most rows * (guess - mean)^2, and the examples' means differ by no more than the spread over the whole batch that
+// is being measured: the relative error stays at a few roundings whatever the mean is.
 void moments(const float* x, Index row, Index rows, Index width, const float* guess, float* mean, float* squares) {
   for_blocks(width, [&](auto vectors, Index c) {
     constexpr int V = decltype(vectors)::value;
@@ -126,7 +126,8 @@ void activation_forward(const ActivationPass& s, Index c) {
   }
 }
 
-// dx = gamma / sigma * (dy - mean(dy) - xhat * mean(dy * xhat)), S. Ioffe, C. Szegedy, ICML 2015, section 3; dy is 0 at rows that did not win.
+// dx = gamma / sigma * (dy - mean(dy) - xhat * mean(dy * xhat)), S. Ioffe, C. Szegedy, ICML 2015, section 3; dy is 0 at rows that did
+// not win.
 template <int POOL, int V>
 void activation_backward(const ActivationPass& s, Index c) {
   const Vec zero = {}, floor = broadcast(s.floor);
@@ -196,7 +197,8 @@ void activation(const ActivationPass& s, bool forward) {
 }
 
 // Means of `pool` neighbouring rows; rows left over at the end are not looked at.
-void mean_forward(const float* x, Index x_sample, float* y, Index y_sample, Index y_row, Index samples, Index out_rows, Index width, Index pool) {
+void mean_forward(const float* x, Index x_sample, float* y, Index y_sample, Index y_row, Index samples, Index out_rows, Index width,
+                  Index pool) {
   for (Index n = 0; n < samples; n++)
     for (Index l = 0; l < out_rows; l++)
       for (Index c = 0; c < width; c += LANES) {
@@ -208,7 +210,8 @@ void mean_forward(const float* x, Index x_sample, float* y, Index y_sample, Inde
 }
 
 // The gradient of rows left over stays what it was when the workspace was made: zero.
-void mean_backward(const float* g, Index g_sample, float* y, Index y_sample, Index y_row, Index samples, Index out_rows, Index width, Index pool) {
+void mean_backward(const float* g, Index g_sample, float* y, Index y_sample, Index y_row, Index samples, Index out_rows, Index width,
+                   Index pool) {
   const float share = 1.0f / float(pool);
   for (Index n = 0; n < samples; n++)
     for (Index l = 0; l < out_rows; l++)

@@ -3,6 +3,7 @@
 // Compiled for the machine's baseline only: the standard library's templates must not be instantiated for instruction sets that a machine
 // may lack.
 #include <algorithm>
+#include <new>
 #include <vector>
 #include "network.h"
 
@@ -51,6 +52,7 @@ struct Network {
   std::vector<Op> ops;
   std::vector<Range> ranges;
   std::vector<int32_t> place;
+  std::vector<Tensor> tensors;
   std::vector<Index> constants;
   std::vector<float> factors;
 };
@@ -77,6 +79,7 @@ class Builder {
     plan.logits = input_view(0);
     plan.num_ops = int(net_.ops.size()), plan.ops = net_.ops.data(), plan.ranges = net_.ranges.data();
     plan.place = net_.place.data(), plan.flat_size = net_.place.size(), plan.packed_size = packed_;
+    plan.tensors = net_.tensors.data(), plan.num_tensors = net_.tensors.size();
     plan.constants = net_.constants.data(), plan.num_constants = net_.constants.size();
     // Workspace: the packed vectors, BatchNorm's statistics, the transposed panel; then, growing with the batch, moments and activations.
     Index at = num_slots * packed_;
@@ -117,6 +120,7 @@ class Builder {
   // A tensor of one value for every position; where the layer has none, zeros or constant ones.
   Index take_row(int64_t flat, bool ones) {
     const Index at = take(stride_);
+    if (flat >= 0) net_.tensors.push_back({flat, 0, Index(position_.size())});
     for (size_t i = 0; i < position_.size(); i++) {
       if (flat >= 0)
         net_.place[flat + i] = int32_t(at + position_[i]);
@@ -168,6 +172,7 @@ class Builder {
     op.grad = view(spread, op.out_stride, before, std::max<Index>(0, rows_ + padding - spread));
     op.grad.row = op.stride * op.out_stride;
     op.weight = take(op.depth * op.out_stride);
+    net_.tensors.push_back({layer.weight, outputs, inputs * kernel});
     for (Index o = 0; o < outputs; o++) {
       const Index panel = o / panel_ * panel_, width = std::min(panel_, op.out_stride - panel);
       for (Index c = 0; c < inputs; c++)
@@ -238,11 +243,11 @@ class Builder {
 // Whether this machine can run target 0 (the compiler's baseline), 1 (AVX2 with FMA) or 2 (AVX-512).
 SHOAL_API int shoal_supports(int target) { return shoal::engine_of(target) != nullptr; }
 
-// A plan, or null where memory is short, the target is missing or there are more than MAX_OPS ops. `factors` (channels,) or null.
+// A plan, or null where memory is short, the target is missing, there are MAX_OPS layers or more, or an int32 cannot count the values.
 SHOAL_API void* shoal_plan_new(int target, const shoal::Layer* layers, int64_t count, int64_t channels, int64_t time, int64_t classes,
                                const float* factors, int64_t flat_size) {
   const shoal::Engine* engine = shoal::engine_of(target);
-  if (!engine || count > shoal::MAX_OPS) return nullptr;
+  if (!engine || count >= shoal::MAX_OPS) return nullptr;
   shoal::Network* made = nullptr;
   try {
     made = new shoal::Network{};
@@ -251,6 +256,7 @@ SHOAL_API void* shoal_plan_new(int target, const shoal::Layer* layers, int64_t c
     shoal::Builder(*made, channels, time, flat_size).build(layers, count);
     if (factors) made->factors.assign(factors, factors + channels);
     made->plan.factors = factors ? made->factors.data() : nullptr;
+    if (made->plan.packed_size > INT32_MAX) throw std::bad_alloc();
     return made;
   } catch (...) {
     delete made;

@@ -54,8 +54,13 @@ struct Range {
   Index begin, size;
 };
 
+// A tensor in the flat vector: a matrix of `outputs` rows of `inner` values, or a vector of `inner` values (outputs 0). Every block of
+// whole vectors of a matrix's outputs is contiguous among the packed parameters.
+struct Tensor {
+  Index begin, outputs, inner;
+};
+
 struct Plan {
-  int lanes, panel;  // floats of a vector; floats of a full panel of a packed matrix
   Index channels, time, classes;
   Index in_stride;         // floats of a row of the first op's input
   const float* factors;    // (channels,) what the input is multiplied by, or null
@@ -65,11 +70,13 @@ struct Plan {
   View logits;
   const int32_t* place;    // (flat_size,) where a value of the flat vector is among the packed parameters
   Index flat_size, packed_size;
+  const Tensor* tensors;
+  Index num_tensors;
   const Index* constants;  // packed parameters that are always one: the factors of a BatchNorm without any
   Index num_constants;
-  // offsets in the workspace, in floats; the packed vectors come first, `packed_size` each
+  // Of the workspace, in floats. It begins with the packed vectors (Slot), `packed_size` each.
   Index transposed, moments;
-  Index fixed_size, floats_per_sample;  // of the whole workspace
+  Index fixed_size, floats_per_sample;
 };
 
 constexpr int MAX_OPS = 256;
@@ -102,11 +109,12 @@ struct EvaluateCall {
 };
 
 struct Engine {
-  int lanes, panel;
+  int lanes, panel;  // floats of a vector, and of a full panel of a packed matrix
   int (*train)(const Plan&, TrainCall&);
   int (*evaluate)(const Plan&, EvaluateCall&);
 };
 
+// What the workspace holds in the layout of the packed parameters.
 enum Slot : int { slot_weights, slot_velocity, slot_gradient, slot_anchor, slot_offset, slot_scale, num_slots };
 
 }  // namespace shoal

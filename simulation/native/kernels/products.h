@@ -1,9 +1,9 @@
 // Matrix products on packed matrices.
 //
-// A matrix of `depth` rows is packed in panels of at most PANEL columns: a panel holds its columns of every row one after the other, so that
-// a product streams through it. A block of R rows by V vectors of the result stays in registers over the whole depth; R and V are chosen so
-// that accumulators, one row of the panel and the broadcast factor fill the registers. Rows are divided evenly over blocks (64 rows as
-// eleven blocks of 6 or 5), because a last block of one or two rows would wait for the latency of its few accumulators.
+// A matrix of `depth` rows is packed in panels of at most PANEL columns: a panel holds its columns of every row one after the other, so
+// that a product streams through it. A block of R rows by V vectors of the result stays in registers over the whole depth; R and V are
+// chosen so that accumulators, one row of the panel and the broadcast factor fill the registers. Rows are divided evenly over blocks (64
+// rows as eleven blocks of 6 or 5), because a last block of one or two rows would wait for the latency of its few accumulators.
 #pragma once
 #include "vectors.h"
 
@@ -106,7 +106,8 @@ void multiply(const float* a, Index a_row, const float* b, Index depth, Index wi
   for_blocks(width, [&](auto vectors, Index col) {
     constexpr int V = decltype(vectors)::value;
     evenly(rows, most_rows<V>(), [&](Index m, int n) {
-      multiply_rows<most_rows<V>(), V>(n, a + m * a_row, a_row, b + col * depth, depth, c + m * c_row + col, c_row, bias ? bias + col : bias);
+      const float* add = bias ? bias + col : nullptr;
+      multiply_rows<most_rows<V>(), V>(n, a + m * a_row, a_row, b + col * depth, depth, c + m * c_row + col, c_row, add);
     });
   });
 }
@@ -120,6 +121,11 @@ void multiply_outer(const float* a, Index a_row, const float* d, Index d_row, In
     });
   });
 }
+
+// A square of LANES by LANES.
+struct Square {
+  Vec row[LANES];
+};
 
 #if defined(__GNUC__) && !defined(__clang__)
 // One round of a transposition: pairs of rows that are HALF apart exchange their off-diagonal halves.
@@ -139,21 +145,27 @@ inline void exchange(Vec* r) {
   }
   if constexpr (HALF > 1) exchange<HALF / 2>(r);
 }
+
+inline void transpose(Square& s) { exchange<LANES / 2>(s.row); }
+#else
+inline void transpose(Square& s) {
+  for (int i = 0; i < LANES; i++)
+    for (int j = 0; j < i; j++) {
+      const float x = s.row[i][j];
+      s.row[i][j] = s.row[j][i];
+      s.row[j][i] = x;
+    }
+}
 #endif
 
-// to[j][i] = from[i][j] for a square of LANES by LANES.
+// to[j][i] = from[i][j].
 inline void transpose_square(const float* from, Index from_row, float* to, Index to_row) {
-#if defined(__GNUC__) && !defined(__clang__)
-  Vec r[LANES];
+  Square s;
 #pragma GCC unroll 16
-  for (int i = 0; i < LANES; i++) r[i] = load(from + i * from_row);
-  exchange<LANES / 2>(r);
+  for (int i = 0; i < LANES; i++) s.row[i] = load(from + i * from_row);
+  transpose(s);
 #pragma GCC unroll 16
-  for (int i = 0; i < LANES; i++) store(to + i * to_row, r[i]);
-#else
-  for (int j = 0; j < LANES; j++)
-    for (int i = 0; i < LANES; i++) to[j * to_row + i] = from[i * from_row + j];
-#endif
+  for (int i = 0; i < LANES; i++) store(to + i * to_row, s.row[i]);
 }
 
 }  // namespace
