@@ -28,6 +28,8 @@ EPOCHS = 10
 
 def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[str, Windows]]:
     """Take `count` devices out of a fleet, the same ones for the same seed: what is left, and who was taken."""
+    if not count:
+        return data, {}
     chosen = set(map(str, np.random.default_rng([seed, 0x1EF7]).choice(sorted(data.devices), count, replace=False)))
     left = {d: w for d, w in data.devices.items() if d not in chosen}
     truth = {d: group for d, group in data.truth.items() if d in left}
