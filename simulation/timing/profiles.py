@@ -12,12 +12,13 @@ Where the numbers come from. They are round on purpose, and an option where a st
   client_metadata.py, which refers to Papaya, D. Huba et al., MLSys 2022). With 0.6, one phone of a thousand is 6 times slower than the
   median one. How fast a median device is depends on the model that it trains: set `speed`; 200 examples per second stands for a small
   network on sensor windows.
-- Bandwidth: FedScale draws it from MobiPerf's measurements of mobile networks, of the order of 5 Mbit/s. A median of 8 Mbit/s down,
-  half of that up, and sigma 1 (one of a thousand 20 times slower) stand for these.
+- Bandwidth: FedScale takes it from MobiPerf's measurements of mobile networks; an entry that is quoted in public reads 5.6 Mbit/s. A
+  median of 8 Mbit/s down, half of that up, and sigma 1 (one of a thousand 20 times slower) are ours.
 - Availability and drop-outs: K. Bonawitz et al., Towards federated learning at scale, MLSys 2019, section 9: four times as many devices
   at night as by day, 6 to 10 % of them drop out; 8 % stands here. How many are available at the peak is not published: 40 % is a guess.
-- Speeds of phones lie an order of magnitude apart between generations (A. Ignatov et al., AI Benchmark, 2019), those of boards at
-  least as far: sigma 1 for boards, and 100 examples per second, are ours.
+- Phones' accelerators nearly double in speed with each generation (A. Ignatov et al., AI Benchmark: all about deep learning on
+  smartphones in 2019), so that a few generations lie an order of magnitude apart. Boards, from a Raspberry Pi to a Jetson, lie
+  further apart still: sigma 1 for these, and 100 examples per second, are ours.
 - Battery: a twentieth of 15 Wh, at 5 W and 200 examples per second, trains about 100,000 examples. A full charge takes two hours.
 """
 

@@ -74,7 +74,7 @@ def describe(tally: Tally, elapsed_s: float, points: Sequence[Point] = (), targe
     """Counts and shares of a run that took `elapsed_s` virtual seconds; with points, its accuracy over time and when it reached targets.
 
     ``utilisation``: ``useful`` is the share of the devices' seconds that went into aggregated updates, ``at_work`` the mean number of
-    devices at work at a time, over jobs that are over. Shares of nothing are None.
+    devices at work at a time, over jobs that are over; a device that is late or given up works on. Shares of nothing are None.
     """
     result: dict[str, Any] = {
         "virtual_s": round(elapsed_s, 3),

@@ -95,8 +95,13 @@ class TestEveryPolicy:
             at_s, needed = batch.at_s, policy.oldest_version_needed
 
     @settings(max_examples=60, deadline=None)
-    @given(text=st.sampled_from(POLICIES), fleet=fleets)
-    def test_availability_is_honoured(self, text: str, fleet: Watched) -> None:
+    @given(
+        text=st.sampled_from(["sync:cohort=8:deadline=1e5", "over-select:cohort=8:deadline=1e5", "buffered:buffer=5:deadline=1e5"]),
+        kind=st.sampled_from(["phones", "phones:speed=0.2", "boards:available=0.5:ratio=2:speed=0.1"]),
+        seed=st.integers(0, 2**63),
+    )
+    def test_availability_is_honoured(self, text: str, kind: str, seed: int) -> None:
+        fleet = make_fleet(kind, 60, seed)  # with jobs of seconds, or of an hour
         run(text, fleet, 4)
         ask, jobs = fleet.profiles.availability.ask, fleet.jobs
         assert ask(jobs.devices, jobs.start_s).all()
@@ -388,6 +393,17 @@ class TestAvailability:
         assert not curve.ask(devices[gone], until_s[gone]).any()
         for share in np.linspace(0, 1, 30)[:-1]:
             assert curve.ask(devices, at_s + share * (until_s - at_s)).all()
+
+    def test_a_job_ends_with_the_availability(self) -> None:
+        profiles = replace(
+            make_profiles("always", 2, 0), availability=Intervals(np.array([0, 1, 2]), np.zeros(2), np.array([5.0, 1e4]), 86400)
+        )
+        fleet = Fleet(profiles, Work(np.array([2000, 2000]), 0, 0), 0)
+        jobs = fleet.start(np.array([0, 1]), np.zeros(2))
+        assert jobs.end_s.tolist() == [5.0, 10.2]
+        assert jobs.finishes.tolist() == [False, True]
+        trained, _, _ = fleet.progress(jobs)
+        np.testing.assert_allclose(trained, [200 * 4.9, 2000])
 
     def test_a_night_is_one_stretch(self) -> None:
         curve = Curve(NIGHT, np.zeros(1000), 0)
