@@ -70,16 +70,20 @@ class Asked:
 
 
 @lru_cache(maxsize=2)
-def _fleet(data: str, devices: int | None, dealt: str, seed: int) -> tuple[FleetData, dict[str, float]]:
-    """A fleet, and how far apart its devices are."""
-    fleet = make_fleet(data, dealt, devices, seed)
-    return fleet, measure(fleet)
+def _fleet(data: str, devices: int | None, dealt: str, seed: int) -> FleetData:
+    return make_fleet(data, dealt, devices, seed)
+
+
+@lru_cache(maxsize=2)
+def _heterogeneity(data: str, devices: int | None, dealt: str, seed: int) -> dict[str, float]:
+    return measure(_fleet(data, devices, dealt, seed))
 
 
 def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None) -> dict[str, Any]:
     """Run one job; `tell` hears of every round that is over. The result is what `tabulate` and the pictures need."""
     torch.set_num_threads(1)
-    fleet, heterogeneity = _fleet(job.data, job.devices, job.partition, job.settings.seed)
+    dealt = job.data, job.devices, job.partition, job.settings.seed
+    fleet = _fleet(*dealt)
 
     def observe(state: RunState, event: Event) -> None:
         if isinstance(event, RoundAggregated):
@@ -108,7 +112,7 @@ def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None) -> dict
         "attack": summary.get("attack"),
         "newcomers": summary.get("newcomers"),
         "preparations": summary["preparations"],
-        "heterogeneity": heterogeneity,
+        "heterogeneity": _heterogeneity(*dealt),
         "wall_s": summary["wall_s"],
     }
 
