@@ -88,10 +88,13 @@ class Asked:
 
 
 @lru_cache(maxsize=2)
-def _fleet(data: str, devices: int | None, dealt: str, seed: int) -> tuple[FleetData, dict[str, float]]:
-    """A fleet, and how far apart its devices are."""
-    fleet = make_fleet(data, dealt, devices, seed)
-    return fleet, measure(fleet.some(MEASURED))
+def _fleet(data: str, devices: int | None, dealt: str, seed: int) -> FleetData:
+    return make_fleet(data, dealt, devices, seed)
+
+
+@lru_cache(maxsize=2)
+def _heterogeneity(data: str, devices: int | None, dealt: str, seed: int) -> dict[str, float]:
+    return measure(_fleet(data, devices, dealt, seed).some(MEASURED))
 
 
 def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
@@ -99,15 +102,16 @@ def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None, workers
     A run that ends without a model, because no device's update could be accepted any more, has nothing but the reason (`failed`).
     """
     torch.set_num_threads(1)
-    fleet, heterogeneity = _fleet(job.data, job.devices, job.partition, job.settings.seed)
+    dealt = job.data, job.devices, job.partition, job.settings.seed
+    fleet = _fleet(*dealt)
     try:
-        outcome = simulate(fleet, job.settings, lambda told: tell(told.trained), engine=Engine(workers=workers))
+        outcome = simulate(fleet, job.settings, lambda told: tell(told.trained) if told.trained else None, engine=Engine(workers=workers))
     except Stalled as error:
         return {
             **NOTHING,
             "algorithm": job.settings.algorithm,
             "seed": job.settings.seed,
-            "heterogeneity": heterogeneity,
+            "heterogeneity": _heterogeneity(*dealt),
             "failed": str(error),
         }
     summary = outcome.summary
@@ -132,7 +136,7 @@ def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None, workers
         "attack": summary.get("attack"),
         "newcomers": summary.get("newcomers"),
         "preparations": summary["preparations"],
-        "heterogeneity": heterogeneity,
+        "heterogeneity": _heterogeneity(*dealt),
         "wall_s": summary["wall_s"],
     }
 

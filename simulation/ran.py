@@ -7,6 +7,7 @@ from typing import Any
 from aggregator.core.state import RunState
 from aggregator.ports import Blobs, RoundRecord
 from aggregator.summary import count_groups
+from simulation.engine.schedule import Schedule
 from wire.tensors import Array
 
 
@@ -16,14 +17,16 @@ class Told:
 
     trained: int
     groups: int
+    at_s: float = 0.0
+    """Virtual seconds since the beginning."""
 
 
 Tell = Callable[[Told], None]
 
 
-def told_of(trained: int, groups: Mapping[str, str]) -> Told:
+def told_of(trained: int, groups: Mapping[str, str], at_s: float = 0.0) -> Told:
     """What is told of a round after which devices belong to these groups."""
-    return Told(trained, count_groups(groups))
+    return Told(trained, count_groups(groups), at_s)
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Ran:
     """The way in which graphs ran (`simulation.engine.paths`)."""
     why: str = ""
     """Why it was no faster one."""
+    schedule: Schedule | None = None
+    """Who took part when, where something else than the messages said so."""
 
 
 @dataclass(frozen=True)

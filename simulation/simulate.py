@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from aggregator.core.state import RunSettings
-from aggregator.summary import spread, summarize
+from aggregator.summary import accuracy_of, spread, summarize
 from algorithms.contract import Objective
 from algorithms.models.registry import default_model, make_model
 from algorithms.probe import make_probe
@@ -20,10 +20,14 @@ from simulation.by_messages import run_by_messages
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import USUAL, Engine
 from simulation.engine.run import run_fast
+from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.newcomers import Reception, hold_out
 from simulation.pretrain import pretrained_extractor
 from simulation.ran import Outcome, Ran, Tell
 from simulation.secret import repeatable_secret
+from simulation.timing.fleet import Fleet, Work
+from simulation.timing.policies import make_policy
+from simulation.timing.profiles import make_profiles
 from simulation.torch_graphs import TorchGraphs
 from wire.bundle import Bundle
 from wire.errors import ConfigError
@@ -49,6 +53,10 @@ class SimulationSettings:
     """So many devices are held out of training and received when it is over (`simulation.newcomers`)."""
     cohort: int = 0
     """So many devices, drawn anew, take part in each round; 0: all do."""
+    profiles: str = ""
+    """What devices are like on the virtual clock (`simulation.timing.profiles`); without profiles and policy no time passes."""
+    policy: str = ""
+    """How the server makes rounds on the virtual clock (`simulation.timing.policies`)."""
 
 
 def build_objective(data: FleetData, algorithm: str, seed: int, model: str = "", pretrain: str = "") -> Objective:
@@ -111,14 +119,41 @@ def simulate(
         if engine.path == "messages":
             ran = run_by_messages(run_settings, algorithm, probe, bundle, graphs, data.devices, attack, tell)
         else:
-            ran = run_fast(run_settings, algorithm, probe, bundle, objective, data.devices, attack, tell, settings.cohort, engine)
+            schedule = make_schedule(settings, data, bundle)
+            asked = {name: getattr(settings, name) for name in ("cohort", "attack", "profiles", "policy")}
+            ran = run_fast(run_settings, algorithm, probe, bundle, objective, data.devices, attack, tell, schedule, asked, engine)
         summary = summarize(ran.state, ran.records, perf_counter() - started_s) | {"path": ran.path, "path_why": ran.why}
+        if ran.schedule is not None:
+            accuracies = [(r.opened_at_s, spread(accuracy_of(r).values())["mean"]) for r in ran.records if r.phase != "preparing"]
+            summary |= ran.schedule.report(accuracies)
         if attack is not None:
             summary["attack"] = _measure(attack, settings.attack, ran, data, summary)
         if newcomers:
             reception = Reception(algorithm, ran.state, ran.blobs, probe, bundle, graphs, repeatable_secret)
             summary["newcomers"] = spread(m.accuracy for m in reception.receive(newcomers).values() if m.num_examples)
     return Outcome(summary, ran.state, ran.records, ran.blobs)
+
+
+def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle) -> Schedule:
+    """Who takes part when, as the settings say.
+
+    Raises:
+        ConfigError: profiles or a policy that do not exist, or an option that they cannot have.
+        DataError: a trace that cannot be read, or has too few devices.
+    """
+    ids = sorted(data.devices)
+    if not settings.profiles and not settings.policy:
+        return Drawn(ids, settings.cohort, settings.seed)
+    if settings.cohort and settings.policy.partition(":")[0] == "buffered":
+        raise ConfigError(f"cohort {settings.cohort}: policy {settings.policy!r} has no rounds; say concurrency= and buffer=")
+    manifest = bundle.manifest
+    examples = np.array([settings.local_epochs * data.devices[d].num_train for d in ids], np.int64)
+    down, up = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role("shared", "statistic")))
+    fleet = Fleet(make_profiles(settings.profiles or "always", len(ids), settings.seed), Work(examples, down, up), settings.seed)
+    policy = settings.policy or "sync"
+    if settings.cohort:
+        policy += f":cohort={settings.cohort}"
+    return Timed(ids, make_policy(policy, fleet))
 
 
 def _measure(attack: Attack, text: str, ran: Ran, data: FleetData, summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ What the algorithm holds, the records so far and the blobs they name are one fil
 arena's folder beside it, where a round that is made again finds what it found the first time.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,20 @@ class _Text(msgspec.Struct):
     finished: bool
     records: list[RoundRecord]
     held: dict[str, list[str]]
+    models: dict[str, list[str]]
+    """Keys by version; the newest is called by the empty string."""
 
 
 class Checkpoint:
-    """A folder for one run. `asked` is all that decides the run: another one is not gone on with."""
+    """A folder for one run, which settings and `asked` decide: another one is not gone on with."""
 
-    def __init__(self, folder: Path, settings: RunSettings, cohort: int) -> None:
+    def __init__(self, folder: Path, settings: RunSettings, asked: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.arena = folder / ARENA
         self._file = folder / FILE
         told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))
         bundle = {name: told.pop(name) for name in ("bundle", "reported", "responses")}["bundle"]
-        self._asked: dict[str, Any] = {**told, "cohort": cohort, "bundle": bundle}
+        self._asked: dict[str, Any] = {**told, **asked, "bundle": bundle}
 
     def load(self, blobs: MemoryBlobs, traffic: Traffic) -> Progress | None:
         """The run as it was last kept; None when it was not. Fills the blobs and what devices hold.
@@ -60,28 +63,36 @@ class Checkpoint:
             name = differing[0]
             raise ConfigError(f"checkpoint {self._file}: a run with {name} {text.asked.get(name)!r}, this one has {self._asked[name]!r}")
         traffic.held = text.held
-        models: dict[str, Tensors] = {}
+        models: dict[str, dict[str, Tensors]] = {version: {key: {} for key in keys} for version, keys in text.models.items()}
         for name, value in arrays.items():
             kind, _, rest = name.partition("/")
             if kind == "blob":
                 blobs.put(value.tobytes())
             elif kind == "model":
-                key, _, tensor = rest.partition("/")
-                models.setdefault(key, {})[tensor] = value
-            elif kind == "empty":
-                models[rest] = {}
-        state = decode_memory(arrays["memory"].tobytes(), models)
-        return Progress(state, text.round, text.trained, tuple(text.records), text.finished)
+                version, key, tensor = rest.split("/", 2)
+                models[version][key][tensor] = value
+        older = {int(version): models[version] for version in models if version}
+        state = decode_memory(arrays["memory"].tobytes(), models[""])
+        return Progress(state, text.round, text.trained, tuple(text.records), text.finished, older)
 
     def save(self, progress: Progress, blobs: MemoryBlobs, traffic: Traffic) -> None:
         """Keep a run between two rounds."""
         arrays: Tensors = {"memory": np.frombuffer(encode_memory(progress.state), np.uint8)}
-        for key, model in progress.state.models.items():
-            arrays |= {f"model/{key}/{name}": value for name, value in model.items()} or {f"empty/{key}": np.zeros(0, np.uint8)}
+        versions = {"": progress.state.models, **{str(version): models for version, models in progress.older.items()}}
+        for version, models in versions.items():
+            arrays |= {f"model/{version}/{key}/{name}": value for key, model in models.items() for name, value in model.items()}
         for record in progress.records:
             if record.views:
                 arrays[f"blob/{record.views}"] = np.frombuffer(blobs.get(record.views), np.uint8)
-        text = _Text(self._asked, progress.round, progress.trained, progress.finished, list(progress.records), traffic.held)
+        text = _Text(
+            self._asked,
+            progress.round,
+            progress.trained,
+            progress.finished,
+            list(progress.records),
+            traffic.held,
+            {v: list(models) for v, models in versions.items()},
+        )
         temporary = self._file.with_suffix(".new")
         temporary.write_bytes(encode_tensors(arrays, msgspec.json.encode(text)))
         temporary.replace(self._file)

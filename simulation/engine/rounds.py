@@ -18,6 +18,7 @@ from aggregator.ports import Blobs, RoundRecord
 from algorithms.algorithm import Algorithm, Contribution, State
 from algorithms.contract import NEWCOMER, Grouped, Probe, Programs
 from edge_client.ports import Windows
+from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.site import Done, Models
 from simulation.engine.traffic import Traffic
 from wire.errors import Stalled
@@ -26,6 +27,8 @@ from wire.tensors import Tensors
 
 log = logging.getLogger("shoal.simulation")
 
+OF = "@"
+"""Between the key of a model and the number of rounds after which it was as it is meant."""
 EVALUATED = 10_000
 """Of a larger fleet so many devices, drawn by the seed, test the model that they are given in the end."""
 
@@ -47,11 +50,13 @@ class Progress:
     """Rounds of training that are over."""
     records: tuple[RoundRecord, ...] = ()
     finished: bool = False
+    older: Mapping[int, Mapping[str, Tensors]] = field(default_factory=dict, repr=False)
+    """By number of rounds, the models after so many, as far as devices are still at work on them."""
 
 
 @dataclass
 class Rounds:
-    """Makes one round after the other. `cohort` devices are drawn for each; 0: all take part."""
+    """Makes one round after the other, with the devices that `schedule` says."""
 
     settings: RunSettings
     algorithm: Algorithm
@@ -59,29 +64,27 @@ class Rounds:
     devices: Mapping[str, Windows]
     blobs: Blobs
     traffic: Traffic
-    cohort: int = 0
-    device_ids: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.device_ids = sorted(self.devices)
+    schedule: Schedule
+    device_ids: list[str]
 
     def advance(self, progress: Progress, workers: Workers) -> Progress:
         """The progress after one more round, the last of which only tests the models that devices are given."""
         settings, state = self.settings, progress.state
         number, closing = progress.round + 1, progress.trained >= settings.rounds
         preparing = not closing and self.algorithm.preparing(state)
-        starts = {d: self._start(state, d) for d in self._invited(number, closing)}
-        plans = self._plans(state, starts, number, closing)
-        received = self._received(plans, state, workers)
+        invited = self._closing(progress) if closing else self.schedule.invite(number)
+        starts = {d: self._start(state, d) for d in invited.device_ids}
+        models = self._models(state)
+        older = {**progress.older, progress.round: models}
+        stale = {_name(key, v): model for v in set(invited.versions.values()) for key, model in older[v].items()}
+        plans = self._plans(state, starts, invited, number, closing, stale)
+        received = self._received(plans, {**models, **stale}, workers)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         evaluated = {d.device_id: d.evaluated for d in received}
         trained = Metrics(*(sum(getattr(d.trained, name) for d in received) for name in ("num_examples", "loss_sum", "num_correct")))
         grouped = Grouped(state.memory)
         if not closing:
-            contributions = [
-                Contribution(d.device_id, d.num_train, d.num_steps, d.model, dict(sorted(d.tensors.items())), d.trained.mean_loss)
-                for d in received
-            ]
+            contributions = [self._contribution(d, starts[d.device_id], state, invited) for d in received]
             if preparing:
                 state = self.algorithm.prepare(state, contributions)
             else:
@@ -90,8 +93,8 @@ class Rounds:
         record = RoundRecord(
             round=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
-            opened_at_s=0.0,
-            closed_at_s=0.0,
+            opened_at_s=invited.opened_at_s,
+            closed_at_s=invited.closed_at_s,
             evaluated=evaluated,
             trained=trained,
             groups={} if preparing else {d: self._start(state, d) for d in starts},
@@ -101,7 +104,9 @@ class Rounds:
             views=self.blobs.put(encode_views(grouped)) if grouped.views else "",
         )
         trained_rounds = progress.trained + (not preparing and not closing)
-        return Progress(state, number, trained_rounds, (*progress.records, record), closing)
+        oldest = self.schedule.oldest
+        kept = {} if closing or oldest is None else {v: m for v, m in older.items() if v >= oldest}
+        return Progress(state, number, trained_rounds, (*progress.records, record), closing, kept)
 
     def conclude(self, progress: Progress) -> RunState:
         """The run's last state as the aggregator would have it, with its models among the blobs."""
@@ -135,43 +140,55 @@ class Rounds:
         key = self.algorithm.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
 
-    def _invited(self, number: int, closing: bool) -> list[str]:
-        count = EVALUATED if closing else self.cohort
-        if not count or count >= len(self.device_ids):
-            return self.device_ids
-        rng = np.random.default_rng([self.settings.seed, number, 0xC0])
-        return [self.device_ids[i] for i in sorted(rng.choice(len(self.device_ids), count, replace=False, shuffle=False))]
+    def _closing(self, progress: Progress) -> Invitation:
+        """The last round: everybody, or a part of a large fleet; it takes no time."""
+        at_s = progress.records[-1].closed_at_s if progress.records else 0.0
+        return Invitation(draw(self.device_ids, EVALUATED, [self.settings.seed, progress.round + 1]), at_s, at_s)
 
-    def _plans(self, state: State, starts: Mapping[str, str], number: int, closing: bool) -> list[Plan]:
-        settings = self.settings
-        programs = self.programs(state)
-        return [
-            Plan(
-                run_id=settings.run_id,
-                round=number,
-                device_id=device_id,
-                bundle=settings.bundle,
-                model=start,
-                verbs=programs["closing"] if closing else program_for(programs, device_id, start),
-                seed=settings.seed * 1_000_003 + number,
-                deadline_at_s=0.0,
-            )
-            for device_id, start in starts.items()
-        ]
+    def _models(self, state: State) -> dict[str, Tensors]:
+        context = self.algorithm.received(state)
+        return {key: {**model, **context[key]} for key, model in state.models.items()}
 
-    def _received(self, plans: Sequence[Plan], state: State, workers: Workers) -> list[Done]:
+    def _plans(
+        self, state: State, starts: Mapping[str, str], invited: Invitation, number: int, closing: bool, stale: Mapping[str, Tensors]
+    ) -> list[Plan]:
+        settings, programs, plans = self.settings, self.programs(state), []
+        for device_id, start in starts.items():
+            model = start
+            if device_id in invited.versions:
+                model = _name(start, invited.versions[device_id])
+                model = model if model in stale else _name(NEWCOMER, invited.versions[device_id])
+            verbs = programs["closing"] if closing else program_for(programs, device_id, start)
+            seed = settings.seed * 1_000_003 + number
+            plans.append(Plan(settings.run_id, number, device_id, settings.bundle, model, verbs, seed, 0.0))
+        return plans
+
+    def _contribution(self, done: Done, start: str, state: State, invited: Invitation) -> Contribution:
+        """An update as the algorithm reads it. The change of a device that started from an older model is applied to the newest one, and
+        counts less."""
+        tensors, stale = dict(sorted(done.tensors.items())), done.device_id in invited.versions
+        weight = invited.weights.get(done.device_id)
+        if weight is not None:
+            newest = state.models[start]
+            for name, value in tensors.items():
+                if name.startswith("delta/"):
+                    tensors[name] = np.float32(weight) * value
+                elif name.startswith("statistic/"):
+                    tensors[name] = newest[name] + np.float32(weight) * (value - newest[name])
+        return Contribution(done.device_id, done.num_train, done.num_steps, start if stale else done.model, tensors, done.trained.mean_loss)
+
+    def _received(self, plans: Sequence[Plan], models: Models, workers: Workers) -> list[Done]:
         """The updates that would have been admitted, by device id.
 
         Raises:
             Stalled: there is none.
         """
         chosen = {key for plan in plans for verb in plan.verbs if isinstance(verb, Choose) for key in verb.models}
-        context = self.algorithm.received(state)
-        models = {key: {**state.models[key], **context[key]} for key in sorted({plan.model for plan in plans} | chosen)}
-        self.traffic.weigh(models)
+        needed = {key: models[key] for key in sorted({plan.model for plan in plans} | chosen)}
+        self.traffic.weigh(needed)
         received: list[Done] = []
         problem = ""
-        for done in workers.run(plans, models):
+        for done in workers.run(plans, needed):
             if done.problem:
                 problem = problem or f"{done.device_id}: {done.problem}"
                 log.warning("%s device=%s: %s", "refused" if done.refused else "declined", done.device_id, done.problem)
@@ -180,3 +197,8 @@ class Rounds:
         if not received:
             raise Stalled(f"round {plans[0].round}: no device of {len(plans)} gave an update that could be used; the first: {problem}")
         return sorted(received, key=lambda done: done.device_id)
+
+
+def _name(key: str, version: int) -> str:
+    """What the model of this key was called after so many rounds."""
+    return f"{key}{OF}{version}"

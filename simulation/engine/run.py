@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil, prod
+from typing import Any
 
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.aggregation import check_fit
@@ -17,6 +18,7 @@ from simulation.engine.options import Engine
 from simulation.engine.paths import Way, choose
 from simulation.engine.processes import Processes, can_fork
 from simulation.engine.rounds import Progress, Rounds, Workers
+from simulation.engine.schedule import Schedule
 from simulation.engine.site import Site
 from simulation.engine.traffic import Traffic
 from simulation.engine.workers import Inline, Threads
@@ -38,10 +40,11 @@ def run_fast(
     devices: Mapping[str, Windows],
     attack: Attack | None,
     tell: Tell,
-    cohort: int,
+    schedule: Schedule,
+    asked: Mapping[str, Any],
     engine: Engine,
 ) -> Ran:
-    """Run a fleet to the end, or go on with it where its checkpoint is.
+    """Run a fleet to the end, or go on with it where its checkpoint is. `asked` is what decides the run besides its settings.
 
     Raises:
         ConfigError: the algorithm does not fit the bundle, the way cannot be taken, or the checkpoint is another run's.
@@ -49,11 +52,11 @@ def run_fast(
     """
     check_fit(settings, algorithm, bundle.manifest)
     blobs, traffic = MemoryBlobs(), Traffic(settings, len(bundle.payload))
-    rounds = Rounds(settings, algorithm, probe, devices, blobs, traffic, cohort)
-    checkpoint = Checkpoint(engine.checkpoint, settings, cohort) if engine.checkpoint else None
+    rounds = Rounds(settings, algorithm, probe, devices, blobs, traffic, schedule, sorted(devices))
+    checkpoint = Checkpoint(engine.checkpoint, settings, asked) if engine.checkpoint else None
     progress = checkpoint.load(blobs, traffic) if checkpoint else None
     progress = progress or Progress(algorithm.begin(bundle.initial, probe, settings.seed))
-    steps = _steps(rounds, devices)
+    steps = _steps(rounds, devices, asked["cohort"] or len(devices))
     way = choose(objective, bundle.manifest, engine, _trained(rounds, progress), settings.batch_size, steps)
     arena = Arena(checkpoint.arena if checkpoint else None, rounds.device_ids, (devices[d].num_train for d in rounds.device_ids))
     site = Site(settings, bundle, way.graphs, devices, arena, attack)
@@ -65,12 +68,12 @@ def run_fast(
             if checkpoint:
                 checkpoint.save(progress, blobs, traffic)
             if not progress.finished:
-                tell(told_of(progress.trained, progress.records[-1].groups))
+                tell(told_of(progress.trained, progress.records[-1].groups, progress.records[-1].closed_at_s))
 
     def predict(device_id: str, x: Array) -> Array:
         return site.predict(device_id, rounds.model_of(progress, device_id), progress.round + 1, x)
 
-    return Ran(rounds.conclude(progress), list(progress.records), blobs, predict, way.name, way.why)
+    return Ran(rounds.conclude(progress), list(progress.records), blobs, predict, way.name, way.why, schedule)
 
 
 @contextmanager
@@ -90,11 +93,11 @@ def _workers(site: Site, way: Way, engine: Engine, settings: RunSettings, steps:
         workers.close()
 
 
-def _steps(rounds: Rounds, devices: Mapping[str, Windows]) -> int:
+def _steps(rounds: Rounds, devices: Mapping[str, Windows], num_invited: int) -> int:
     """About how many steps of training the run has, from a few of its devices."""
     settings, some = rounds.settings, rounds.device_ids[:: max(1, len(rounds.device_ids) // 32)]
     batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
-    return round(settings.rounds * settings.local_epochs * batches * (rounds.cohort or len(devices)))
+    return round(settings.rounds * settings.local_epochs * batches * num_invited)
 
 
 def _trained(rounds: Rounds, progress: Progress) -> set[str]:

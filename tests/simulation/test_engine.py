@@ -117,3 +117,40 @@ def test_a_cohort_is_drawn_anew_every_round() -> None:
     assert [len(c) for c in cohorts] == [3, 3, 3, 3]
     assert len({tuple(c) for c in cohorts}) > 1
     assert len(outcome.records[-1].evaluated) == 8
+
+
+@pytest.mark.parametrize("policy", ["sync:cohort=3", "over-select:cohort=3:over=0.5", "buffered:concurrency=5:buffer=2"])
+def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(policy: str, tmp_path: Path) -> None:
+    settings = SimulationSettings("distfl", 5, batch_size=8, profiles="phones:speed=20:available=0.9", policy=policy)
+    fleet = synthetic_fleet(8, shift=1.0)
+    whole = simulate(fleet, settings, engine=Engine("eager"))
+    times = [r.closed_at_s for r in whole.records]
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert whole.summary["time"]["virtual_s"] == pytest.approx(times[-1], abs=1e-3)
+    assert whole.summary["time"]["aggregations"] == 5
+    assert (whole.summary["time"]["staleness"]["max"] > 0) == policy.startswith("buffered")
+
+    def stop(told: Told) -> None:
+        if told.trained == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(fleet, settings, stop, engine=Engine("eager", checkpoint=tmp_path))
+    resumed = simulate(fleet, settings, engine=Engine("eager", checkpoint=tmp_path))
+    same(whole, resumed)
+
+
+def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SimulationSettings("fedavg", 4, batch_size=8, policy="buffered:concurrency=5:buffer=1")
+    fleet = synthetic_fleet(8)
+    usual = simulate(fleet, settings, engine=Engine("eager"))
+    monkeypatch.setattr("simulation.timing.policies.Batch.weights", property(lambda batch: np.ones(len(batch.devices))))
+    unweighted = simulate(fleet, settings, engine=Engine("eager"))
+    assert usual.summary["time"]["staleness"]["max"] > 0
+    assert usual.state.models != unweighted.state.models
+
+
+def test_a_cohort_is_not_for_a_policy_without_rounds() -> None:
+    with pytest.raises(ConfigError, match="has no rounds; say concurrency="):
+        simulate(synthetic_fleet(8), SimulationSettings("fedavg", 1, cohort=3, policy="buffered"))
