@@ -1,9 +1,10 @@
 """Models of one layout, one per row, and the three passes over them that all means are made of.
 
 The rows lie in an arena (N, D) that is written once per round; a group's models are some of its rows, taken a tile at a time and never
-copied as a whole. The arena is a numpy array, or a torch tensor on any device: then the passes run there. Sums are made in float64;
-where float32 takes part, in the weighted sum, it is over `ROWS` models at a time, which is off by less than 1e-6 of
-sum_i weights_i |w_i|. A column's result does not depend on the other columns or on the number of threads that sort.
+copied as a whole. The arena is a numpy array, or a torch tensor on any device with float64: then the passes run there. Sums are made in
+float64; where float32 takes part, in the weighted sum, it is over `ROWS` models at a time, and the sum is off by less than 1e-6 of
+sum_i weights_i |w_i|. On the processor the weighted sum reads every value once and is as fast as that; ranks come from sorted blocks of
+columns, which numpy does with vector instructions: faster than a selection (numpy's, torch's) for up to thousands of models.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,12 +17,11 @@ from torch import Tensor
 
 from wire.tensors import Array
 
-ROWS = 64
+ROWS = 32
 """Models that are summed in float32 before the sum goes on in float64."""
-WIDE = 2**16
-"""Columns taken at a time where rows lie side by side and no copy is made."""
 COLUMNS = 4096
-"""Columns taken at a time where rows are picked out, or made float64: a tile of 64 rows is then 1 MB."""
+"""Columns taken at a time. A tile of 32 by 4,096 stays in the cache, and is small enough that BLAS makes it on one thread: threads take
+columns instead (`each`), which costs less where other work is on the machine, and gives the same bits for any number of threads."""
 TO_SORT, TO_SORT_ELSEWHERE = 2**18, 2**26
 """Values that are sorted at a time: 1 MB on the processor, 256 MB on another device."""
 LARGEST = float(np.finfo(np.float32).max)
@@ -54,10 +54,13 @@ class Stack:
         """sum_i weights_i w_i, (D,) float32, with shares (N,) that sum to 1."""
         total = self._zeros(self.size)
         factors = self._like_arena(weights.astype(np.float32))
-        for start in range(0, len(self), ROWS):
-            stop = min(start + ROWS, len(self))
-            for columns in column_blocks(self.size, WIDE if self._together else COLUMNS):
+
+        def add(columns: slice) -> None:
+            for start in range(0, len(self), ROWS):
+                stop = min(start + ROWS, len(self))
                 total[columns] += factors[start:stop] @ self.tile(start, stop, columns)
+
+        each(add, column_blocks(self.size, COLUMNS if isinstance(self.arena, np.ndarray) else max(self.size, 1)))
         return np.asarray(np.clip(as_numpy(total), -LARGEST, LARGEST).astype(np.float32))
 
     def mean_of_ranks(self, low: int, high: int, within: Array | None = None) -> Array:

@@ -7,8 +7,11 @@ import numpy as np
 import torch
 
 from algorithms.contract import Combined, Slice
-from algorithms.means.stack import Stack
+from algorithms.means.stack import Stack, column_blocks
 from wire.tensors import Array
+
+ON_ONE_THREAD = 2**14
+"""Numbers that torch adds without sharing them among threads, which costs more than it saves."""
 
 
 def shares(counts: Array) -> Array:
@@ -57,7 +60,9 @@ class StreamingMean:
         if num_examples and not self._weight:
             self._sum.zero_()  # models without examples count only where no model has any
         if num_examples or not self._weight:
-            self._sum.add_(torch.from_numpy(model), alpha=float(num_examples or 1))
+            values = torch.from_numpy(model)
+            for columns in column_blocks(len(model), ON_ONE_THREAD):
+                self._sum[columns].add_(values[columns], alpha=float(num_examples or 1))
         self._count, self._weight = self._count + 1, self._weight + num_examples
 
     def result(self) -> Array:
