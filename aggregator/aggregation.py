@@ -1,6 +1,8 @@
 """Applies the algorithm to a closed round: loads the updates, groups and averages, keeps the new models. Repeatable."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -11,7 +13,7 @@ from algorithms.contract import Grouped, Probe, Programs, Work, exchanged
 from wire.bundle import Manifest
 from wire.codec import decode_update
 from wire.errors import ConfigError
-from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
+from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,19 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
 def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, at_s: float) -> RoundAggregated:
     """The event that follows `Aggregate`. The same updates give the same bytes, whenever it is done."""
     settings = run.settings
-    state = load_state(run, blobs)
+    held = _held(run, blobs)
+    before = {key: exchanged(tensors) for key, tensors in held.items()}
+    state = decode_memory(blobs.get(run.memory), before)
     contributions = [
-        Contribution(device_id, r.num_train, r.num_steps, r.start, decode_update(blobs.get(r.blob))[1], r.trained.mean_loss)
+        Contribution(device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, r.blob), r.trained.mean_loss)
         for device_id, r in sorted(run.received.items())
     ]
     if run.preparing:
         state, grouped = algorithm.prepare(state, contributions), Grouped(state.memory)
     else:
         state, grouped = algorithm.apply(state, contributions, probe, settings.seed * 1_000_003 + run.round, work_of(settings))
-    published = publish(settings, algorithm, state, blobs)
+    unchanged = {key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]}
+    published = publish(settings, algorithm, state, blobs, unchanged)
     starts = {device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership}
     return RoundAggregated(
         at_s=at_s,
@@ -80,8 +85,11 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
 
 def load_state(run: RunState, blobs: Blobs) -> State:
     """The algorithm's state that a run's blobs hold: what `publish` kept."""
-    models = {key: exchanged(decode_tensors(blobs.get(digest), OWN_FILES)[0]) for key, digest in run.models.items()}
-    return decode_memory(blobs.get(run.memory), models)
+    return decode_memory(blobs.get(run.memory), {key: exchanged(tensors) for key, tensors in _held(run, blobs).items()})
+
+
+def _held(run: RunState, blobs: Blobs) -> dict[str, Tensors]:
+    return {key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()}
 
 
 def work_of(settings: RunSettings) -> Work:
@@ -89,16 +97,31 @@ def work_of(settings: RunSettings) -> Work:
     return Work(settings.batch_size, settings.local_epochs, settings.hyper)
 
 
-def publish(settings: RunSettings, algorithm: Algorithm, state: State, blobs: Blobs) -> Published:
-    """Keep an algorithm's state: each model with what goes with it, and the memory."""
+def publish(
+    settings: RunSettings, algorithm: Algorithm, state: State, blobs: Blobs, unchanged: Mapping[str, tuple[Tensors, str]] | None = None
+) -> Published:
+    """Keep an algorithm's state: each model with what goes with it, and the memory. `unchanged`: of models that stayed the same, what was
+    kept with them before and its digest; it is kept anew only if something else goes with them now."""
     received = algorithm.received(state)
-    models = {key: blobs.put(encode_tensors({**model, **received[key]})) for key, model in state.models.items()}
+    models = {}
+    for key, model in state.models.items():
+        held, digest = (unchanged or {}).get(key, ({}, ""))
+        same = digest and _received(held).keys() == received[key].keys() and all(_same(held[k], v) for k, v in received[key].items())
+        models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))
     programs = algorithm.programs(state, work_of(settings), models)
     return Published(models, blobs.put(encode_memory(state)), programs, algorithm.preparing(state))
 
 
-def _model(tensors: Tensors) -> Tensors:
-    return {k: v for k, v in tensors.items() if k.startswith(("shared/", "statistic/"))}
+def _read(blobs: Blobs, digest: str) -> Tensors:
+    return decode_update(blobs.get(digest))[1]
+
+
+def _received(tensors: Tensors) -> Tensors:
+    return {k: v for k, v in tensors.items() if k.startswith("received/")}
+
+
+def _same(one: Array, two: Array) -> bool:
+    return one.dtype == two.dtype and one.shape == two.shape and one.tobytes() == two.tobytes()
 
 
 def encode_views(grouped: Grouped) -> bytes:

@@ -2,13 +2,15 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 
+from algorithms.arena import add_received, layout_of, size_of, views, write_change
 from algorithms.contract import (
     NEWCOMER,
     Context,
@@ -25,13 +27,21 @@ from algorithms.contract import (
     Work,
     exchanged,
 )
-from algorithms.means.weighted import WeightedMean
+from algorithms.groupings.single import SingleGroup
+from algorithms.means.stack import Stack
+from algorithms.means.weighted import StreamingMean, UniformMean, WeightedMean
+from algorithms.objectives.coordinator import Plain
 from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
 SURVEY = Evaluate("train", "survey", "initial")
 SMALLEST_VARIANCE = 1e-6
 """A running variance that noise has made smaller is set to this."""
+AVERAGES = (WeightedMean, UniformMean)
+"""Means in which nobody is left out."""
+MOST_SHARES = 256
+"""Shares are noted in rounds of at most so many devices."""
+_NOTHING = np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True)
@@ -42,8 +52,13 @@ class Contribution:
     num_examples: int
     num_steps: int
     start: str
-    tensors: Tensors = field(repr=False)
+    tensors: Tensors | Callable[[], Tensors] = field(repr=False)
+    """The tensors, or what reads them: it is called once, when they are needed, and nothing of what it returned is kept but responses."""
     loss: float = math.nan
+
+    def read(self) -> Tensors:
+        """The tensors."""
+        return self.tensors() if callable(self.tensors) else self.tensors
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,8 @@ class Algorithm:
     privacy: Privacy
     secret: bytes = b""
     """What nobody else knows, for the noise of the privacy mechanism; an empty one is good for simulations only."""
+    device: str = "cpu"
+    """Where torch combines models, such as ``cuda``; the processor's own forms are used for ``cpu``."""
 
     def begin(self, initial: Mapping[str, Array], probe: Probe, seed: int) -> State:
         """The state before the first round, from a bundle's initial tensors.
@@ -119,8 +136,8 @@ class Algorithm:
 
     def prepare(self, state: State, contributions: Sequence[Contribution]) -> State:
         """Take in a preparation: what devices trained is averaged by examples into the model that newcomers start from."""
-        models = self._locals(state, contributions)
-        model = self._average(WeightedMean(), models, state.rounds, NEWCOMER)
+        models, stack = self._locals(state, contributions)
+        model, _ = self._average(WeightedMean(), stack, models, layout_of(state.models[NEWCOMER]), state.rounds, NEWCOMER)
         nobody = dict.fromkeys((m.device_id for m in models), NEWCOMER)
         context = self.coordinator.absorb(state.context, models, nobody, {NEWCOMER: model})
         return replace(state, models={**state.models, NEWCOMER: model}, context=context)
@@ -128,19 +145,30 @@ class Algorithm:
     def apply(self, state: State, contributions: Sequence[Contribution], probe: Probe, seed: int, work: Work) -> tuple[State, Grouped]:
         """Group the devices of a round and average inside each group.
 
+        Where a mean leaves devices out or counts them less, the notes say how much each one counted in its group: ``shares``, by device,
+        rounded, in rounds of at most `MOST_SHARES` devices; not where shares differ between parameters.
+
         The order of `contributions` does not matter: they are sorted by device id, because a float sum depends on its order.
         A model counts in its group's mean unless its device started as a newcomer while the group has a model of its own; such a
         device's first model only places it.
         """
-        models = self._locals(state, contributions)
+        streamed = {c.device_id: c for c in contributions} if self.streams else {}
+        models, stack = self._unread(contributions) if streamed else self._locals(state, contributions)
         grouped = self.grouping.group(state.memory, models, _usable(probe, state.models[NEWCOMER]), seed)
-        membership = grouped.memory.membership
+        membership, layout = grouped.memory.membership, layout_of(state.models[NEWCOMER])
         following = dict(state.models)
+        shares: dict[str, float] = {}
         for group in sorted({membership[m.device_id] for m in models}):
-            members = [m for m in models if membership[m.device_id] == group]
-            trained = [m for m in members if m.start != NEWCOMER]
-            if trained or group not in state.models:
-                following[group] = self._average(self.mean, trained or members, seed, group)
+            places = [i for i, m in enumerate(models) if membership[m.device_id] == group]
+            trained = [i for i in places if models[i].start != NEWCOMER]
+            if not trained and group in state.models:
+                continue
+            members = [models[i] for i in trained or places]
+            if streamed:
+                following[group] = self._stream(state, [streamed[m.device_id] for m in members], layout, seed, group)
+                continue
+            following[group], weights = self._average(self.mean, stack.part(np.array(trained or places)), members, layout, seed, group)
+            shares |= {m.device_id: round(float(w), 4) for m, w in zip(members, weights, strict=True)}
         for device_id, group in membership.items():  # a new group whose devices were all away takes the model they had
             if group not in following:
                 following[group] = state.models[state.memory.membership.get(device_id, NEWCOMER)]
@@ -150,60 +178,79 @@ class Algorithm:
         rounds = state.rounds + 1
         spent = self.privacy.epsilon(rounds, models, work)
         epsilon = spent if spent is not None and math.isfinite(spent) else None  # without noise nothing is guaranteed
+        if shares and not isinstance(self.mean, AVERAGES) and len(models) <= MOST_SHARES and all(map(math.isfinite, shares.values())):
+            grouped = replace(grouped, notes={**grouped.notes, "shares": shares})
         return State(following, grouped.memory, context, epsilon, rounds, grouped.extra_epochs), grouped
 
     def place(self, state: State, contributions: Sequence[Contribution], probe: Probe, seed: int) -> dict[str, str]:
         """Where devices belong that are not averaged with anybody: the group of every device, theirs included."""
-        models = self._locals(state, contributions)
+        models, _ = self._locals(state, contributions)
         return self.grouping.group(state.memory, models, _usable(probe, state.models[NEWCOMER]), seed).memory.membership
 
-    def _locals(self, state: State, contributions: Sequence[Contribution]) -> list[LocalModel]:
+    @property
+    def streams(self) -> bool:
+        """Whether nobody looks at single models, so that each is added to its mean and forgotten, and a fleet of any size needs memory
+        for a few models: without grouping, with a mean that is an average, and a coordinator that takes in nothing of a round."""
+        return type(self.coordinator).absorb is Plain.absorb and isinstance(self.grouping, SingleGroup) and isinstance(self.mean, AVERAGES)
+
+    def _unread(self, contributions: Sequence[Contribution]) -> tuple[list[LocalModel], Stack]:
+        """A round's models without their tensors, sorted by device id."""
+        ordered = sorted(contributions, key=lambda c: c.device_id)
+        return [LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, {}, loss=c.loss) for c in ordered], Stack(_NOTHING)
+
+    def _locals(self, state: State, contributions: Sequence[Contribution]) -> tuple[list[LocalModel], Stack]:
+        """A round's models, sorted by device id, and the arena that they are rows of."""
         if not contributions:
             raise ValueError("a round cannot be applied without a single contribution")
-        return [self._local(state, c) for c in sorted(contributions, key=lambda c: c.device_id)]
+        layout = layout_of(state.models[NEWCOMER])
+        arena = np.empty((len(contributions), size_of(layout)), np.float32)
+        shared = sum(part.stop - part.start for part in layout if part.key.startswith("shared/"))
+        updates = np.empty((len(contributions), shared if self.grouping.compares else 0), np.float32)
+        ordered = sorted(contributions, key=lambda c: c.device_id)
+        models = [self._local(state, c, layout, row, update) for c, row, update in zip(ordered, arena, updates, strict=True)]
+        return models, Stack(arena if self.device == "cpu" else torch.from_numpy(arena).to(self.device))
 
-    def _local(self, state: State, c: Contribution) -> LocalModel:
-        """A device's model: what it received plus what it changed, clipped by the privacy mechanism. What the update does not
-        carry was not trained."""
-        received = state.models[c.start]
-        changes = []
-        for key, base in received.items():
-            role, name = key.split("/", 1)
-            if role == "shared":
-                changes.append(c.tensors.get(f"delta/{name}", np.zeros_like(base)).ravel())
-            else:
-                changes.append((c.tensors.get(key, base) - base).ravel())
-        flat = self.privacy.clip(_concatenate(changes))
-        tensors: Tensors = {}
-        for part in layout_of(received):
-            tensors[part.key] = received[part.key] + flat[part.start : part.stop].reshape(part.shape)
-        update = _concatenate([change for key, change in zip(received, changes, strict=True) if key.startswith("shared/")])
-        responses = {k: v for k, v in c.tensors.items() if k.startswith("response/")}
-        return LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, tensors, responses, update, c.loss)
+    def _local(self, state: State, c: Contribution, layout: tuple[Slice, ...], row: Array, update: Array) -> LocalModel:
+        """A device's model, written into its row: what it received plus what it changed, clipped by the privacy mechanism. `update` takes
+        the change of the shared tensors, if it has room for them."""
+        received, tensors = state.models[c.start], c.read()
+        write_change(row, layout, received, tensors)
+        if update.size:
+            np.concatenate([row[part.start : part.stop] for part in layout if part.key.startswith("shared/")], out=update)
+        self._complete(row, layout, received)
+        responses = {k: v for k, v in tensors.items() if k.startswith("response/")}
+        return LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, views(row, layout), responses, update, c.loss)
 
-    def _average(self, mean: Mean, members: Sequence[LocalModel], seed: int, group: str) -> Tensors:
-        layout = layout_of(members[0].tensors)
-        stack = np.stack([_concatenate([v.ravel() for v in m.tensors.values()]) for m in members])
+    def _complete(self, row: Array, layout: tuple[Slice, ...], received: Tensors) -> None:
+        clipped = self.privacy.clip(row)
+        if clipped is not row:
+            row[...] = clipped
+        add_received(row, layout, received)
+
+    def _average(
+        self, mean: Mean, stack: Stack, members: Sequence[LocalModel], layout: tuple[Slice, ...], seed: int, group: str
+    ) -> tuple[Tensors, Array]:
+        """A group's model, and the share (N,) of each member."""
         if not stack.size:
-            return {}
-        flat = mean.combine(stack, np.array([m.num_examples for m in members], dtype=np.int64), layout, seed).flat
+            return {}, np.full(len(members), np.nan)
+        made = mean.combine(stack, np.array([m.num_examples for m in members], dtype=np.int64), layout, seed)
+        return self._finish(made.flat, layout, len(members), seed, group), made.weights
+
+    def _stream(self, state: State, members: Sequence[Contribution], layout: tuple[Slice, ...], seed: int, group: str) -> Tensors:
+        """A group's model, from one contribution after the other."""
+        row = np.empty(size_of(layout), np.float32)
+        mean = StreamingMean(len(row))
+        for c in members:
+            write_change(row, layout, state.models[c.start], c.read())
+            self._complete(row, layout, state.models[c.start])
+            mean.add(row, 1 if isinstance(self.mean, UniformMean) else c.num_examples)
+        return self._finish(mean.result(), layout, len(members), seed, group) if len(row) else {}
+
+    def _finish(self, flat: Array, layout: tuple[Slice, ...], num_members: int, seed: int, group: str) -> Tensors:
+        """The tensors of a group's mean, with the noise of the privacy mechanism."""
         drawn = hashlib.sha256(self.secret + f"/{seed}/{group}".encode()).digest()
-        flat = self.privacy.noise(flat, len(members), int.from_bytes(drawn))
-        average = {part.key: flat[part.start : part.stop].reshape(part.shape) for part in layout}
+        average = views(self.privacy.noise(flat, num_members, int.from_bytes(drawn)), layout)
         return {k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if k.endswith("running_var") else v for k, v in average.items()}
-
-
-def layout_of(tensors: Mapping[str, Array]) -> tuple[Slice, ...]:
-    """Where each tensor lies when they are all made one vector, in their order."""
-    parts, at = [], 0
-    for key, value in tensors.items():
-        parts.append(Slice(key, at, at + value.size, value.shape))
-        at += value.size
-    return tuple(parts)
-
-
-def _concatenate(parts: Sequence[Array]) -> Array:
-    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
 def _usable(probe: Probe, model: Mapping[str, Array]) -> Probe | None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithms.means.stack import Stack
 from algorithms.models.classifier import Classifier
 from wire.messages import Train, Verb
 from wire.tensors import Array, Tensors
@@ -141,10 +142,11 @@ class LocalModel:
     start: str
     """Key of the model it started from: a group, or `NEWCOMER`."""
     tensors: Tensors = field(repr=False)
+    """Views of the round's arena, of roles shared and statistic: copy what is to be kept. Empty where models are streamed."""
     responses: Tensors = field(default_factory=dict, repr=False)
     """What the device measured besides: ``response/GRAPH.NAME`` (its survey, for one)."""
     update: Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
-    """Local minus received, flat (D,) float32, over the shared tensors in their order."""
+    """Local minus received, flat (D,) float32, over the shared tensors in their order; empty unless the grouping `compares`."""
     loss: float = math.nan
     """Mean loss over its training passes."""
 
@@ -182,6 +184,8 @@ class Grouping(Protocol):
     """Whether it needs the survey of every device that has no group yet."""
     chooses: bool
     """Whether devices choose among all groups' models themselves, by their training loss, at the start of every round."""
+    compares: bool
+    """Whether it reads `LocalModel.update`."""
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """Models (roles shared, statistic) by key that groups start from, besides `initial`; none for most."""
@@ -227,7 +231,7 @@ class Mean(Protocol):
     name: ClassVar[str]
     citation: ClassVar[str]
 
-    def combine(self, stack: Array, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         """(N, D) float32 models and (N,) example counts to one (D,) float32 model. `layout` says which columns are which tensor
         (``shared/NAME``, ``statistic/NAME``)."""
 

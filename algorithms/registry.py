@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Literal
 
+import torch
+
 from algorithms.algorithm import Algorithm
 from algorithms.contract import Coordinator, Grouping, Mean, Objective, Privacy
 from algorithms.groupings.autocfl import AutoCFL
@@ -179,19 +181,21 @@ def parse(name: str) -> Choices:
     return Choices(objective, grouping, chosen.get("mean", (usual, {})), privacy, hyper)
 
 
-def make_algorithm(name: str) -> Algorithm:
-    """The server's side of the algorithm of this name.
+def make_algorithm(name: str, device: str = "cpu") -> Algorithm:
+    """The server's side of the algorithm of this name, which combines models on the processor or on a device such as ``cuda``.
 
     Raises:
-        ConfigError: no such name, or its parts do not fit together; the text says why.
+        ConfigError: no such name or device, or its parts do not fit together; the text says why.
     """
+    if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
+        raise ConfigError(f"device {device!r}: expected cpu, or cuda where torch finds one")
     choices = parse(name)
     server = OBJECTIVES[choices.objective[0]].server
     coordinator = server(**_only(server, choices.objective[1]))
     grouping = GROUPINGS[choices.grouping[0]](**choices.grouping[1])
     privacy = PRIVACY[choices.privacy[0]](**choices.privacy[1])
     _check_privacy(name, choices, coordinator, grouping)
-    return Algorithm(name, choices.objective[0], coordinator, grouping, MEANS[choices.mean[0]](**choices.mean[1]), privacy)
+    return Algorithm(name, choices.objective[0], coordinator, grouping, MEANS[choices.mean[0]](**choices.mean[1]), privacy, device=device)
 
 
 def make_objective(name: str, model: Classifier) -> Objective:
@@ -269,6 +273,9 @@ def _read_value(name: str, key: str, text: str, like: Any) -> Any:
             raise ConfigError(f"algorithm {name!r}: {key}={text!r}, expected true or false")
         return text == "true"
     try:
-        return type(like)(text) if isinstance(like, int | float | str) else float(text)
+        if isinstance(like, int | float | str):
+            return type(like)(text)
+        number = float(text)
+        return int(number) if number.is_integer() else number
     except ValueError:
         raise ConfigError(f"algorithm {name!r}: {key}={text!r}, expected {'a number' if like is None else type(like).__name__}") from None

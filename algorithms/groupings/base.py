@@ -26,6 +26,7 @@ class Defaults:
     mean: str = "weighted"
     surveys: bool = False
     chooses: bool = False
+    compares: bool = False
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """No models besides the initial one."""

@@ -41,6 +41,7 @@ class Cfl(Defaults):
 
     name: ClassVar[str] = "cfl"
     citation: ClassVar[str] = "Sattler et al., IEEE TNNLS 32(8), 2021"
+    compares = True
 
     def __init__(self, eps1: float = 0.4, eps2: float = 1.0, gamma: float = 0.5, linkage: Linkage = "single") -> None:
         for option, value in (("eps1", eps1), ("eps2", eps2)):

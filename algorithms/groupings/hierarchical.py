@@ -38,6 +38,7 @@ class Hierarchical(Defaults):
 
     name: ClassVar[str] = "hierarchical"
     citation: ClassVar[str] = "Briggs et al., IJCNN 2020"
+    compares = True
 
     def __init__(self, rounds: int = 5, threshold: float | None = None, linkage: Linkage = "ward", metric: Metric = "euclidean") -> None:
         if rounds < 1:

@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.contract import Combined, Matrix, Slice
-from algorithms.means.median import centred_gram
+from algorithms.means.stack import Stack
 from algorithms.means.weighted import average, shares
 from wire.errors import ConfigError
 from wire.tensors import Array
@@ -48,11 +48,11 @@ class Credit:
             raise ConfigError(f"credit with power {power}: expected 1 or more, below that larger weights do more harm")
         self.num_components, self.power = num_components, power
 
-    def combine(self, stack: Array, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         """Two models have full credit: neither is more normal than the other."""
         credit = np.ones(len(stack))
         if len(stack) > 2:
-            errors = reconstruction_errors(centred_gram(stack[:, watched_columns(layout, stack.shape[1])]), self.num_components)
+            errors = reconstruction_errors(stack.gram(watched_columns(layout, stack.size)), self.num_components)
             beyond = errors > np.median(errors)
             credit[beyond] = (np.median(errors) / errors[beyond]) ** self.power
         return average(stack, shares(credit * shares(num_examples)))

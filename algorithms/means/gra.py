@@ -20,7 +20,7 @@ from scipy.spatial.distance import squareform
 
 from algorithms.contract import Combined, Slice
 from algorithms.means.krum import squared_distances
-from algorithms.means.median import middle
+from algorithms.means.stack import Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -37,15 +37,15 @@ class GroupwiseRobust:
             raise ConfigError(f"group-wise aggregation with {num_groups} groups: expected 1 or more")
         self.num_groups = num_groups
 
-    def combine(self, stack: Array, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         labels = similar(stack, min(self.num_groups, max(len(stack) // 3, 1)))
         groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-        centres = np.stack([middle(stack[members]) for members in groups])
+        centres = np.stack([stack.part(members).median() for members in groups])
         sizes = np.array([len(members) for members in groups])
         return Combined(weighted_median(centres, sizes).astype(np.float32), np.full(len(stack), np.nan))
 
 
-def similar(stack: Array, num_groups: int) -> Array:
+def similar(stack: Stack, num_groups: int) -> Array:
     """The group (N,) of each model, by Ward's tree."""
     if num_groups == 1:
         return np.ones(len(stack), dtype=np.int64)

@@ -12,19 +12,19 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.contract import Combined, Matrix, Slice
-from algorithms.means.median import centred_gram
+from algorithms.means.stack import Stack
 from algorithms.means.weighted import average, shares
 from wire.errors import ConfigError
 from wire.tensors import Array
 
 
-def squared_distances(stack: Array) -> Matrix:
+def squared_distances(stack: Stack) -> Matrix:
     """Squared Euclidean distances (N, N) between models, symmetric, with a zero diagonal."""
-    gram = centred_gram(stack)
+    gram = stack.gram()
     lengths = np.diag(gram)
     squared = np.maximum(lengths[:, None] + lengths[None, :] - (gram + gram.T), 0.0)
     np.fill_diagonal(squared, 0.0)
-    return squared
+    return np.asarray(squared)
 
 
 def krum_scores(squared: Matrix, num_attackers: int) -> Array:
@@ -38,8 +38,8 @@ class _Krum:
     def __init__(self, *, num_attackers: int | None = None) -> None:
         """`num_attackers`: how many of a group's devices may be attackers. At most (N - 3) // 2, the most for which Krum's guarantee
         holds, are assumed, whatever is asked; that many by default."""
-        if num_attackers is not None and num_attackers < 0:
-            raise ConfigError(f"Krum against {num_attackers} attackers: expected 0 or more")
+        if num_attackers is not None and (num_attackers < 0 or num_attackers % 1):
+            raise ConfigError(f"Krum against {num_attackers} attackers: expected 0 or more, a whole number")
         self.num_attackers = num_attackers
 
     def attackers(self, num_devices: int) -> int:
@@ -54,7 +54,7 @@ class Krum(_Krum):
     name: ClassVar[str] = "krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 4"
 
-    def combine(self, stack: Array, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         scores = krum_scores(squared_distances(stack), self.attackers(len(stack)))
         return average(stack, shares(scores == scores.min()))
 
@@ -68,11 +68,11 @@ class MultiKrum(_Krum):
     def __init__(self, *, num_attackers: int | None = None, num_selected: int | None = None) -> None:
         """`num_selected`: m, at most N; N - f by default."""
         super().__init__(num_attackers=num_attackers)
-        if num_selected is not None and num_selected < 1:
-            raise ConfigError(f"Multi-Krum of {num_selected} models: expected 1 or more")
+        if num_selected is not None and (num_selected < 1 or num_selected % 1):
+            raise ConfigError(f"Multi-Krum of {num_selected} models: expected 1 or more, a whole number")
         self.num_selected = num_selected
 
-    def combine(self, stack: Array, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         attackers = self.attackers(len(stack))
         scores = krum_scores(squared_distances(stack), attackers)
         selected = np.zeros(len(stack))

@@ -5,43 +5,15 @@ Definitions 1 and 2.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import Combined, Matrix, Slice
-from algorithms.means.weighted import column_blocks
+from algorithms.contract import Combined, Slice
+from algorithms.means.stack import Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
-
-
-def ordered_columns(stack: Array) -> Iterator[tuple[slice, Array]]:
-    """Some columns at a time: which ones, and their values in ascending order (columns, N)."""
-    for part in column_blocks(stack.shape[1]):
-        yield part, np.sort(np.ascontiguousarray(stack[:, part].T), axis=1)
-
-
-def middle(stack: Array) -> Array:
-    """The median of every column, (D,) float64; of an even number the mean of the two in the middle."""
-    num = len(stack)
-    result = np.empty(stack.shape[1])
-    for part, values in ordered_columns(stack):
-        result[part] = values[:, [(num - 1) // 2, num // 2]].astype(np.float64).mean(1)
-    return result
-
-
-def centred_gram(stack: Array) -> Matrix:
-    """Inner products (N, N) of the models' differences from their coordinate-wise median.
-
-    Taken around the median and not the mean, so that a model of enormous values leaves the products of all others exact.
-    """
-    gram = np.zeros((len(stack), len(stack)))
-    centre = middle(stack)
-    for part in column_blocks(stack.shape[1]):
-        rows = stack[:, part] - centre[part]
-        gram += rows @ rows.T
-    return gram
 
 
 class Median:
@@ -50,8 +22,8 @@ class Median:
     name: ClassVar[str] = "median"
     citation: ClassVar[str] = "Yin et al., ICML 2018, Definition 1"
 
-    def combine(self, stack: Array, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
-        return Combined(middle(stack).astype(np.float32), np.full(len(stack), np.nan))
+    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+        return Combined(stack.median().astype(np.float32), np.full(len(stack), np.nan))
 
 
 class TrimmedMean:
@@ -66,10 +38,8 @@ class TrimmedMean:
             raise ConfigError(f"trimmed mean with share {share}: expected at least 0 and less than 0.5, it is left out at each end")
         self.share = share
 
-    def combine(self, stack: Array, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         num = len(stack)
         cut = math.floor(self.share * num + 1e-9)
-        flat = np.empty(stack.shape[1], dtype=np.float32)
-        for part, values in ordered_columns(stack):
-            flat[part] = values[:, cut : num - cut].mean(1, dtype=np.float64)
+        flat = stack.mean_of_ranks(cut, num - cut).astype(np.float32)
         return Combined(flat, np.full(num, np.nan if cut else 1.0 / num))

@@ -15,7 +15,9 @@ from algorithms.means.gra import GroupwiseRobust, weighted_median
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
 from algorithms.means.median import Median, TrimmedMean
-from algorithms.means.weighted import BLOCK, UniformMean, WeightedMean
+from algorithms.means.stack import COLUMNS, Stack
+from algorithms.means.weighted import UniformMean, WeightedMean
+from algorithms.registry import make_algorithm
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -57,7 +59,7 @@ def models(num: int, seed: int, size: int = SIZE, spread: float = 0.3) -> Array:
 
 
 def combine(mean: Mean, stack: Array, counts: Array | None = None, layout: list[Slice] = LAYOUT) -> Combined:
-    return mean.combine(stack, np.full(len(stack), 10) if counts is None else counts, layout, 0)
+    return mean.combine(Stack(stack), np.full(len(stack), 10) if counts is None else counts, layout, 0)
 
 
 class TestEveryMean:
@@ -112,8 +114,8 @@ class TestEveryMean:
     @each_mean
     def test_columns_are_taken_in_blocks(self, mean: Mean) -> None:
         """A model of more than one block has in every parameter what the same parameters have on their own, where columns are apart."""
-        stack = models(7, 1, size=BLOCK + SIZE)
-        whole = combine(mean, stack, layout=[Slice("shared/w", 0, BLOCK + SIZE, (BLOCK + SIZE,))])
+        stack = models(7, 1, size=COLUMNS + SIZE)
+        whole = combine(mean, stack, layout=[Slice("shared/w", 0, COLUMNS + SIZE, (COLUMNS + SIZE,))])
         assert np.isfinite(whole.flat).all()
         if mean.name in ("weighted", "uniform", "median", "trimmed"):
             assert np.array_equal(whole.flat[-SIZE:], combine(mean, stack[:, -SIZE:]).flat)
@@ -216,6 +218,10 @@ class TestKrum:
             Krum(num_attackers=-1)
         with pytest.raises(ConfigError, match="0 models: expected 1 or more"):
             MultiKrum(num_selected=0)
+        for name in ("krum:num_attackers=1.5", "multi-krum:num_selected=1.5"):
+            with pytest.raises(ConfigError, match="a whole number"):
+                make_algorithm(name)
+        assert make_algorithm("krum:num_attackers=2").mean.attackers(9) == 2  # type: ignore[attr-defined]
 
 
 def slow_credit(stack: Array, counts: Array, components: int, power: float) -> Array:

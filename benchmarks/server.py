@@ -1,0 +1,180 @@
+"""What combining models costs: every mean on N models of one size, beside a plain read of them and what others do.
+
+Run as ``python -m benchmarks.server``; writes ``benchmarks/results/server.json``. What is compared is made in turns, medians are
+told, and ratios are medians over the turns, so that other work on the machine counts for both sides alike.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial.distance import cdist
+from scipy.stats import trim_mean
+from threadpoolctl import threadpool_limits
+
+from algorithms.contract import Mean, Slice
+from algorithms.means.credit import Credit
+from algorithms.means.gra import GroupwiseRobust
+from algorithms.means.irls import ResidualReweighting
+from algorithms.means.krum import Krum, MultiKrum, krum_scores
+from algorithms.means.median import Median, TrimmedMean
+from algorithms.means.stack import Stack
+from algorithms.means.weighted import StreamingMean, UniformMean, WeightedMean
+from wire.tensors import Array
+
+HERE = Path(__file__).parent
+SHAPES = ((32, 9, 5), (32,), (32,), (32,), (64, 32, 5), (64,), (64,), (64,), (64, 512), (64,), (6, 64), (6,))
+"""The layers of the convolutional network for UCI HAR: 45,190 parameters."""
+SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
+LAYOUT = tuple(
+    Slice(f"shared/{i}", at, at + int(np.prod(shape)), shape)
+    for i, (shape, at) in enumerate(zip(SHAPES, np.cumsum([0, *(int(np.prod(s)) for s in SHAPES)]).tolist(), strict=False))
+)
+NUMBERS = (100, 1_000, 10_000)
+THREADS = 2
+READ = "read once"
+LONGEST = 20.0
+"""Seconds that one call may be expected to take, from what it took with fewer models; what takes longer is left out, and the table
+says so."""
+MEANS: dict[str, Mean] = {
+    "weighted": WeightedMean(),
+    "uniform": UniformMean(),
+    "median": Median(),
+    "trimmed": TrimmedMean(),
+    "krum": Krum(),
+    "multi-krum": MultiKrum(),
+    "credit": Credit(),
+    "gra": GroupwiseRobust(),
+    "irls": ResidualReweighting(),
+}
+GROWTH = {"krum": 2, "multi-krum": 2, "credit": 2, "gra": 2, "irls": 2, "plain krum": 2}
+"""Powers of N by which time grows, where not 1: for the guess whether a call is too long."""
+
+
+def make_arena(num: int) -> Array:
+    """Models (N, D) float32 that differ by a tenth of their values around one."""
+    rng = np.random.default_rng(0)
+    base = 0.2 * rng.standard_normal(SIZE, dtype=np.float32)
+    arena = np.empty((num, SIZE), np.float32)
+    for row in arena:
+        np.add(base, 0.02 * rng.standard_normal(SIZE, dtype=np.float32), out=row)
+    return arena
+
+
+def read_once(arena: Array) -> None:
+    """The bound: every value is read from memory once and compared with the largest so far."""
+    torch.from_numpy(arena).max()
+
+
+def flower_aggregate(layers_of: Sequence[Sequence[Array]], counts: Sequence[int]) -> list[Array]:
+    """What ``flwr.server.strategy.aggregate.aggregate`` does: every layer of every client times its examples, then one sum."""
+    total = sum(counts)
+    weighted = [[layer * count for layer in layers] for layers, count in zip(layers_of, counts, strict=True)]
+    return [reduce(np.add, layers) / total for layers in zip(*weighted, strict=True)]
+
+
+def plain_krum(arena: Array) -> Array:
+    """Krum with distances made one by one."""
+    squared = cdist(arena, arena, "sqeuclidean")
+    return arena[int(np.argmin(krum_scores(squared, (len(arena) - 3) // 2)))]
+
+
+def streaming(arena: Array, counts: Sequence[int]) -> Array:
+    """The weighted mean of models that come one at a time."""
+    mean = StreamingMean(arena.shape[1])
+    for row, count in zip(arena, counts, strict=True):
+        mean.add(row, count)
+    return mean.result()
+
+
+def contestants(arena: Array) -> dict[str, Callable[[], Any]]:
+    """What is measured on an arena, by name: every mean, and after ``plain`` the form that needs no thought."""
+    counts = np.random.default_rng(1).integers(50, 500, len(arena))
+    layers = [[row[part.start : part.stop].reshape(part.shape) for part in LAYOUT] for row in arena]
+    half = np.flatnonzero(np.random.default_rng(2).permutation(len(arena)) % 2)
+
+    def of(mean: Mean) -> Callable[[], Any]:
+        return lambda: mean.combine(Stack(arena), counts, LAYOUT, 0).flat
+
+    made: dict[str, Callable[[], Any]] = {READ: lambda: read_once(arena)}
+    made |= {name: of(mean) for name, mean in MEANS.items()}
+    made["weighted, half of the rows"] = lambda: WeightedMean().combine(Stack(arena, half), counts[half], LAYOUT, 0).flat
+    made["weighted, streaming"] = lambda: streaming(arena, counts.tolist())
+    made["plain weighted"] = lambda: np.average(arena, axis=0, weights=counts)
+    made["Flower's weighted"] = lambda: flower_aggregate(layers, counts.tolist())
+    made["plain median"] = lambda: np.median(arena, axis=0)
+    made["plain trimmed"] = lambda: trim_mean(arena, 0.1, axis=0)
+    made["plain krum"] = lambda: plain_krum(arena)
+    return made
+
+
+def measure(num: int, turns: int, known: dict[str, float]) -> dict[str, dict[str, float]]:
+    """Milliseconds and the ratio to `READ` of each contestant. `known` has seconds per N ** growth of smaller fleets, and gets ours."""
+    arena = make_arena(num)
+    works = {name: work for name, work in contestants(arena).items() if known.get(name, 0.0) * num ** GROWTH.get(name, 1) <= LONGEST}
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(turns):
+        for name, work in works.items():
+            if turn and min(times[name]) > LONGEST / 10:
+                continue  # once is enough of what takes seconds
+            began = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - began)
+    known |= {name: min(seconds) / num ** GROWTH.get(name, 1) for name, seconds in times.items()}
+    return {
+        name: {
+            "ms": round(1000 * statistics.median(seconds), 3),
+            "of_read": round(statistics.median(s / r for s, r in zip(seconds, times[READ], strict=False)), 2),
+            "turns": len(seconds),
+        }
+        for name, seconds in times.items()
+    }
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as a Markdown table: milliseconds and, in brackets, how many times a plain read of the models."""
+    numbers = list(results["models"])
+    rows = [f"| | {' | '.join(f'N = {int(n):,}' for n in numbers)} |", f"|---|{'---|' * len(numbers)}"]
+    for name in results["models"][numbers[0]]:
+        found = [results["models"][n].get(name) for n in numbers]
+        cells = ["{:,.1f} ({:.1f})".format(c["ms"], c["of_read"]) if c else "left out" for c in found]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure, write the results and print their table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--numbers", type=int, nargs="+", default=NUMBERS, help="how many models")
+    parser.add_argument("--turns", type=int, default=7, help="how often each is measured; what takes seconds, once")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "server.json")
+    asked = parser.parse_args(arguments)
+    known: dict[str, float] = {}
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        with threadpool_limits(THREADS):
+            models = {str(num): measure(num, asked.turns, known) for num in sorted(asked.numbers)}
+    finally:
+        torch.set_num_threads(before)
+    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": THREADS}
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
+    results = {"parameters": SIZE, "machine": machine | {"load": os.getloadavg()[0]}, "versions": versions, "models": models}
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(table(results))
+    return results
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,199 @@
+"""What an algorithm makes of a round's updates, against a plain reading of them: every device's model, and the mean of each group."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State
+from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.registry import OBJECTIVES, make_algorithm
+from wire.errors import ConfigError
+from wire.privacy import clip
+from wire.tensors import Array, Tensors
+
+WORK = Work(8, 1)
+PROBE = Probe(lambda tensors, x: (x, []), (1, 1), (), ())
+MODEL = {
+    "shared/conv.weight": (2, 3, 2),
+    "shared/head.bias": (3,),
+    "statistic/norm.running_mean": (2,),
+    "statistic/norm.running_var": (2,),
+}
+
+
+def tensors(rng: np.random.Generator, scale: float = 1.0) -> Tensors:
+    drawn = {k: (scale * rng.normal(size=shape)).astype(np.float32) for k, shape in MODEL.items()}
+    return {k: np.abs(v) + np.float32(0.1) if k.endswith("running_var") else v for k, v in drawn.items()}
+
+
+def begin(algorithm: Algorithm) -> State:
+    return algorithm.begin(tensors(np.random.default_rng(0)), PROBE, 0)
+
+
+def updates(num: int, seed: int, start: str = NEWCOMER) -> list[Contribution]:
+    """Updates of so many devices; the second one's does not carry its bias nor its running mean."""
+    rng, made = np.random.default_rng(seed), []
+    for i in range(num):
+        drawn = tensors(rng, 0.3)
+        carried = {k.replace("shared/", "delta/"): v for k, v in drawn.items()}
+        if i == 1:
+            del carried["delta/head.bias"], carried["statistic/norm.running_mean"]
+        made.append(Contribution(f"d{i:03d}", 5 + 3 * i, 2, start, carried, 1.0))
+    return made
+
+
+def plain_local(received: Tensors, c: Contribution) -> Tensors:
+    update = c.read()
+    local = {k: v + update.get(k.replace("shared/", "delta/"), 0) for k, v in received.items() if k.startswith("shared/")}
+    return local | {k: update.get(k, v) for k, v in received.items() if k.startswith("statistic/")}
+
+
+def plain_mean(received: Tensors, contributions: list[Contribution], uniform: bool = False) -> Tensors:
+    weights = np.array([1 if uniform else c.num_examples for c in contributions], np.float64)
+    locals_ = [plain_local(received, c) for c in contributions]
+    return {k: np.average([m[k].astype(np.float64) for m in locals_], axis=0, weights=weights) for k in received}
+
+
+def near(one: Tensors, two: Tensors) -> None:
+    assert one.keys() == two.keys()
+    for key in one:
+        assert one[key] == pytest.approx(two[key], rel=1e-5, abs=1e-6), key
+
+
+class Watching:
+    """A grouping that puts every device in one group and remembers what it saw."""
+
+    name, citation, mean, surveys, chooses = "watching", "", "weighted", False, False
+
+    def __init__(self, compares: bool) -> None:
+        self.compares = compares
+        self.seen: list[LocalModel] = []
+
+    def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
+        return {}
+
+    def check(self, model: Tensors, probe: Probe | None) -> None: ...
+
+    def start(self, memory: Memory, device_id: str) -> str:
+        return memory.membership.get(device_id, NEWCOMER)
+
+    def group(self, memory: Memory, models: list[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+        self.seen = list(models)
+        return Grouped(Memory({m.device_id: "0" for m in models}))
+
+
+class TestArena:
+    @pytest.mark.parametrize("compares", [True, False])
+    def test_groupings_see_every_model_and_ask_for_updates(self, compares: bool) -> None:
+        grouping = Watching(compares)
+        algorithm = replace(make_algorithm("fedavg+median"), grouping=grouping)  # type: ignore[arg-type]
+        state, contributions = begin(algorithm), updates(4, 1)
+        algorithm.apply(state, contributions[::-1], PROBE, 0, WORK)
+        assert [m.device_id for m in grouping.seen] == [c.device_id for c in contributions]
+        arena = next(iter(grouping.seen[0].tensors.values())).base
+        for model, c in zip(grouping.seen, contributions, strict=True):
+            near(model.tensors, plain_local(state.models[NEWCOMER], c))
+            assert all(np.shares_memory(v, arena) for v in model.tensors.values())
+            changes = [c.read().get(k.replace("shared/", "delta/"), np.zeros(MODEL[k])).ravel() for k in MODEL if k.startswith("shared/")]
+            assert np.array_equal(model.update, np.concatenate(changes).astype(np.float32) if compares else [])
+
+    @pytest.mark.parametrize("name", ["fedavg", "fedavg+uniform", "ifca:k=2", "fedavg+median", "fedavg+gaussian"])
+    def test_updates_are_read_once_and_one_at_a_time(self, name: str) -> None:
+        algorithm = make_algorithm(name)
+        state, order = begin(algorithm), []
+        reads: list[str] = []
+        start = NEWCOMER if algorithm.grouping.name != "ifca" else "0"
+
+        def reader(c: Contribution) -> Callable[[], Tensors]:
+            def read() -> Tensors:
+                reads.append(c.device_id)
+                return c.read()
+
+            return read
+
+        for c in updates(5, 1, start):
+            order.append(replace(c, tensors=reader(c)))
+        once, _ = algorithm.apply(state, order[::-1], PROBE, 0, WORK)
+        assert reads == [c.device_id for c in order]
+        direct, _ = algorithm.apply(state, updates(5, 1, start), PROBE, 0, WORK)
+        for key, model in direct.models.items():
+            assert all(np.array_equal(v, once.models[key][k]) for k, v in model.items())
+
+    def test_a_round_without_updates_is_an_error(self) -> None:
+        algorithm = make_algorithm("fedavg")
+        with pytest.raises(ValueError, match="without a single contribution"):
+            algorithm.apply(begin(algorithm), [], PROBE, 0, WORK)
+
+
+class TestStreaming:
+    def test_applies_where_nobody_looks_at_single_models(self) -> None:
+        wanted = {"fedavg": True, "fedprox+uniform": True, "fedavg+gaussian": True, "fedavg+local-gaussian": True}
+        wanted |= {"fedavg+median": False, "distfl": False, "ifca:k=2": False, "scaffold": False, "fedavg+individual": False}
+        assert {name: make_algorithm(name).streams for name in wanted} == wanted
+        assert not any(make_algorithm(name).streams for name in OBJECTIVES if OBJECTIVES[name].server.absorb.__qualname__ != "Plain.absorb")
+
+    @settings(deadline=None, max_examples=30)
+    @given(num=st.integers(1, 9), seed=st.integers(0, 1000), uniform=st.booleans())
+    def test_equals_the_plain_mean(self, num: int, seed: int, uniform: bool) -> None:
+        algorithm, contributions = make_algorithm("fedavg+uniform" if uniform else "fedavg"), updates(num, seed)
+        state = begin(algorithm)
+        following, grouped = algorithm.apply(state, contributions, PROBE, 0, WORK)
+        near(following.models["0"], plain_mean(state.models[NEWCOMER], contributions, uniform))
+        assert grouped.notes == {}
+
+    def test_equals_the_arena_when_newcomers_are_left_out(self) -> None:
+        streaming = make_algorithm("fedavg")
+        arena = replace(streaming, grouping=Watching(False))  # type: ignore[arg-type]
+        first, _ = streaming.apply(begin(streaming), updates(3, 1), PROBE, 0, WORK)
+        second = [*updates(3, 2, "0"), *(replace(c, device_id=f"late{c.device_id}") for c in updates(2, 3))]
+        one, two = streaming.apply(first, second, PROBE, 1, WORK)[0], arena.apply(first, second, PROBE, 1, WORK)[0]
+        near(one.models["0"], two.models["0"])
+        near(one.models["0"], plain_mean(first.models["0"], second[:3]))
+        alone, _ = streaming.apply(first, second[3:], PROBE, 1, WORK)
+        assert alone.models["0"] is first.models["0"]
+
+    def test_every_update_is_clipped_before_it_is_added(self) -> None:
+        algorithm = make_algorithm("fedavg+gaussian:clip_norm=0.5:noise_multiplier=0")
+        state, contributions = begin(algorithm), updates(6, 1)
+        received = state.models[NEWCOMER]
+
+        def flat(model: Tensors) -> Array:
+            return np.concatenate([v.ravel() for v in model.values()])
+
+        changes = [flat(plain_local(received, c)) - flat(received) for c in contributions]
+        expected = flat(received) + np.mean([clip(c.astype(np.float32), 0.5) for c in changes], axis=0)
+        assert max(np.linalg.norm(c) for c in changes) > 1
+        found, _ = algorithm.apply(state, contributions, PROBE, 0, WORK)
+        assert flat(found.models["0"]) == pytest.approx(expected, abs=1e-5)
+
+
+class TestShares:
+    def test_say_who_was_left_out(self) -> None:
+        algorithm = make_algorithm("fedavg+multi-krum:num_attackers=2")
+        contributions = updates(9, 1)
+        for c in contributions[:2]:
+            c.tensors["delta/conv.weight"] += np.float32(50)  # type: ignore[index]
+        _, grouped = algorithm.apply(begin(algorithm), contributions, PROBE, 0, WORK)
+        assert grouped.notes["shares"] == {c.device_id: 0.0 if i < 2 else round(1 / 7, 4) for i, c in enumerate(contributions)}
+
+    @pytest.mark.parametrize("name", ["fedavg", "fedavg+uniform", "fedavg+median", "fedavg+trimmed:share=0.2", "fedavg+gra"])
+    def test_are_not_told_where_nobody_is_left_out_or_they_differ_between_parameters(self, name: str) -> None:
+        algorithm = make_algorithm(name)
+        _, grouped = algorithm.apply(begin(algorithm), updates(7, 1), PROBE, 0, WORK)
+        assert "shares" not in grouped.notes
+
+    def test_are_left_out_in_large_rounds(self) -> None:
+        algorithm = make_algorithm("fedavg+krum")
+        for num in (MOST_SHARES, MOST_SHARES + 1):
+            _, grouped = algorithm.apply(begin(algorithm), updates(num, 1), PROBE, 0, WORK)
+            assert ("shares" in grouped.notes) == (num == MOST_SHARES)
+
+
+def test_combines_on_the_processor_or_a_device_that_torch_finds() -> None:
+    assert make_algorithm("fedavg").device == "cpu"
+    with pytest.raises(ConfigError, match="device 'tpu': expected cpu, or cuda"):
+        make_algorithm("fedavg", "tpu")
