@@ -52,7 +52,7 @@ class Test:
         return {"view": self.view, "devices": self.num_devices, "p": round(self.p, 4), "z": round(self.z, 2)}
 
 
-def test_view(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: Draws) -> Test:
+def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: Draws) -> Test:
     """Test points (N, d) of devices with `num_examples` (N,) float64 each."""
     size = len(num_examples)
     points = euclidean_coordinates(points)

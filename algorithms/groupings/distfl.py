@@ -123,7 +123,7 @@ class DistFL(Defaults):
     def _place(self, memory: Memory, before: Surveys, surveys: Surveys, reports: Sequence[LocalModel]) -> dict[str, str] | None:
         """The groups of those who report, by the groups' centres before they did; None where the fleet is to be tested instead."""
         tested = memory.info.get("num_tested", 0)
-        if len(before.device_ids) <= SAMPLE or len(surveys.device_ids) >= (1 + GROWN) * tested:
+        if len(before.device_ids) <= SAMPLE or len(surveys.device_ids) - tested >= GROWN * tested:
             return None
         names = sorted(set(memory.membership.values()), key=int)
         number = {name: i for i, name in enumerate(names)}

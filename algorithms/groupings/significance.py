@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import norm
 
 from algorithms.contract import Matrix
-from algorithms.groupings.bootstrap import Draws, Test, test_view
+from algorithms.groupings.bootstrap import Draws, Test, run_test
 from algorithms.groupings.views import Points, View, euclidean_coordinates
 from wire.tensors import Array
 
@@ -118,7 +118,7 @@ def _own_distances(view: View, group: Array) -> Matrix:
 def _test(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws) -> tuple[tuple[str, Array] | None, list[Test]]:
     """The view that shows groups most clearly and the group of each member, if one is significant; and the test of each view."""
     points = {name: view.points(members) for name, view in views.items()}
-    tests = [test_view(name, seen, n[members], seed, draws) for name, seen in points.items()]
+    tests = [run_test(name, seen, n[members], seed, draws) for name, seen in points.items()]
     best = min(tests, key=lambda test: (test.p, -test.z))
     labels = _absorb(points[best.view], best.labels)
     if best.p > ALPHA / len(views) or labels.max() == 0:
