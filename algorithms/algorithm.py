@@ -127,10 +127,11 @@ class Algorithm:
             programs[f"device:{device_id}"] = tuple(
                 msgspec.structs.replace(v, epochs=v.epochs + extra) if isinstance(v, Train) and v.report else v for v in verbs
             )
+        due = self.grouping.resurvey > 0 and state.rounds % self.grouping.resurvey == 0
         for key, verbs in programs.items():
             kind, _, name = key.partition(":")
             new = key == f"start:{NEWCOMER}" or (kind == "device" and name not in state.memory.membership)
-            survey = (SURVEY,) if self.grouping.surveys and new else ()
+            survey = (SURVEY,) if self.grouping.surveys and (new or due) else ()
             made[key] = (*choose, *survey, *verbs, *self.privacy.verbs())
         return made | {"closing": (*choose, *closing)}
 

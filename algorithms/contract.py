@@ -130,6 +130,10 @@ class Probe:
     norm_layers: tuple[str, ...]
     needs: tuple[str, ...]
     """The tensors it reads, as ``shared/NAME`` and ``statistic/NAME``."""
+    predict: Callable[[TorchTensors, Tensor], Tensor] | None = None
+    """The probabilities alone: the same numbers as `run` gives, sooner. None where the model has no such function."""
+    predict_folded: Callable[[TorchTensors, Tensor], Tensor] | None = None
+    """The same within rounding, sooner still, with BatchNorm folded into the layers before it."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class Grouped:
 
     memory: Memory
     views: dict[str, Matrix] = field(default_factory=dict, repr=False)
-    """Distance matrices by view, (N, N) in the order of `device_ids`, for people to look at."""
+    """Distance matrices by view, (M, M) in the order of `device_ids`, for people to look at: of a large fleet, a sample."""
     device_ids: tuple[str, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
     extra_epochs: dict[str, int] = field(default_factory=dict)
@@ -182,6 +186,8 @@ class Grouping(Protocol):
     """Name of the mean its paper uses."""
     surveys: bool
     """Whether it needs the survey of every device that has no group yet."""
+    resurvey: int
+    """Rounds of training between two surveys of a device that has a group; 0 for never."""
     chooses: bool
     """Whether devices choose among all groups' models themselves, by their training loss, at the start of every round."""
     compares: bool

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from algorithms.contract import Probe, TorchTensors, functional
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def norm_layers(model: nn.Module) -> tuple[str, ...]:
@@ -44,7 +47,45 @@ def make_probe(model: nn.Module, input_shape: tuple[int, ...]) -> Probe:
             logits, _ = functional(model, tensors, x, training=False)
         return torch.softmax(logits, dim=1), list(met.values())
 
-    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)))
+    def predict(tensors: TorchTensors, x: Tensor) -> Tensor:
+        return torch.softmax(functional(model, tensors, x, training=False)[0], dim=1)
+
+    folded, pairs = fold_norms(model)
+
+    def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
+        return torch.softmax(functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], dim=1)
+
+    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded)
+
+
+def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]]]:
+    """A copy of `model` in which every BatchNorm layer that directly follows a convolution in a sequence passes its input on; and by the
+    convolution's name the name and epsilon of that layer. With running statistics such a layer is one more scale and bias per channel."""
+    folded = deepcopy(model)
+    pairs: dict[str, tuple[str, float]] = {}
+    for prefix, sequence in list(folded.named_modules()):
+        if not isinstance(sequence, nn.Sequential):
+            continue
+        for (before, layer), (name, norm) in pairwise(list(sequence.named_children())):
+            if isinstance(layer, _CONVOLUTIONS) and isinstance(norm, _NORMS) and norm.affine and norm.track_running_stats:
+                at = f"{prefix}." if prefix else ""
+                pairs[at + before] = at + name, norm.eps
+                layer.bias = nn.Parameter(torch.zeros(layer.out_channels)) if layer.bias is None else layer.bias
+                setattr(sequence, name, nn.Identity())
+    return folded, pairs
+
+
+def _folded_weights(pairs: dict[str, tuple[str, float]], tensors: TorchTensors) -> TorchTensors:
+    """Weight and bias of each convolution that a BatchNorm layer is folded into."""
+    made: TorchTensors = {}
+    for conv, (norm, eps) in pairs.items():
+        mean, variance = tensors[f"statistic/{norm}.running_mean"], tensors[f"statistic/{norm}.running_var"]
+        scale = tensors[f"shared/{norm}.weight"] * (variance + eps).rsqrt()
+        weight = tensors[f"shared/{conv}.weight"]
+        made[f"shared/{conv}.weight"] = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+        bias = tensors.get(f"shared/{conv}.bias", torch.zeros(()))
+        made[f"shared/{conv}.bias"] = (bias - mean) * scale + tensors[f"shared/{norm}.bias"]
+    return made
 
 
 def whole_model(model: nn.Module) -> TorchTensors:

@@ -1,12 +1,17 @@
 """Reads the probe that was exported beside a bundle, so that the aggregator needs no model code."""
 
 import io
+from copy import deepcopy
 
 import torch
 from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import CodeGen
 
 from algorithms.contract import Probe, TorchTensors
 from wire.errors import BundleError
+
+aten = torch.ops.aten
 
 
 def load_probe(payload: bytes) -> Probe:
@@ -26,4 +31,51 @@ def load_probe(payload: bytes) -> Probe:
         probabilities, *met = module(*(tensors[name] for name in names), x)
         return probabilities, list(zip(met[::2], met[1::2], strict=True))
 
-    return Probe(run, tuple(int(n) for n in shape[0].split(",")), tuple(layers), tuple(names))
+    answer, answer_folded = (_first_output(module, fold) for fold in (False, True))
+
+    def predict(tensors: TorchTensors, x: Tensor) -> Tensor:
+        made: Tensor = answer(*(tensors[name] for name in names), x)
+        return made
+
+    def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
+        made: Tensor = answer_folded(*(tensors[name] for name in names), x)
+        return made
+
+    return Probe(run, tuple(int(n) for n in shape[0].split(",")), tuple(layers), tuple(names), predict, predict_folded)
+
+
+def _first_output(module: GraphModule, fold: bool) -> GraphModule:
+    """A copy that computes and returns the first output alone; with `fold`, BatchNorm layers after a convolution are part of it."""
+    module = GraphModule(module, deepcopy(module.graph))
+    graph = module.graph
+    graph.set_codegen(CodeGen())  # inputs as they come, not as the nested arguments that torch.export had
+    output = graph.output_node()
+    output.args = (output.args[0][0],)  # type: ignore[index]
+    for guard in graph.find_nodes(op="call_module", target="_guards_fn"):
+        graph.erase_node(guard)
+    graph.eliminate_dead_code()
+    if fold:
+        for norm in graph.find_nodes(op="call_function", target=aten._native_batch_norm_legit_no_training.default):
+            before = norm.args[0]
+            if isinstance(before, Node) and before.target is aten.convolution.default and len(before.users) == 1 and not before.args[6]:
+                _fold(graph, before, norm)
+        graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _fold(graph: Graph, conv: Node, norm: Node) -> None:
+    """Put the scale and bias that a BatchNorm layer is, with running statistics, into the convolution before it."""
+    x, weight, bias, stride, *others = conv.args
+    _, gamma, beta, mean, variance, _, eps = norm.args
+    with graph.inserting_before(norm):
+        scale = graph.call_function(aten.rsqrt.default, (graph.call_function(aten.add.Tensor, (variance, eps)),))
+        scale = scale if gamma is None else graph.call_function(aten.mul.Tensor, (scale, gamma))
+        column = graph.call_function(aten.reshape.default, (scale, [-1, *[1] * (len(stride) + 1)]))  # type: ignore[arg-type]
+        shift = graph.call_function(aten.neg.default, (mean,)) if bias is None else graph.call_function(aten.sub.Tensor, (bias, mean))
+        shift = graph.call_function(aten.mul.Tensor, (shift, scale))
+        shift = shift if beta is None else graph.call_function(aten.add.Tensor, (shift, beta))
+        scaled = graph.call_function(aten.mul.Tensor, (weight, column))
+        folded = graph.call_function(aten.convolution.default, (x, scaled, shift, stride, *others))
+    for user in list(norm.users):  # element 0 of what the layer returns
+        user.replace_all_uses_with(folded)

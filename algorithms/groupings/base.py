@@ -25,6 +25,7 @@ class Defaults:
 
     mean: str = "weighted"
     surveys: bool = False
+    resurvey: int = 0
     chooses: bool = False
     compares: bool = False
 
@@ -37,9 +38,15 @@ class Defaults:
 
     def start(self, memory: Memory, device_id: str) -> str:
         """The device's group; the only group, if there is one; else the initial model, whose training shows where it belongs."""
-        groups = set(memory.membership.values())
-        only = groups.pop() if len(groups) == 1 else NEWCOMER
-        return memory.membership.get(device_id, only)
+        return group_of(memory.membership, device_id)
+
+
+def group_of(membership: Mapping[str, str], device_id: str) -> str:
+    """The device's group; for a device without one the only group, or `NEWCOMER` where there are none or several."""
+    if device_id in membership:
+        return membership[device_id]
+    groups = set(membership.values())
+    return groups.pop() if len(groups) == 1 else NEWCOMER
 
 
 def check_shared(name: str, model: Tensors) -> None:

@@ -16,28 +16,37 @@ when a device has no group yet. The running statistics of a trained model say th
 statistics, the number of local steps and the drift of the weights into the data's own mean, so that with unequal numbers of
 examples devices are grouped by size. A survey is comparable for ever: before and after groups have models of their own, and for
 devices that join late.
+
+In a fleet of more than SAMPLE devices (`significance`) few newcomers, and devices that are surveyed again, are placed by the groups'
+centres; the fleet is tested anew when it has grown by a share GROWN since the last test, or when devices fit into no group.
 """
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
 
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Matrix, Memory, Probe
-from algorithms.groupings.base import Defaults
+from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
+from algorithms.groupings.base import Defaults, group_of
 from algorithms.groupings.identity import keep_names
 from algorithms.groupings.knowledge import Extraction, extract_knowledge, plain_noise
-from algorithms.groupings.responses import divergence, respond
-from algorithms.groupings.significance import coordinates_of_distances, euclidean_coordinates, find_groups
+from algorithms.groupings.responses import respond
+from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
+from algorithms.groupings.surveys import Surveys
+from algorithms.groupings.views import Points, Responses, View
 from wire.errors import ConfigError
-from wire.tensors import Array, Tensors
+from wire.tensors import Tensors
 
 Signature = Literal["responses", "noise", "statistics", "labels", "both"]
 SIGNATURES: tuple[Signature, ...] = ("responses", "noise", "statistics", "labels", "both")
 """``both`` is every view but noise: what the data are (statistics, labels) and what the models made of them (responses)."""
 
-_SURVEY = "response/survey."
+GROWN = 0.1
+"""Newcomers since the last test of a large fleet, as a share of those tested, that call for another test."""
+VIEWED = SAMPLE
+"""Of so many devices, at most, distances are shown to people."""
+AT_ONCE = 256
+"""Models that are copied side by side to be averaged: bounds the memory that takes."""
 
 
 class DistFL(Defaults):
@@ -48,12 +57,23 @@ class DistFL(Defaults):
     mean = "uniform"
 
     def __init__(
-        self, signature: Signature = "both", num_inputs: int = 200, channel_share: float = 0.5, iterations: int = 60, lr: float = 0.1
+        self,
+        signature: Signature = "both",
+        num_inputs: int = 200,
+        channel_share: float = 0.5,
+        iterations: int = 60,
+        lr: float = 0.1,
+        resurvey: int = 0,
     ) -> None:
         if signature not in SIGNATURES:
             raise ConfigError(f"signature {signature!r}: expected one of {', '.join(SIGNATURES)}")
         self.signature, self.extraction = signature, Extraction(num_inputs, channel_share, iterations, lr)
         self.surveys = signature in ("statistics", "labels", "both")
+        if resurvey < 0 or (resurvey and not self.surveys):
+            raise ConfigError(
+                f"resurvey {resurvey} with signature {signature!r}: expected rounds between two surveys, 0 for never or without surveys"
+            )
+        self.resurvey = resurvey
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         if self.signature == "statistics" and probe is not None and not probe.norm_layers:
@@ -66,85 +86,93 @@ class DistFL(Defaults):
             raise ConfigError("distfl with signature 'responses': the model has no BatchNorm layer to extract knowledge from")
 
     def start(self, memory: Memory, device_id: str) -> str:
-        if not memory.membership:
-            return NEWCOMER
-        groups = set(memory.membership.values())
-        return memory.membership.get(device_id, NEWCOMER if self.surveys or len(groups) > 1 else groups.pop())
+        group = group_of(memory.membership, device_id)
+        return NEWCOMER if self.surveys and device_id not in memory.membership else group
 
     def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
-        """Every round by responses alone; with surveys, when there are devices that were not there before."""
+        """Every round by responses alone; with surveys, when there are devices that were not there before or that report again."""
         if not self.surveys:
             assert probe is not None, "checked before the first round"
             return self._by_responses(memory, models, probe, seed)
-        arrays, counts = _remember(memory, models)
-        if all(model.device_id in memory.membership for model in models):
+        reports = [m for m in models if self.resurvey or m.device_id not in memory.membership]
+        before = Surveys.of(memory)
+        surveys = before.with_reports(reports)
+        if missing := [m.device_id for m in models if m.device_id not in surveys.positions]:
+            raise ValueError(f"device {missing[0]} has no survey: its plan must ask for one before it trains")
+        if surveys is before:
             return Grouped(memory, device_ids=tuple(sorted(memory.membership)))
-        ids = sorted(counts)
-        rows = _signatures(ids, arrays)
-        wanted = tuple(rows) if self.signature == "both" else (self.signature,)
-        coordinates = {view: euclidean_coordinates(rows[view]) for view in wanted}
-        views = {view: squareform(pdist(rows[view].astype(np.float64))) for view in wanted}
+        info = {"device_ids": list(surveys.device_ids), "num_examples": list(surveys.num_examples)}
+        if placed := self._place(memory, before, surveys, reports):
+            kept = Memory(memory.membership | placed, surveys.arrays, info | {"num_tested": memory.info["num_tested"]})
+            return Grouped(kept, device_ids=tuple(sorted(kept.membership)), notes={"placed": len(placed)})
+        ids = surveys.device_ids
+        views = self._views(surveys)
         notes: dict[str, Any] = {}
-        first = [m.device_id for m in models] == ids and {m.start for m in models} == {NEWCOMER}
+        first = tuple(m.device_id for m in models) == ids and {m.start for m in models} == {NEWCOMER}
         if self.signature == "both" and first and probe is not None and probe.norm_layers:
-            kl, notes = self._divergence(models, probe, seed)
-            views["responses"] = kl
-            coordinates["responses"] = coordinates_of_distances(kl + kl.T)
-        labels, tests = find_groups(coordinates, np.array([counts[d] for d in ids]))
+            views["responses"], notes = self._responses(models, probe, seed)
+        labels, tests = find_groups(views, np.array(surveys.num_examples))
         notes["tests"] = [test.note() for test in tests]
         membership = keep_names(ids, labels, memory.membership)
-        return Grouped(Memory(membership, arrays, {"num_examples": counts}), views, tuple(ids), notes)
+        return _show(Memory(membership, surveys.arrays, info | {"num_tested": len(ids)}), views, ids, notes)
+
+    def _views(self, surveys: Surveys, scale: Surveys | None = None) -> dict[str, View]:
+        rows = surveys.rows(scale)
+        return {name: Points(rows[name]) for name in (rows if self.signature == "both" else (self.signature,))}
+
+    def _place(self, memory: Memory, before: Surveys, surveys: Surveys, reports: Sequence[LocalModel]) -> dict[str, str] | None:
+        """The groups of those who report, by the groups' centres before they did; None where the fleet is to be tested instead."""
+        tested = memory.info.get("num_tested", 0)
+        if len(before.device_ids) <= SAMPLE or len(surveys.device_ids) - tested >= GROWN * tested:
+            return None
+        names = sorted(set(memory.membership.values()), key=int)
+        number = {name: i for i, name in enumerate(names)}
+        labels = np.array([number[memory.membership[d]] for d in before.device_ids])
+        ids = [m.device_id for m in reports if m.device_id in surveys.positions]
+        told = np.array([surveys.positions[d] for d in ids])
+        placed, fits = join_groups(
+            self._views(before),
+            np.array(before.num_examples),
+            labels,
+            {name: Points(view.rows[told]) for name, view in self._views(surveys, before).items() if isinstance(view, Points)},
+            np.array(surveys.num_examples)[told],
+        )
+        if (~fits).sum() >= FEWEST_MEMBERS:
+            return None
+        return {d: names[g] for d, g in zip(ids, placed, strict=True)}
 
     def _by_responses(self, memory: Memory, models: Sequence[LocalModel], probe: Probe, seed: int) -> Grouped:
-        kl, notes = self._divergence(models, probe, seed)
-        labels, tests = find_groups({self.signature: coordinates_of_distances(kl + kl.T)}, np.array([m.num_examples for m in models]))
+        view, notes = self._responses(models, probe, seed)
+        views: dict[str, View] = {self.signature: view}
+        labels, tests = find_groups(views, np.array([m.num_examples for m in models]))
         notes["tests"] = [test.note() for test in tests]
         ids = tuple(model.device_id for model in models)
         membership = memory.membership | keep_names(ids, labels, memory.membership)
-        return Grouped(Memory(membership), {self.signature: kl}, ids, notes)
+        return _show(Memory(membership), views, ids, notes)
 
-    def _divergence(self, models: Sequence[LocalModel], probe: Probe, seed: int) -> tuple[Matrix, dict[str, Any]]:
-        """Eq. 3 to 6: pre-aggregate, extract, respond, compare."""
+    def _responses(self, models: Sequence[LocalModel], probe: Probe, seed: int) -> tuple[Responses, dict[str, Any]]:
+        """Eq. 3 to 5: pre-aggregate, extract, respond."""
         notes: dict[str, Any] = {}
         if self.signature == "noise":
             inputs = plain_noise(probe, self.extraction.num_inputs, seed)
         else:
             inputs, losses = extract_knowledge(pre_aggregate(models), probe, self.extraction, seed)
             notes["knowledge"] = {"objective_first": round(losses[0], 4), "objective_last": round(losses[-1], 4)}
-        return divergence(respond(models, probe, inputs)), notes
+        return Responses(respond(models, probe, inputs)), notes
+
+
+def _show(memory: Memory, views: dict[str, View], ids: tuple[str, ...], notes: dict[str, Any]) -> Grouped:
+    """With the distances of all devices, or of as many as can be looked at, evenly taken from the order of their ids."""
+    shown = np.linspace(0, len(ids) - 1, min(len(ids), VIEWED)).astype(np.int64)
+    return Grouped(memory, {name: view.distances(shown) for name, view in views.items()}, tuple(ids[i] for i in shown), notes)
 
 
 def pre_aggregate(models: Sequence[LocalModel]) -> Tensors:
     """M_global (Eq. 3): the plain mean of all models."""
     average: Tensors = {}
     for key, like in models[0].tensors.items():
-        stack = np.stack([model.tensors[key].ravel() for model in models])
-        average[key] = stack.mean(0, dtype=np.float64).astype(np.float32).reshape(like.shape)
+        total = np.zeros(like.size)
+        for at in range(0, len(models), AT_ONCE):
+            total += np.stack([model.tensors[key].ravel() for model in models[at : at + AT_ONCE]]).sum(0, dtype=np.float64)
+        average[key] = (total / len(models)).astype(np.float32).reshape(like.shape)
     return average
-
-
-def _remember(memory: Memory, models: Sequence[LocalModel]) -> tuple[Tensors, dict[str, int]]:
-    """The surveys of all devices so far, as ``DEVICE/NAME``, and how many examples each rests on."""
-    arrays, counts = dict(memory.arrays), dict(memory.info.get("num_examples", {}))
-    for model in models:
-        survey = {k.removeprefix(_SURVEY): v for k, v in model.responses.items() if k.startswith(_SURVEY)}
-        if survey:
-            arrays |= {f"{model.device_id}/{name}": v.astype(np.float32) for name, v in survey.items()}
-            counts[model.device_id] = max(1, model.num_examples)
-    if missing := [m.device_id for m in models if m.device_id not in counts]:
-        raise ValueError(f"device {missing[0]} has no survey: its plan must ask for one before it trains")
-    return arrays, counts
-
-
-def _signatures(ids: Sequence[str], arrays: Tensors) -> dict[str, Array]:
-    """Rows (N, D) by view: BatchNorm means over the pooled deviation, and the gradient with its length taken out."""
-    names = sorted(k.split("/", 1)[1] for k in arrays if k.startswith(f"{ids[0]}/"))
-    parts = []
-    for name in (n for n in names if n.startswith("mean.")):
-        means = np.stack([arrays[f"{d}/{name}"] for d in ids])
-        variances = np.stack([arrays[f"{d}/variance.{name.removeprefix('mean.')}"] for d in ids])
-        parts.append(means / np.sqrt(variances.mean(0) + 1e-12))
-    gradients = np.stack([arrays[f"{d}/gradient"].ravel() for d in ids])
-    lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
-    views = {"statistics": np.hstack(parts)} if parts else {}
-    return {**views, "labels": gradients / np.maximum(lengths, 1e-12)}

@@ -19,7 +19,7 @@ from scipy.spatial.distance import pdist, squareform
 from algorithms.contract import Grouped, LocalModel, Matrix, Memory, Probe
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
-from algorithms.groupings.significance import euclidean_coordinates
+from algorithms.groupings.views import euclidean_coordinates
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 

@@ -16,10 +16,11 @@ def keep_names(device_ids: Sequence[str], labels: Array, before: Mapping[str, st
     """
     order = list(dict.fromkeys(int(g) for g in labels))
     names = sorted(set(before.values()), key=int)
+    row, column = {g: i for i, g in enumerate(order)}, {name: i for i, name in enumerate(names)}
     shared = np.zeros((len(order), len(names)), np.int64)
     for device_id, label in zip(device_ids, labels, strict=True):
         if device_id in before:
-            shared[order.index(int(label)), names.index(before[device_id])] += 1
+            shared[row[int(label)], column[before[device_id]]] += 1
     rows, columns = linear_sum_assignment(-shared)
     kept = {order[r]: names[c] for r, c in zip(rows, columns, strict=True) if shared[r, c]}
     fresh = max((int(name) for name in names), default=-1) + 1

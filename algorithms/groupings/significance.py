@@ -1,122 +1,129 @@
 """How many groups do N devices form, and who is in each? Decided by a significance test, without a preset number or threshold.
 
-Devices are points, one set of coordinates per view (what their inputs look like, what their labels look like, how their models
-respond). For a view, Ward's tree is cut into k = 2, 3, ... groups, and the part of the spread that stays inside groups, W_k / W_1,
-is compared with what ONE Gaussian population of the same covariance would show, in which a device with fewer examples is noisier
-(a parametric bootstrap, after the gap statistic and SigClust). If the fleet is more grouped than all but a share ALPHA of such
-populations, it is split, and each part is tested again.
+Devices are seen in one or several views (what their inputs look like, what their labels look like, how their models respond). If the
+fleet is more grouped, in some view, than all but a share ALPHA of populations without groups would be (`bootstrap`), it is split, and
+each part is tested again.
 
-R. Tibshirani, G. Walther, T. Hastie. Estimating the number of clusters in a data set via the gap statistic. JRSS B 63, 2001.
-Y. Liu, D. N. Hayes, A. Nobel, J. S. Marron. Statistical significance of clustering for high-dimension, low-sample size data. JASA 2008.
+Of more than SAMPLE devices, a random sample is tested, and everybody joins the nearest of the groups that were found in it; each part
+is then tested with a sample of its own. What is too rare for a sample shows as devices that are farther from the centre than chance
+explains: where there are such outliers, they are tested among a sample of the others. Time and memory are linear in N.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.stats import norm
 
 from algorithms.contract import Matrix
+from algorithms.groupings.bootstrap import Draws, Test, run_test
+from algorithms.groupings.views import Points, View, euclidean_coordinates
 from wire.tensors import Array
 
 ALPHA = 0.05
 """Chance to split a fleet that has no groups, over all views (Bonferroni): the textbook level."""
-DRAWS = 999
-"""Bootstrap populations; p is resolved to 1 / (DRAWS + 1), well below ALPHA over any number of views."""
-MOST_GROUPS = 8
-"""Groups in one split; more are found because each part is tested again."""
 FEWEST_DEVICES = 8
 """Smaller sets are not tested: both halves would rest on fewer than four devices."""
 FEWEST_MEMBERS = 2
 """One device alone is an outlier, not a distribution: it joins the nearest group."""
 SAMPLE = 256
-"""Of a larger fleet this many devices are tested; the others join the nearest group."""
+"""Of a larger fleet this many devices are tested at a time."""
+DRAWS = Draws(999)
+"""Bootstrap populations; p is resolved to 1 / 1000, well below ALPHA over any number of views."""
+DRAWS_OF_SAMPLES = Draws(199, enough=10)
+"""For the many tests that a fleet larger than SAMPLE needs: p is resolved to 1 / 200."""
 
 
-@dataclass(frozen=True)
-class Test:
-    """One test of one view: was it significant, and who would belong together."""
-
-    view: str
-    num_devices: int
-    p: float
-    z: float
-    labels: Array
-
-    def note(self) -> dict[str, Any]:
-        """What a report shows of it."""
-        return {"view": self.view, "devices": self.num_devices, "p": round(self.p, 4), "z": round(self.z, 2)}
-
-
-def euclidean_coordinates(rows: Array) -> Matrix:
-    """Points (N, <= N) with the same distances between them as the rows (N, D) have: the test costs nothing for large D."""
-    centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
-    return _from_gram(centred @ centred.T)
-
-
-def coordinates_of_distances(squared: Matrix) -> Matrix:
-    """Points (N, <= N) whose squared distances are as close as can be to a symmetric matrix (N, N): classical scaling."""
-    centring = np.eye(len(squared)) - 1.0 / len(squared)
-    return _from_gram(-0.5 * centring @ squared @ centring)
-
-
-def _from_gram(gram: Matrix) -> Matrix:
-    values, vectors = np.linalg.eigh(gram)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
-
-
-def find_groups(views: Mapping[str, Matrix], num_examples: Array, seed: int = 0) -> tuple[Array, list[Test]]:
+def find_groups(views: Mapping[str, View | Array], num_examples: Array, seed: int = 0) -> tuple[Array, list[Test]]:
     """Group labels 0..G-1 of N devices, and the tests that led there.
 
-    `views` maps a name to coordinates (N, d) float64; `num_examples` (N,). Devices are to be given in the order of their ids: then
-    the result does not depend on the order in which they arrived.
+    `views` maps a name to a view of N devices, or to rows (N, d); `num_examples` (N,). Devices are to be given in the order of their ids:
+    then the result does not depend on the order in which they arrived.
     """
     n = np.asarray(num_examples, np.float64)
-    if len(n) > SAMPLE:
-        return _sampled(views, n, seed)
+    seen: dict[str, View] = {name: Points(view) if isinstance(view, np.ndarray) else view for name, view in sorted(views.items())}
+    everybody = np.arange(len(n))
     if len(n) < FEWEST_DEVICES:
         return np.zeros(len(n), np.int64), []
-    tests = [_test(name, points, n, seed) for name, points in sorted(views.items())]
-    best = min(tests, key=lambda test: (test.p, -test.z))
-    labels = _absorb(views[best.view], best.labels)
-    if best.p > ALPHA / len(views) or labels.max() == 0:
-        return np.zeros(len(n), np.int64), tests
-    result, count = np.zeros(len(n), np.int64), 0
+    if len(n) > SAMPLE:
+        return _partition(seen, n, everybody, seed, DRAWS_OF_SAMPLES)
+    once: dict[str, View] = {name: Points(_coordinates(view, everybody)) for name, view in seen.items()}
+    return _partition(once, n, everybody, seed, DRAWS)
+
+
+def _coordinates(view: View, members: Array) -> Matrix:
+    points = view.points(members)
+    return euclidean_coordinates(points) if isinstance(view, Points) else points
+
+
+def _partition(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws) -> tuple[Array, list[Test]]:
+    one_group = np.zeros(len(members), np.int64)
+    if len(members) < FEWEST_DEVICES:
+        return one_group, []
+    labels, tests = _split(views, n, members, seed, draws)
+    if labels is None:
+        return one_group, tests
+    result, count = one_group, 0
     for label in range(labels.max() + 1):
-        members = np.flatnonzero(labels == label)
-        inner, inner_tests = find_groups({k: v[members] for k, v in views.items()}, n[members], seed)
-        result[members] = count + inner
+        part = np.flatnonzero(labels == label)
+        inner, inner_tests = _partition(views, n, members[part], seed, draws)
+        result[part] = count + inner
         count += int(inner.max()) + 1
         tests += inner_tests
     return result, tests
 
 
-def _test(view: str, points: Matrix, n: Matrix, seed: int) -> Test:
-    size = len(n)
-    points = euclidean_coordinates(points)
-    noise = np.sqrt(n.mean() / n)
-    even = points / noise[:, None]
-    deviations = np.linalg.svd(even - even.mean(0), compute_uv=False)[: size - 1] / np.sqrt(size - 1)
-    noise = np.sort(noise)[:, None]
-    observed, tree = _log_within(points)
+def _split(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws) -> tuple[Array | None, list[Test]]:
+    """The groups that the members fall into, if they do."""
+    if len(members) <= SAMPLE:
+        found, tests = _test(views, n, members, seed, draws)
+        return (None if found is None else found[1]), tests
     rng = np.random.default_rng(seed)
-    null = np.array([_log_within(rng.standard_normal((size, size - 1)) * deviations * noise)[0] for _ in range(DRAWS)])
-    mean, sd = null.mean(0), null.std(0) + 1e-12
-    gap = mean - observed
-    z = float((gap / sd).max())
-    p = (1 + int((((mean - null) / sd).max(1) >= z).sum())) / (DRAWS + 1)
-    best = int(gap.argmax())
-    fewest = 2 + int(np.argmax(gap >= gap[best] - sd[best]))  # the fewest groups within one deviation of the largest gap
-    return Test(view, size, p, z, fcluster(tree, fewest, "maxclust") - 1)
+    chosen = np.sort(rng.choice(members, SAMPLE, replace=False))
+    found, tests = _test(views, n, chosen, seed, draws)
+    if found is None:
+        far = _outliers(views, n, members, chosen)
+        if len(far) < max(FEWEST_MEMBERS, len(members) / SAMPLE):
+            return None, tests
+        usual = chosen
+        far = rng.permutation(far)[: SAMPLE // 2]
+        chosen = np.sort(np.concatenate([far, rng.permutation(np.setdiff1d(members, far))[: SAMPLE - len(far)]]))
+        found, more = _test(views, n, chosen, seed, draws)
+        tests += more
+        if found is not None:
+            found = found[0], _keep_compact(views[found[0]], n, usual, chosen, found[1])
+    if found is None or found[1].max() == 0:
+        return None, tests
+    view, labels = found
+    return _join(views[view], members, chosen, labels), tests
 
 
-def _log_within(points: Matrix) -> tuple[Matrix, Matrix]:
-    """log(W_k / W_1) for k = 2, 3, ..., and Ward's tree."""
-    tree = linkage(points, "ward")
-    within = np.cumsum(tree[:, 2] ** 2 / 2)
-    ks = np.arange(2, max(2, min(MOST_GROUPS, len(points) // 2)) + 1)
-    return np.log(np.maximum(within[len(points) - 1 - ks], 1e-300) / max(within[-1], 1e-300)), tree
+def _keep_compact(view: View, n: Matrix, usual: Array, chosen: Array, labels: Array) -> Array:
+    """Labels without the groups that are no group but the rim of a population with long tails: those of fewer than
+    half of FEWEST_DEVICES, and those
+    whose members are, in the median, farther from their own centre than all but a share ALPHA of a usual sample are from theirs."""
+    bound = np.quantile(_roots(_own_distances(view, usual), n[usual], n[usual]), 1 - ALPHA)
+    groups = [chosen[labels == g] for g in range(labels.max() + 1)]
+    kept = [g for g in groups if len(g) >= FEWEST_DEVICES // 2 and np.median(_roots(_own_distances(view, g), n[g], n[usual])) <= bound]
+    result = np.zeros_like(labels)
+    for g, group in enumerate(sorted(kept, key=len, reverse=True)):
+        result[np.isin(chosen, group)] = g
+    return result
+
+
+def _own_distances(view: View, group: Array) -> Matrix:
+    """Squared distances of a group's members to their centre."""
+    return view.squared_distances(group, view.centre(group)[None])[:, 0]
+
+
+def _test(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws) -> tuple[tuple[str, Array] | None, list[Test]]:
+    """The view that shows groups most clearly and the group of each member, if one is significant; and the test of each view."""
+    points = {name: view.points(members) for name, view in views.items()}
+    tests = [run_test(name, seen, n[members], seed, draws) for name, seen in points.items()]
+    best = min(tests, key=lambda test: (test.p, -test.z))
+    labels = _absorb(points[best.view], best.labels)
+    if best.p > ALPHA / len(views) or labels.max() == 0:
+        return None, tests
+    return (best.view, labels), tests
 
 
 def _absorb(points: Matrix, labels: Array) -> Array:
@@ -129,11 +136,68 @@ def _absorb(points: Matrix, labels: Array) -> Array:
     return np.array([kept.index(g) if g in kept else nearest[i] for i, g in enumerate(labels)], np.int64)
 
 
-def _sampled(views: Mapping[str, Matrix], n: Matrix, seed: int) -> tuple[Array, list[Test]]:
-    chosen = np.sort(np.random.default_rng(seed).choice(len(n), SAMPLE, replace=False))
-    labels, tests = find_groups({k: v[chosen] for k, v in views.items()}, n[chosen], seed)
-    distances = np.zeros((len(n), int(labels.max()) + 1))
-    for points in views.values():
-        centres = np.stack([points[chosen][labels == g].mean(0) for g in range(labels.max() + 1)])
-        distances += ((points[:, None] - centres) ** 2).sum(2) / max(points[chosen].var(0).sum(), 1e-300)
-    return distances.argmin(1), tests
+def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
+    """Labels of all members by the nearest of the groups found in a sample; the sample keeps its labels.
+
+    The mean of m sampled devices is off its group's centre by a share 1 / m of their spread, which makes small groups look farther away
+    than they are, the more so the more dimensions there are. That much is taken off.
+    """
+    groups = [chosen[labels == g] for g in range(labels.max() + 1)]
+    centres = np.stack([view.centre(group) for group in groups])
+    spreads = [view.squared_distances(group, centres[g : g + 1]).sum() / (len(group) - 1) for g, group in enumerate(groups)]
+    nearest = (view.squared_distances(members, centres) - np.array(spreads) / [len(group) for group in groups]).argmin(1)
+    nearest[np.searchsorted(members, chosen)] = labels
+    return np.asarray(nearest)
+
+
+def _outliers(views: Mapping[str, View], n: Matrix, members: Array, chosen: Array) -> Array:
+    """Members that are farther from the centre of a sample than any of them should be, in some view."""
+    far = np.zeros(len(members), bool)
+    chance = ALPHA / (len(views) * len(members))
+    for view in views.values():
+        centre = view.centre(chosen)[None]
+        distances = view.squared_distances(members, centre)[:, 0]
+        far |= _roots(distances, n[members], n[chosen]) > _bound(_roots(_own_distances(view, chosen), n[chosen], n[chosen]), chance)
+    return members[far]
+
+
+def _roots(squared: Matrix, n: Matrix, usual: Matrix) -> Matrix:
+    """Cube roots of squared distances. A device with few examples may be far by its noise: its distance counts less."""
+    return np.asarray(np.cbrt(squared * np.minimum(1.0, n / usual.mean())))
+
+
+def _bound(roots: Matrix, chance: float) -> float:
+    """The cube root of a squared distance that one more device of the same population exceeds with probability `chance`.
+
+    Squared distances are a sum of many squares, so that their cube root is nearly normal (E. B. Wilson, M. M. Hilferty. The distribution of
+    chi-square. PNAS 17, 1931); its median and quartiles are the sample's, which a few outliers in the sample do not move.
+    """
+    low, middle, high = np.quantile(roots, (0.25, 0.5, 0.75))
+    return float(middle + (high - low) / (norm.ppf(0.75) - norm.ppf(0.25)) * norm.isf(chance))
+
+
+def join_groups(
+    views: Mapping[str, View], num_examples: Array, labels: Array, new: Mapping[str, View], new_examples: Array
+) -> tuple[Array, Array]:
+    """For M devices the nearest of the groups that N others form, (M,) int, and whether they fit there, (M,) bool.
+
+    The nearest by the squared distance to the groups' centres, in all views together, each over its spread. A device fits if in no view it
+    is farther from the centre than any of M devices of that group should be. `labels` (N,) are 0..G-1; both mappings have the same views.
+    """
+    groups = [np.flatnonzero(labels == g) for g in range(labels.max() + 1)]
+    n, new_n = np.asarray(num_examples, np.float64), np.asarray(new_examples, np.float64)
+    everybody, newcomers = np.arange(len(labels)), np.arange(len(new_n))
+    distances = {}
+    for name, view in views.items():
+        centres = np.stack([view.centre(group) for group in groups])
+        distances[name] = new[name].squared_distances(newcomers, centres)
+    nearest = np.sum([distances[k] / max(float(_own_distances(v, everybody).mean()), 1e-300) for k, v in views.items()], 0).argmin(1)
+    fits = np.ones(len(new_n), bool)
+    chance = ALPHA / (len(views) * len(new_n))
+    for g in np.unique(nearest):
+        group, at = groups[g], np.flatnonzero(nearest == g)
+        apart = (len(group) + 1) / max(1, len(group) - 1)  # a group's own centre is nearer to its members than to one more device
+        for name, view in views.items():
+            bound = _bound(_roots(_own_distances(view, group) * apart, n[group], n[group]), chance)
+            fits[at] &= _roots(distances[name][at, g], new_n[at], n[group]) <= bound
+    return nearest, fits

@@ -15,7 +15,8 @@ from algorithms.groupings.distfl import pre_aggregate
 from algorithms.groupings.identity import keep_names
 from algorithms.groupings.knowledge import Extraction, extract_knowledge
 from algorithms.groupings.responses import SMALLEST, divergence, respond
-from algorithms.groupings.significance import FEWEST_DEVICES, SAMPLE, coordinates_of_distances, euclidean_coordinates, find_groups
+from algorithms.groupings.significance import FEWEST_DEVICES, SAMPLE, find_groups
+from algorithms.groupings.views import coordinates_of_distances, euclidean_coordinates
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.fedavg import FedAvg

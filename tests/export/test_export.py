@@ -10,8 +10,9 @@ from torch import nn
 from aggregator.adapters.probe_file import load_probe
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
+from algorithms.models.resnet import resnet18
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.probe import make_probe
+from algorithms.probe import make_probe, whole_model
 from export import parity
 from export.bundle import inspect_graph, save_probe
 from export.capture import capture_onnx
@@ -21,7 +22,7 @@ from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
 from simulation.simulate import build_objective
 from tests.conftest import Exported
-from wire.bundle import pack, unpack
+from wire.bundle import Window, pack, unpack
 from wire.errors import BundleError, ConfigError
 
 
@@ -142,6 +143,29 @@ def test_probe_file_answers_like_the_model(exported: Exported) -> None:
         torch.testing.assert_close(one, two)
     (gradient,) = torch.autograd.grad(met_b[1][0].sum(), x)
     assert float(gradient.abs().max()) > 0
+
+
+@pytest.mark.parametrize("name", ["har-cnn", "resnet-18"])
+def test_a_probe_answers_alike_in_all_its_ways(name: str) -> None:
+    """ResNet's convolutions have no bias; its BatchNorm layers follow them inside blocks."""
+    torch.manual_seed(0)
+    window = Window(("a", "b"), 32, 32)
+    size = torch.tensor([2.0, 1.0])
+    model = HarCnn(2, 32, 3, size) if name == "har-cnn" else resnet18(window, 3, size, share=1 / 8)
+    probe = make_probe(model, window.shape)
+    tensors = {k: v + 0.1 * torch.rand(v.shape) for k, v in whole_model(model).items()}
+    loaded = load_probe(save_probe(probe, tensors))
+    x = torch.randn(7, 2, 32)
+    with torch.no_grad():
+        expected = probe.run(tensors, x)[0]
+        assert expected.std() > 0.01
+        for one in (probe, loaded):
+            assert one.predict is not None
+            assert one.predict_folded is not None
+            torch.testing.assert_close(one.predict(tensors, x), expected, rtol=0, atol=0)
+            folded = one.predict_folded(tensors, x)
+            torch.testing.assert_close(folded, expected, rtol=1e-4, atol=1e-5)
+            assert not torch.equal(folded, expected)
 
 
 def test_damaged_probe_file_is_one_clear_error() -> None:

@@ -1,0 +1,99 @@
+"""Is a set of points more grouped than one Gaussian population would be? A parametric bootstrap of Ward's tree.
+
+The tree is cut into k = 2, 3, ... groups, and the part of the spread that stays inside groups, W_k / W_1, is compared with what one
+Gaussian population of the same covariance would show, in which a device with fewer examples is noisier.
+
+R. Tibshirani, G. Walther, T. Hastie. Estimating the number of clusters in a data set via the gap statistic. JRSS B 63, 2001.
+Y. Liu, D. N. Hayes, A. Nobel, J. S. Marron. Statistical significance of clustering for high-dimension, low-sample size data. JASA 2008.
+J. Besag, P. Clifford. Sequential Monte Carlo p-values. Biometrika 78(2), 1991.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist
+
+from algorithms.contract import Matrix
+from algorithms.groupings.views import euclidean_coordinates
+from wire.tensors import Array
+
+MOST_GROUPS = 8
+"""Groups in one split; more are found because each part is tested again."""
+BATCH = 49
+"""Populations between two looks of a test that may stop early."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How many bootstrap populations a test draws.
+
+    `most` resolves p to 1 / (most + 1). With `enough` the test stops as soon as so many populations were as grouped as the points: then p
+    is about enough / draws, far from significant, and more draws would not change that (Besag and Clifford).
+    """
+
+    most: int
+    enough: int | None = None
+
+
+@dataclass(frozen=True)
+class Test:
+    """One test of one view: was it significant, and who would belong together."""
+
+    view: str
+    num_devices: int
+    p: float
+    z: float
+    labels: Array
+
+    def note(self) -> dict[str, Any]:
+        """What a report shows of it."""
+        return {"view": self.view, "devices": self.num_devices, "p": round(self.p, 4), "z": round(self.z, 2)}
+
+
+def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: Draws) -> Test:
+    """Test points (N, d) of devices with `num_examples` (N,) float64 each."""
+    size = len(num_examples)
+    points = euclidean_coordinates(points)
+    noise = np.sqrt(num_examples.mean() / num_examples)
+    even = points / noise[:, None]
+    deviations = np.linalg.svd(even - even.mean(0), compute_uv=False)[: size - 1] / np.sqrt(size - 1)
+    noise = np.sort(noise)[:, None]
+    observed, tree = _log_within(pdist(points), size)
+    rng = np.random.default_rng(seed)
+    pairs = np.triu_indices(size, 1)
+    null = np.empty((draws.most, len(observed)))
+    for done in range(1, draws.most + 1):
+        null[done - 1] = _log_within(_lengths(rng.standard_normal((size, size - 1)) * deviations * noise, pairs), size)[0]
+        if done == draws.most or (draws.enough is not None and done % BATCH == 0):
+            as_grouped, z, gap, sd = _compare(observed, null[:done])
+            if done == draws.most or (draws.enough is not None and as_grouped >= draws.enough):
+                break
+    best = int(gap.argmax())
+    fewest = 2 + int(np.argmax(gap >= gap[best] - sd[best]))  # the fewest groups within one deviation of the largest gap
+    return Test(view, size, (1 + as_grouped) / (done + 1), z, fcluster(tree, fewest, "maxclust") - 1)
+
+
+def _compare(observed: Matrix, null: Matrix) -> tuple[int, float, Matrix, Matrix]:
+    """How many populations are as grouped, by how many deviations the points are more grouped than their mean, and the gap for each k with
+    its deviation."""
+    mean, sd = null.mean(0), null.std(0) + 1e-12
+    gap = mean - observed
+    z = float((gap / sd).max())
+    return int((((mean - null) / sd).max(1) >= z).sum()), z, gap, sd
+
+
+def _log_within(distances: Matrix, size: int) -> tuple[Matrix, Matrix]:
+    """log(W_k / W_1) for k = 2, 3, ..., and Ward's tree, from the distances of each pair."""
+    tree = linkage(distances, "ward")
+    within = np.cumsum(tree[:, 2] ** 2 / 2)
+    ks = np.arange(2, max(2, min(MOST_GROUPS, size // 2)) + 1)
+    return np.log(np.maximum(within[size - 1 - ks], 1e-300) / max(within[-1], 1e-300)), tree
+
+
+def _lengths(points: Matrix, pairs: tuple[Array, ...]) -> Matrix:
+    """Distances of each pair of points, by one matrix product: four times as fast as `pdist` for 256 points."""
+    gram = points @ points.T
+    squares = np.diagonal(gram)
+    return np.sqrt(np.maximum((squares[:, None] + squares - 2 * gram)[pairs], 0.0))

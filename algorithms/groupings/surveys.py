@@ -1,0 +1,88 @@
+"""What devices reported of their data, kept as one array (N, D) per quantity: ``mean.LAYER``, ``variance.LAYER`` and ``gradient``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from algorithms.contract import LocalModel, Memory
+from algorithms.groupings.significance import SAMPLE
+from wire.tensors import Array, Tensors
+
+PREFIX = "response/survey."
+GRADIENT = "gradient"
+SHORT = 512
+"""Numbers kept of a gradient in a fleet of more than SAMPLE devices: distances between them are off by about 1 / sqrt(SHORT), 4 %."""
+
+
+@dataclass(frozen=True)
+class Surveys:
+    """The surveys of N devices, in the order of their ids."""
+
+    device_ids: tuple[str, ...] = ()
+    num_examples: tuple[int, ...] = ()
+    arrays: Tensors = field(default_factory=dict, repr=False)
+    """(N, D) float32 by name."""
+
+    @classmethod
+    def of(cls, memory: Memory) -> "Surveys":
+        """What a memory holds."""
+        info = memory.info
+        return cls(tuple(info.get("device_ids", ())), tuple(info.get("num_examples", ())), memory.arrays)
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """Row of each device."""
+        return {device_id: row for row, device_id in enumerate(self.device_ids)}
+
+    def with_reports(self, models: Sequence[LocalModel]) -> "Surveys":
+        """These, and what the models' devices report now in place of what they reported before."""
+        reports = [m for m in models if any(k.startswith(PREFIX) for k in m.responses)]
+        if not reports:
+            return self
+        counts = dict(zip(self.device_ids, self.num_examples, strict=True)) | {m.device_id: max(1, m.num_examples) for m in reports}
+        ids = tuple(sorted(counts))
+        rows = {device_id: row for row, device_id in enumerate(ids)}
+        kept = np.array([rows[d] for d in self.device_ids], np.int64)
+        told = np.array([rows[m.device_id] for m in reports], np.int64)
+        arrays: Tensors = {}
+        for key in sorted(k for k in reports[0].responses if k.startswith(PREFIX)):
+            name = key.removeprefix(PREFIX)
+            new = np.stack([m.responses[key].ravel() for m in reports]).astype(np.float32, copy=False)
+            old = self.arrays.get(name, np.empty((0, new.shape[1]), np.float32))
+            if name == GRADIENT and (len(ids) > SAMPLE or old.shape[1] < new.shape[1]):
+                new = shorten(new)
+                old = shorten(old) if len(old) and old.shape[1] > new.shape[1] else old
+            arrays[name] = np.empty((len(ids), new.shape[1]), np.float32)
+            if len(old):
+                arrays[name][kept] = old
+            arrays[name][told] = new
+        return Surveys(ids, tuple(counts[d] for d in ids), arrays)
+
+    def rows(self, scale: "Surveys | None" = None) -> dict[str, Array]:
+        """Rows (N, D) by view: BatchNorm means over the pooled deviation (of `scale`, if given), and the gradient with its length taken
+        out."""
+        parts = []
+        for name in (n for n in sorted(self.arrays) if n.startswith("mean.")):
+            variances = (scale or self).arrays[f"variance.{name.removeprefix('mean.')}"]
+            parts.append(self.arrays[name] / np.sqrt(variances.mean(0) + 1e-12))
+        gradients = self.arrays[GRADIENT]
+        lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
+        return ({"statistics": np.hstack(parts)} if parts else {}) | {"labels": gradients / np.maximum(lengths, 1e-12)}
+
+
+def shorten(rows: Array) -> Array:
+    """Count sketches (N, <= SHORT) float32 of rows (N, D): the same random sums of the same columns for every row of this length.
+
+    M. Charikar, K. Chen, M. Farach-Colton. Finding frequent items in data streams. ICALP 2002.
+    """
+    return rows if rows.shape[1] <= SHORT else np.asarray(rows @ _buckets(rows.shape[1]), np.float32)
+
+
+@lru_cache(maxsize=4)
+def _buckets(size: int) -> csr_array:
+    rng = np.random.default_rng(size)
+    columns, signs = rng.integers(SHORT, size=size), rng.choice(np.array([-1, 1], np.float32), size=size)
+    return csr_array((signs, (np.arange(size), columns)), shape=(size, SHORT))

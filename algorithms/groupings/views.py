@@ -1,0 +1,114 @@
+"""What a grouping sees of N devices: rows to be compared by their distance, or responses to be compared by divergence.
+
+A view hands out points for a few devices at a time, and distances of any number of devices to a few centres. Nothing here is N x N for
+the N of a whole fleet.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.spatial.distance import pdist, squareform
+
+from algorithms.contract import Matrix
+from algorithms.groupings.responses import divergence, divergence_to
+from wire.tensors import Array
+
+CHUNK = 4096
+"""Devices whose distances are computed at once: what is in memory besides the rows themselves does not grow with the fleet."""
+
+
+class View(Protocol):
+    """One way to look at N devices. `members` are positions of devices, (m,) int."""
+
+    def __len__(self) -> int:
+        """N."""
+
+    def points(self, members: Array) -> Matrix:
+        """Points (m, d) that are as far apart as the members are. For a few hundred members: may be quadratic in m."""
+
+    def centre(self, members: Array) -> Array:
+        """The mean of the members, in the view's own terms."""
+
+    def squared_distances(self, members: Array, centres: Array) -> Matrix:
+        """Squared distance of each member to each of k centres, (m, k)."""
+
+    def distances(self, members: Array) -> Matrix:
+        """What people look at: how far members are apart, (m, m)."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Rows (N, D), compared by Euclidean distance."""
+
+    rows: Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def points(self, members: Array) -> Matrix:
+        return np.asarray(self.rows[members])
+
+    def centre(self, members: Array) -> Array:
+        total = np.zeros(self.rows.shape[1])
+        for part in _chunks(members):
+            total += self.rows[part].sum(0, dtype=np.float64)
+        return np.asarray(total / len(members), self.rows.dtype)
+
+    def squared_distances(self, members: Array, centres: Array) -> Matrix:
+        origin = centres.mean(0)
+        moved = centres - origin
+        result = np.empty((len(members), len(centres)))
+        for at, part in zip(range(0, len(members), CHUNK), _chunks(members), strict=True):
+            rows = self.rows[part] - origin
+            result[at : at + len(part)] = (rows * rows).sum(1)[:, None] - 2 * rows @ moved.T + (moved * moved).sum(1)
+        return np.maximum(result, 0.0)
+
+    def distances(self, members: Array) -> Matrix:
+        return np.asarray(squareform(pdist(self.rows[members].astype(np.float64))))
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Class probabilities (N, z, classes), compared by the Kullback-Leibler divergence in both directions, which stands for a squared
+    distance."""
+
+    responses: Array
+
+    def __len__(self) -> int:
+        return len(self.responses)
+
+    def points(self, members: Array) -> Matrix:
+        kl = self.distances(members)
+        return coordinates_of_distances(kl + kl.T)
+
+    def centre(self, members: Array) -> Array:
+        return np.asarray(self.responses[members].mean(0))
+
+    def squared_distances(self, members: Array, centres: Array) -> Matrix:
+        return np.concatenate([divergence_to(self.responses[part], centres) for part in _chunks(members)])
+
+    def distances(self, members: Array) -> Matrix:
+        return divergence(self.responses[members])
+
+
+def euclidean_coordinates(rows: Array) -> Matrix:
+    """Points (N, <= N) with the same distances between them as the rows (N, D) have: the test costs nothing for large D."""
+    centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
+    return _from_gram(centred @ centred.T)
+
+
+def coordinates_of_distances(squared: Matrix) -> Matrix:
+    """Points (N, <= N) whose squared distances are as close as can be to a symmetric matrix (N, N): classical scaling."""
+    centring = np.eye(len(squared)) - 1.0 / len(squared)
+    return _from_gram(-0.5 * centring @ squared @ centring)
+
+
+def _from_gram(gram: Matrix) -> Matrix:
+    values, vectors = np.linalg.eigh(gram)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
+def _chunks(members: Array) -> Iterator[Array]:
+    return (members[at : at + CHUNK] for at in range(0, len(members), CHUNK))
