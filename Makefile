@@ -20,10 +20,10 @@ demo: setup
 	$(BIN)/shoal demo
 
 test: setup deploy/.debian
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto $(ARGS)
 
 slow: setup deploy/.debian
-	$(BIN)/pytest -m 'slow or not slow'
+	$(BIN)/pytest -n auto -m 'slow or not slow'
 
 check: setup
 	$(BIN)/ruff check .
