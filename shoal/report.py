@@ -137,6 +137,13 @@ def device_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def time_text(time: Mapping[str, Any]) -> str:
+    """What a run cost on the virtual clock, in a line."""
+    devices = ", ".join(f"{count:,} {what}" for what, count in time["devices"].items())
+    reached = ", ".join(f"{percent(float(a))} after {s / 3600:.2f} h" for a, s in time["time_to_accuracy_s"].items() if s is not None)
+    return f"virtual time: {time['virtual_s'] / 3600:.2f} h; {devices}" + (f"; {reached}" if reached else "")
+
+
 def percent(value: float | None) -> str:
     """A fraction as per cent with one digit; a dash for none."""
     return "-" if value is None else f"{100 * value:.1f} %"

@@ -35,7 +35,11 @@ Attack = Annotated[
 PrivacyName = Annotated[str, typer.Option("--privacy", help="gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1.")]
 
 Cohort = Annotated[int, typer.Option(min=0, help="So many devices, drawn anew, take part in each round; 0: all do.")]
-WayName = Annotated[str, typer.Option("--path", help="How graphs run: auto, native, compiled, eager, or messages (docs/simulate.md).")]
+Profiles = Annotated[
+    str, typer.Option(help="What devices are like on a virtual clock: phones, boards, trace:devices=FILE.csv (docs/scale.md).")
+]
+Policy = Annotated[str, typer.Option(help="How the server makes rounds on it: sync, over-select:over=0.3, buffered:buffer=10.")]
+WayName = Annotated[str, typer.Option("--path", help="How graphs run: auto, native, compiled, eager, or messages (docs/scale.md).")]
 Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="Folder in which every round is kept, and from which an interrupted run goes on.")]
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from shoal.commands import options as opt
 from shoal.pictures import draw_holdings
-from shoal.report import device_table, prepare_folder, verdict, write_report
+from shoal.report import device_table, prepare_folder, time_text, verdict, write_report
 from simulation import simulate as simulation
 from simulation.engine.options import Engine
 from simulation.heterogeneity import measure
@@ -38,6 +38,8 @@ def simulate(
     pretrain: opt.Pretrain = "",
     newcomers: Annotated[int, typer.Option(min=0, help="So many devices are held out of training and join when it is over.")] = 0,
     cohort: opt.Cohort = 0,
+    profiles: opt.Profiles = "",
+    policy: opt.Policy = "",
     path: opt.WayName = "auto",
     workers: opt.Workers = 0,
     checkpoint: opt.Checkpoint = None,
@@ -48,7 +50,19 @@ def simulate(
     fleet = make_fleet(data, partition, devices, seed)
     algorithm = opt.with_privacy(algorithm, privacy)
     settings = simulation.SimulationSettings(
-        algorithm, rounds, local_epochs, seed, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers, cohort
+        algorithm,
+        rounds,
+        local_epochs,
+        seed,
+        batch_size,
+        opt.hyper_values(lr, hyper),
+        model,
+        attack,
+        pretrain,
+        newcomers,
+        cohort,
+        profiles,
+        policy,
     )
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet.some(SHOWN))
     heterogeneity = measure(fleet.some(SHOWN))
@@ -58,7 +72,9 @@ def simulate(
         task = progress.add_task(f"{algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
 
         def tell(told: Told) -> None:
-            progress.update(task, completed=told.trained, say=f"groups {told.groups}")
+            progress.update(
+                task, completed=told.trained, say=f"groups {told.groups}" + (f", hour {told.at_s / 3600:.1f}" if told.at_s else "")
+            )
 
         outcome = simulation.simulate(fleet, settings, tell, engine=engine)
     outcome.summary["heterogeneity"] = heterogeneity
@@ -66,5 +82,7 @@ def simulate(
     console.print(device_table(outcome.summary))
     why = f" ({outcome.summary['path_why']})" if outcome.summary["path_why"] else ""
     console.print(f"path: {outcome.summary['path']}{why}; {outcome.summary['updates_per_s']:.0f} updates/s", soft_wrap=True)
+    if "time" in outcome.summary:
+        console.print(time_text(outcome.summary["time"]), soft_wrap=True)
     console.print(verdict(outcome.summary))
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)

@@ -1,6 +1,6 @@
 """An objective's graphs by the native engine, where they are plain SGD on a model that it knows; by torch otherwise."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -15,16 +15,18 @@ from wire.tensors import Array, Tensors
 class NativeGraphs(TorchGraphs):
     """Trains, evaluates and predicts without the interpreter's lock."""
 
-    def __init__(self, objective: Objective, window: tuple[int, ...]) -> None:
-        """
+    def __init__(self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]) -> None:
+        """`trained`: the graphs that plans train with.
+
         Raises:
-            Unsupported: no training graph of the objective is plain SGD, or the native engine does not know a layer of its model.
+            Unsupported: a training graph is more than plain SGD, or the native engine does not know a layer of its model.
             NoCompiler: the native engine cannot be built here.
         """
         super().__init__(objective)
-        if not isinstance(objective, Supervised) or not (sgd := objective.sgd()):
-            raise Unsupported(f"{objective.name} does more in a step than plain SGD on the cross-entropy")
-        self._sgd: dict[str, Sgd] = dict(sgd)
+        self._sgd: dict[str, Sgd] = dict(objective.sgd()) if isinstance(objective, Supervised) else {}
+        if more := sorted(set(trained) - self._sgd.keys()):
+            raise Unsupported(f"graph {more[0]!r} of {objective.name} is more than plain SGD on the cross-entropy")
+        assert isinstance(objective, Supervised)
         self._trainer = Trainer(plan_of(objective.model, window))
         tensors = objective.initial()
         roles = {key.split("/", 1)[1]: key for key in tensors if key.startswith(("shared/", "private/", "statistic/"))}

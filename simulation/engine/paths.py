@@ -38,7 +38,7 @@ def choose(objective: Objective, manifest: Manifest, engine: Engine, trained: It
     window, why = manifest.window.shape, ""
     if engine.path in ("auto", "native"):
         try:
-            return Way("native", NativeGraphs(objective, window), threads=True)
+            return Way("native", NativeGraphs(objective, window, trained), threads=True)
         except (Unsupported, NoCompiler) as error:
             if engine.path == "native":
                 raise ConfigError(f"path native: {error}") from None
