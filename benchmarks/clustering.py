@@ -194,7 +194,7 @@ def plan(sizes: Sequence[int] = SIZES) -> list[tuple[str, int, tuple[str, ...]]]
     """Every case: what is measured, on how many devices, and with which arguments."""
     cases: list[tuple[str, int, tuple[str, ...]]] = [("find_groups", n, (kind,)) for n in sizes for kind in KINDS]
     for name in ("MiniBatchKMeans, told k", "BIRCH", "HDBSCAN"):
-        most = 1_000 if name == "HDBSCAN" else 10_000  # HDBSCAN takes 10 minutes for 10,000
+        most = 1_000 if name == "HDBSCAN" else 10_000  # HDBSCAN takes minutes for 10,000
         cases += [("scikit-learn", n, (kind, name)) for n in sizes if n <= most for kind in ("label skew", "a group of 3 %", "alike")]
     return cases + [("surveys", n, ()) for n in sizes] + [("responses", n, ()) for n in sizes if n in MODELS]
 
