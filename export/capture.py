@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from algorithms.contract import TorchTensors
+from export.describe import MIN_BATCH
 from export.lowering import decompositions
 from wire.errors import ConfigError
 
-MIN_BATCH, MAX_BATCH = 2, 4096
-"""BatchNorm cannot train on a single example; batches of at least two are exported."""
+MAX_BATCH = 4096
 
 NamedFunction = Callable[[TorchTensors], TorchTensors]
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from algorithms.contract import Objective, TorchTensors
-from export.bundle import to_numpy
+from export.describe import to_numpy
 from wire.bundle import Bundle
 from wire.errors import BundleError
 from wire.tensors import Tensors

@@ -14,7 +14,7 @@ from algorithms.contract import Objective
 from algorithms.models.registry import default_model, make_model
 from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm, make_objective
-from export.bundle import describe_bundle
+from export.describe import describe_bundle
 from simulation.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.by_messages import run_by_messages
 from simulation.datasets.windows import FleetData

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from algorithms.contract import Objective, TorchTensors
-from export.bundle import named
+from export.describe import named
 from wire.errors import BundleError
 from wire.tensors import Tensors
 

@@ -64,8 +64,9 @@ def write(measured: dict[str, dict[str, list[dict[str, object]]]], full: bool, s
     shown = [t for t in TABLES if t.key in kept]
     body = "\n".join(t.markdown(kept[t.key]) for t in shown)
     extra = kept.get("cgau", "")
+    findings = (HERE / "papers" / "findings.md").read_text()
     intro = "## The papers\n\nScaled settings (`make papers`); the number behind a slash is the paper's, in its own setting.\n\n"
-    (HERE / "RESULTS.md").write_text(f"{before}{BEGIN}\n{intro}{body}\n{extra}\n{END}{after}")
+    (HERE / "RESULTS.md").write_text(f"{before}{BEGIN}\n{intro}{findings}\n{body}\n{extra}\n{END}{after}")
 
 
 if __name__ == "__main__":

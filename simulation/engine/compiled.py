@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from algorithms.contract import Objective, TorchTensors
-from export.bundle import example_inputs
+from export.describe import example_inputs
 from simulation.torch_graphs import TorchGraphs
 
 

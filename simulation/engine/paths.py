@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from algorithms.contract import Objective
 from edge_client.ports import Graphs
-from simulation.engine.compiled import CompiledGraphs
 from simulation.engine.native_graphs import NativeGraphs
 from simulation.engine.options import Engine
 from simulation.native.build import NoCompiler, find_compiler
@@ -44,6 +43,8 @@ def choose(objective: Objective, manifest: Manifest, engine: Engine, trained: It
                 raise ConfigError(f"path native: {error}") from None
             why = str(error)
     if engine.path == "compiled" or (engine.path == "auto" and steps >= COMPILE_FROM):
+        from simulation.engine.compiled import CompiledGraphs  # torch's compiler takes a second to load
+
         try:
             find_compiler()
             return Way("compiled", CompiledGraphs(objective, window, trained, batch_size), why=why)

@@ -11,7 +11,8 @@ from algorithms.contract import TorchTensors
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, PlainClassifier, dropping, freeze
 from algorithms.objectives.cgau import Cgau, switched_off, xor_clients
-from export.bundle import capture_graphs, example_inputs, named
+from export.bundle import capture_graphs
+from export.describe import example_inputs, named
 from simulation.datasets.pool import Pool
 from simulation.pretrain import pretrain
 from wire.bundle import Window

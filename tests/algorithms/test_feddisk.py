@@ -24,7 +24,8 @@ from algorithms.objectives.feddisk import (
     effective_rounds,
 )
 from algorithms.objectives.supervised import Supervised
-from export.bundle import capture_graphs, example_inputs, named
+from export.bundle import capture_graphs
+from export.describe import example_inputs, named
 from wire.errors import ConfigError
 from wire.messages import Annotate, Apply, Evaluate, Train
 

@@ -16,7 +16,7 @@ from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm, make_objective, parse
 from edge_client.executor import Executor
 from edge_client.ports import Graphs, Windows
-from export.bundle import describe_bundle
+from export.describe import describe_bundle
 from simulation.torch_graphs import TorchGraphs
 from wire.bundle import Bundle, Window
 from wire.messages import Plan

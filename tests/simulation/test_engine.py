@@ -98,7 +98,7 @@ def test_a_step_that_is_more_than_sgd_runs_uncompiled_and_says_why() -> None:
     outcome = run("dbe", "auto", rounds=1)
     assert outcome.summary["path"] == "eager"
     assert "of dbe is more than plain SGD" in outcome.summary["path_why"]
-    with pytest.raises(ConfigError, match="path native: graph '.*' of dbe is more"):
+    with pytest.raises(ConfigError, match=r"path native: graph '.*' of dbe is more"):
         run("dbe", "native")
     with pytest.raises(ConfigError, match="path 'fast': expected one of auto"):
         Engine("fast")  # type: ignore[arg-type]
