@@ -24,6 +24,8 @@ COLUMNS = 4096
 columns instead (`each`), which costs less where other work is on the machine, and gives the same bits for any number of threads."""
 TO_SORT, TO_SORT_ELSEWHERE = 2**18, 2**26
 """Values that are sorted at a time: 1 MB on the processor, 256 MB on another device."""
+FEWEST_COLUMNS = 128
+"""Columns that are turned at a time, at least: 512 bytes of a row lie side by side in memory."""
 LARGEST = float(np.finfo(np.float32).max)
 
 Made = TypeVar("Made")
@@ -72,7 +74,7 @@ class Stack:
             found[columns] = as_numpy(self._ordered(columns, low, high))
 
         budget = TO_SORT_ELSEWHERE if isinstance(self.arena, Tensor) and self.arena.device.type != "cpu" else TO_SORT
-        blocks = column_blocks(self.size, max(16, budget // max(len(self), 1)), within)
+        blocks = column_blocks(self.size, max(FEWEST_COLUMNS, budget // max(len(self), 1)), within)
         each(fold, blocks)
         return found
 
