@@ -33,6 +33,7 @@ from algorithms.groupings.views import Responses
 from algorithms.models.har_cnn import HarCnn
 from algorithms.probe import make_probe, whole_model
 from benchmarks.first_light import describe_machine
+from benchmarks.report import put
 from wire.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "clustering.json"
@@ -212,6 +213,7 @@ def main() -> None:
         results["cases"].append({"case": case, "devices": count, "arguments": arguments, **json.loads(done.stdout.splitlines()[-1])})
         print(case, count, *arguments, done.stdout.splitlines()[-1], flush=True)
         OUT.write_text(json.dumps(results, indent=1) + "\n")
+    put("clustering", f"## Finding groups in large fleets\n\n{table(results)}")
     print(table(results))
 
 

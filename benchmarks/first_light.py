@@ -1,4 +1,4 @@
-"""``make bench``: the main job, measured. Writes ``benchmarks/results/first_light.json`` and ``benchmarks/RESULTS.md``.
+"""``make bench``: the main job, measured. Writes ``benchmarks/results/first_light.json``, and its section of ``benchmarks/RESULTS.md``.
 
 Grouping and accuracy over seeds for each signature, UCI HAR as twenty users, and what a training step costs on a device: the
 exported graph in onnxruntime beside eager torch, one thread each, in turns, medians.
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
+from benchmarks.report import put
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from shoal.commands.export import write_bundle
 from simulation.datasets.catalog import load_data
@@ -28,8 +29,6 @@ from simulation.torch_graphs import TorchGraphs
 
 HERE = Path(__file__).parent
 SEEDS = range(5)
-PAPERS = "<!-- papers: begin -->"
-"""What follows this mark in RESULTS.md is written by `make papers`."""
 
 
 def run(data: FleetData, algorithm: str, seed: int, rounds: int = 20, epochs: int = 1) -> dict[str, Any]:
@@ -83,9 +82,7 @@ def main() -> None:
         print(results["uci-har, 20 users"], flush=True)
     results["ms_per_step"] = measure_step(watch)
     (HERE / "results" / "first_light.json").write_text(json.dumps(results, indent=1) + "\n")
-    page = HERE / "RESULTS.md"
-    _, mark, papers = page.read_text().partition(PAPERS)
-    page.write_text(as_text(results).rstrip() + "\n\n" + mark + papers)
+    put("first-light", as_text(results))
     print(as_text(results))
 
 
@@ -100,9 +97,9 @@ def describe_machine() -> str:
 
 def as_text(results: dict[str, Any]) -> str:
     """The results as the page that is kept."""
-    lines = ["# Results", "", f"Machine: {results['machine']}. Made by `make bench`; numbers in `results/first_light.json`.", ""]
+    lines = ["## The main job", "", f"Machine: {results['machine']}. Made by `make bench`; numbers in `results/first_light.json`.", ""]
     lines += [
-        "## The watches: 20 devices, 20 rounds of 1 epoch, 5 seeds",
+        "### The watches: 20 devices, 20 rounds of 1 epoch, 5 seeds",
         "",
         "| | groups found | ARI with the arm | mean accuracy | worst device |",
         "|---|---|---|---|---|",
@@ -119,7 +116,7 @@ def as_text(results: dict[str, Any]) -> str:
     ]
     if "uci-har, 20 users" in results:
         lines += [
-            "## UCI HAR: users 1 to 20, split in time, 20 rounds of 2 epochs, 3 seeds",
+            "### UCI HAR: users 1 to 20, split in time, 20 rounds of 2 epochs, 3 seeds",
             "",
             "| | groups found | ARI | mean accuracy | worst device |",
             "|---|---|---|---|---|",
@@ -128,7 +125,7 @@ def as_text(results: dict[str, Any]) -> str:
         lines.append("")
     step = results["ms_per_step"]
     ratio = step["onnxruntime"] / step["eager torch"]
-    lines += ["## A training step on a device", "", "| | ms per step of 32 windows, 1 thread |", "|---|---|"]
+    lines += ["### A training step on a device", "", "| | ms per step of 32 windows, 1 thread |", "|---|---|"]
     lines += [f"| {name} | {value:.2f} |" for name, value in step.items()]
     lines += ["", f"Ratio {ratio:.2f}; medians of five turns each in one process.", ""]
     return "\n".join(lines)

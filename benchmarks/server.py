@@ -30,9 +30,10 @@ from algorithms.means.krum import Krum, MultiKrum, krum_scores
 from algorithms.means.median import Median, TrimmedMean
 from algorithms.means.stack import Stack
 from algorithms.means.weighted import StreamingMean, UniformMean, WeightedMean
+from benchmarks.report import put
 from wire.tensors import Array
 
-HERE = Path(__file__).parent
+OUT = Path(__file__).parent / "results" / "server.json"
 SHAPES = ((32, 9, 5), (32,), (32,), (32,), (64, 32, 5), (64,), (64,), (64,), (64, 512), (64,), (6, 64), (6,))
 """The layers of the convolutional network for UCI HAR: 45,190 parameters."""
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--numbers", type=int, nargs="+", default=NUMBERS, help="how many models")
     parser.add_argument("--turns", type=int, default=7, help="how often each is measured; what takes seconds, once")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "server.json")
+    parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args(arguments)
     known: dict[str, float] = {}
     before = torch.get_num_threads()
@@ -172,6 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     results = {"parameters": SIZE, "machine": machine | {"load": os.getloadavg()[0]}, "versions": versions, "models": models}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(results, indent=1) + "\n")
+    if asked.out == OUT:
+        put("server", f"## Combining models on the server\n\n{table(results)}")
     print(table(results))
     return results
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.report import put
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles
@@ -104,6 +105,7 @@ def main() -> None:
     print(as_markdown(rows))
     if share >= 1:
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        put("virtual-time", f"## Virtual time\n\n{as_markdown(rows)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`python -m benchmarks.papers [--full] [--only KEY ...]`: the papers' comparisons, run again, with the papers' numbers beside ours.
 
-Runs that are finished are kept in `runs/papers` and not made again. The tables go into benchmarks/RESULTS.md between two marks, and
+Runs that are finished are kept in `runs/papers` and not made again. The tables go into their section of benchmarks/RESULTS.md, and
 into benchmarks/results/papers.json.
 """
 
@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.papers import autocfl, cgau, dbe, distfl, feddisk, signature
 from benchmarks.papers.table import Table
+from benchmarks.report import put
 from simulation.compare import Job
 
 HERE = Path(__file__).parents[1]
-BEGIN, END = "<!-- papers: begin -->", "<!-- papers: end -->"
 TABLES: list[Table] = [*signature.TABLES, *distfl.TABLES, *dbe.TABLES, *autocfl.TABLES, *feddisk.TABLES, *cgau.TABLES]
 
 
@@ -59,14 +59,12 @@ def write(measured: dict[str, dict[str, list[dict[str, object]]]], full: bool, s
     path.write_text(json.dumps(kept, indent=1) + "\n")
     if full:
         return
-    text = (HERE / "RESULTS.md").read_text()
-    before, after = (text.split(BEGIN)[0], text.split(END)[1]) if BEGIN in text else (text.rstrip() + "\n\n", "\n")
     shown = [t for t in TABLES if t.key in kept]
     body = "\n".join(t.markdown(kept[t.key]) for t in shown)
     extra = kept.get("cgau", "")
     findings = (HERE / "papers" / "findings.md").read_text()
     intro = "## The papers\n\nScaled settings (`make papers`); the number behind a slash is the paper's, in its own setting.\n\n"
-    (HERE / "RESULTS.md").write_text(f"{before}{BEGIN}\n{intro}{findings}\n{body}\n{extra}\n{END}{after}")
+    put("papers", f"{intro}{findings}\n{body}\n{extra}")
 
 
 if __name__ == "__main__":

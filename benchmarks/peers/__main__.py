@@ -25,6 +25,7 @@ from benchmarks.peers.memory import Tree
 from benchmarks.peers.systems import SYSTEMS, System, choose
 from benchmarks.peers.table import OURS, Run, check_work, markdown, summarize
 from benchmarks.peers.workload import write_data
+from benchmarks.report import put
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(rows, indent=1) + "\n")
+    if out == RESULTS:
+        put("peers", f"## Beside other systems\n\n{markdown(rows)}")
     console.print(markdown(rows), f"\nWritten to {out}." if out else "\nNot written: part of a run (--out FILE keeps it).", soft_wrap=True)
     return rows
 
