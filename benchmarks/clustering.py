@@ -224,7 +224,7 @@ def table(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in results["cases"]:
-        kind, *name = row["arguments"] or ["turned inputs"]
+        kind, *name = row["arguments"] or ["four kinds of models" if row["case"] == "responses" else "turned inputs"]
         what = {"find_groups": "significance test", "surveys": "DistFL, surveys", "responses": "DistFL, responses"}.get(row["case"], *name)
         measured = f"{row['seconds']:.2f} | {row['peak_mb']:,} | {row['groups']} | {row['ari']:.3f} | {row.get('ari_with_exact', '')}"
         lines.append(f"| {what} | {kind} | {row['devices']:,} | {measured} |")
