@@ -11,7 +11,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from algorithms.groupings.distfl import DistFL, pre_aggregate
 from algorithms.groupings.knowledge import Extraction, extract_knowledge
 from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import find_groups
-from algorithms.groupings.views import Responses
+from algorithms.groupings.views import Responses, View
 from algorithms.models.har_cnn import HarCnn
 from algorithms.probe import make_probe, whole_model
 from benchmarks.first_light import describe_machine
@@ -70,6 +70,7 @@ def signatures(kind: str, count: int, seed: int = 0) -> tuple[dict[str, Array], 
 
 def devices(count: int, models: bool) -> tuple[list[LocalModel], Array]:
     """A first round of turned inputs: with surveys, or with whole models of four kinds (HarCnn for 9 x 128 windows, 6 classes)."""
+    torch.manual_seed(0)
     views, examples, truth = signatures("turned inputs", count)
     base = {k: v.detach().numpy() for k, v in whole_model(HarCnn(9, 128, CLASSES)).items()} if models else {}
     rng = np.random.default_rng(1)
@@ -114,13 +115,19 @@ def measure_find_groups(count: int, kind: str) -> dict[str, Any]:
     clock = Clock()
     labels, tests = find_groups(views, examples)
     found = clock.stop() | _agreement(truth, labels) | {"tests": len(tests)}
-    if significance.SAMPLE < count <= EXACT:
-        significance.SAMPLE, significance.DRAWS = count, Draws(99, enough=5)
-        started_s = time.perf_counter()
-        exact, _ = find_groups(views, examples)
-        found["exact"] = _agreement(truth, exact) | {"seconds": round(time.perf_counter() - started_s, 1)}
-        found["ari_with_exact"] = round(float(adjusted_rand_score(exact, labels)), 4)
-    return found
+    return found | _compare_with_exact(views, examples, truth, labels)
+
+
+def _compare_with_exact(views: Mapping[str, View | Array], examples: Array, truth: Array, labels: Array) -> dict[str, Any]:
+    """The exact test beside the labels found by samples, where there are few enough devices for it and too many to go without samples."""
+    if not significance.SAMPLE < len(examples) <= EXACT:
+        return {}
+    significance.SAMPLE, significance.DRAWS = len(examples), Draws(99, enough=5)
+    started_s = time.perf_counter()
+    exact, _ = find_groups(views, examples)
+    seconds = round(time.perf_counter() - started_s, 1)
+    agreement = round(float(adjusted_rand_score(exact, labels)), 4)
+    return {"exact": _agreement(truth, exact) | {"seconds": seconds}, "ari_with_exact": agreement}
 
 
 def measure_sklearn(count: int, kind: str, name: str) -> dict[str, Any]:
@@ -164,7 +171,8 @@ def measure_responses(count: int) -> dict[str, Any]:
     average = _timed(parts, "pre_aggregate", lambda: pre_aggregate(models))
     inputs, _ = _timed(parts, "extract_knowledge", lambda: extract_knowledge(average, probe, Extraction(), 0))
     view = Responses(_timed(parts, "respond", lambda: respond(models, probe, inputs)))
-    labels, _ = _timed(parts, "find_groups", lambda: find_groups({"responses": view}, np.array([m.num_examples for m in models])))
+    examples = np.array([m.num_examples for m in models])
+    labels, _ = _timed(parts, "find_groups", lambda: find_groups({"responses": view}, examples))
     _timed(parts, "views to look at", lambda: view.distances(np.arange(min(count, significance.SAMPLE))))
     found = clock.stop() | _agreement(truth, labels) | {"parts": parts, "threads": torch.get_num_threads()}
     sample = models[:50]
@@ -173,7 +181,7 @@ def measure_responses(count: int) -> dict[str, Any]:
     found["respond_ms_per_model"] = {"here": round(1000 * parts["respond"] / count, 2)}
     found["respond_ms_per_model"]["by probe.run"] = round(1000 * (time.perf_counter() - started_s) / len(sample), 2)
     found["largest_difference"] = float(np.abs(slow - view.responses[: len(sample)]).max())
-    return found
+    return found | _compare_with_exact({"responses": view}, examples, truth, labels)
 
 
 def _timed(parts: dict[str, float], name: str, call: Callable[[], Any]) -> Any:
@@ -226,7 +234,7 @@ def table(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in results["cases"]:
-        kind, *name = row["arguments"] or ["turned inputs"]
+        kind, *name = row["arguments"] or ["four kinds of models" if row["case"] == "responses" else "turned inputs"]
         what = {"find_groups": "significance test", "surveys": "DistFL, surveys", "responses": "DistFL, responses"}.get(row["case"], *name)
         measured = f"{row['seconds']:.2f} | {row['peak_mb']:,} | {row['groups']} | {row['ari']:.3f} | {row.get('ari_with_exact', '')}"
         lines.append(f"| {what} | {kind} | {row['devices']:,} | {measured} |")
