@@ -39,7 +39,8 @@ from wire.tensors import Tensors
 
 Signature = Literal["responses", "noise", "statistics", "labels", "both"]
 SIGNATURES: tuple[Signature, ...] = ("responses", "noise", "statistics", "labels", "both")
-"""``both`` is every view but noise: what the data are (statistics, labels) and what the models made of them (responses)."""
+"""``both`` is every view but noise: what the data are (statistics, labels) and, in fleets that are tested as a whole, what the models made
+of them (responses)."""
 
 GROWN = 0.1
 """Newcomers since the last test of a large fleet, as a share of those tested, that call for another test."""
@@ -109,7 +110,8 @@ class DistFL(Defaults):
         views = self._views(surveys)
         notes: dict[str, Any] = {}
         first = tuple(m.device_id for m in models) == ids and {m.start for m in models} == {NEWCOMER}
-        if self.signature == "both" and first and probe is not None and probe.norm_layers:
+        few = len(ids) <= SAMPLE  # the responses of trained models have long tails: large fleets would be split too often
+        if self.signature == "both" and first and few and probe is not None and probe.norm_layers:
             views["responses"], notes = self._responses(models, probe, seed)
         labels, tests = find_groups(views, np.array(surveys.num_examples))
         notes["tests"] = [test.note() for test in tests]
