@@ -37,6 +37,9 @@ PrivacyName = Annotated[str, typer.Option("--privacy", help="gaussian, local-gau
 Cohort = Annotated[int, typer.Option(min=0, help="So many devices, drawn anew, take part in each round; 0: all do.")]
 WayName = Annotated[str, typer.Option("--path", help="How graphs run: auto, native, compiled, eager, or messages (docs/simulate.md).")]
 Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core.")]
+RayAddress = Annotated[
+    str, typer.Option("--ray", help="Work on a Ray cluster: its address, auto, or local for this machine (docs/simulate.md).")
+]
 Checkpoint = Annotated[Path | None, typer.Option(help="Folder in which every round is kept, and from which an interrupted run goes on.")]
 
 
