@@ -41,6 +41,9 @@ Profiles = Annotated[
 Policy = Annotated[str, typer.Option(help="How the server makes rounds on it: sync, over-select:over=0.3, buffered:buffer=10.")]
 WayName = Annotated[str, typer.Option("--path", help="How graphs run: auto, native, compiled, eager, or messages (docs/scale.md).")]
 Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core.")]
+RayAddress = Annotated[
+    str, typer.Option("--ray", help="Work on a Ray cluster: its address, auto, or local for this machine (docs/simulate.md).")
+]
 Checkpoint = Annotated[Path | None, typer.Option(help="Folder in which every round is kept, and from which an interrupted run goes on.")]
 
 

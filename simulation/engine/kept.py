@@ -34,6 +34,25 @@ class Kept(Protocol):
         """Keep these tensors after the round of this number, in place of what the device kept before."""
 
 
+class Carried:
+    """What one device at a time keeps: it comes with its plan, and goes back with the result."""
+
+    def __init__(self) -> None:
+        self.load({})
+
+    def load(self, before: Tensors) -> None:
+        """Take in what the next plan's device keeps."""
+        self._before = before
+        self.after: Tensors | None = None
+        """What was put; None: nothing was."""
+
+    def get(self, device_id: str, number: int) -> Tensors:
+        return dict(self._before)
+
+    def put(self, device_id: str, number: int, tensors: Tensors) -> None:
+        self.after = tensors
+
+
 @dataclass
 class _File:
     rows: Array

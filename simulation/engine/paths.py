@@ -1,7 +1,8 @@
 """Which way graphs run: the fastest that can train the objective's model here, and why not a faster one."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from algorithms.contract import Objective
 from edge_client.ports import Graphs
@@ -23,6 +24,8 @@ class Way:
 
     name: str
     graphs: Graphs
+    make: Callable[[], Graphs]
+    """Makes the same graphs in another process, on another machine."""
     threads: bool = False
     why: str = ""
     """Why it is no faster one; empty for the fastest."""
@@ -37,7 +40,8 @@ def choose(objective: Objective, manifest: Manifest, engine: Engine, trained: It
     window, why = manifest.window.shape, ""
     if engine.path in ("auto", "native"):
         try:
-            return Way("native", NativeGraphs(objective, window, trained), threads=True)
+            make_native = partial(NativeGraphs, objective, window, sorted(trained))
+            return Way("native", make_native(), make_native, threads=True)
         except (Unsupported, NoCompiler) as error:
             if engine.path == "native":
                 raise ConfigError(f"path native: {error}") from None
@@ -47,11 +51,13 @@ def choose(objective: Objective, manifest: Manifest, engine: Engine, trained: It
 
         try:
             find_compiler()
-            return Way("compiled", CompiledGraphs(objective, window, trained, batch_size), why=why)
+            make_compiled = partial(CompiledGraphs, objective, window, sorted(trained), batch_size)
+            return Way("compiled", make_compiled(), make_compiled, why=why)
         except NoCompiler as error:
             if engine.path == "compiled":
                 raise ConfigError(f"path compiled: {error}") from None
             why = str(error)
     elif engine.path == "auto":
         why += f"; {steps:,} steps are too few to compile for"
-    return Way("eager", TorchGraphs(objective), why=why)
+    make_eager = partial(TorchGraphs, objective)
+    return Way("eager", make_eager(), make_eager, why=why)

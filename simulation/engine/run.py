@@ -19,7 +19,7 @@ from simulation.engine.paths import Way, choose
 from simulation.engine.processes import Processes, can_fork
 from simulation.engine.rounds import Progress, Rounds, Workers
 from simulation.engine.schedule import Schedule
-from simulation.engine.site import Site
+from simulation.engine.site import Blueprint, Site
 from simulation.engine.traffic import Traffic
 from simulation.engine.workers import Inline, Threads
 from simulation.ran import Ran, Tell, told_of
@@ -60,7 +60,8 @@ def run_fast(
     way = choose(objective, bundle.manifest, engine, _trained(rounds, progress), settings.batch_size, steps)
     arena = Arena(checkpoint.arena if checkpoint else None, rounds.device_ids, (devices[d].num_train for d in rounds.device_ids))
     site = Site(settings, bundle, way.graphs, devices, arena, attack)
-    with _workers(site, way, engine, settings, steps) as workers:
+    blueprint = Blueprint(settings, bundle, way.make, devices, attack)
+    with _on_ray(blueprint, engine, arena) if engine.ray else _workers(site, way, engine, settings, steps) as workers:
         if not progress.finished:
             tell(told_of(progress.trained, {}))
         while not progress.finished:
@@ -87,6 +88,17 @@ def _workers(site: Site, way: Way, engine: Engine, settings: RunSettings, steps:
     else:
         entries = {e[0]: prod(e[2]) for layouts in (settings.reported, settings.responses) for layout in layouts.values() for e in layout}
         workers = Processes(site, count, sum(entries.values()))
+    try:
+        yield workers
+    finally:
+        workers.close()
+
+
+@contextmanager
+def _on_ray(blueprint: Blueprint, engine: Engine, arena: Arena) -> Iterator[Workers]:
+    from simulation.engine.ray_workers import RayWorkers  # an optional dependency; `Engine` says where it is missing
+
+    workers = RayWorkers(engine.ray, engine.workers, blueprint, arena)
     try:
         yield workers
     finally:

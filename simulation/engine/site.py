@@ -1,6 +1,6 @@
 """Where a simulated device's plan is carried out: by the edge client's own executor, over the device's windows and what it keeps."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -73,3 +73,18 @@ class Site:
     def _windows(self, device_id: str) -> Windows:
         windows = self._devices[device_id]
         return self._attack.poison(windows) if self._attack is not None and device_id in self._attack.attackers else windows
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All that makes a site but what devices keep. It can be sent to another machine: graphs are made there."""
+
+    settings: RunSettings
+    bundle: Bundle
+    make_graphs: Callable[[], Graphs]
+    devices: Mapping[str, Windows]
+    attack: Attack | None
+
+    def site(self, kept: Kept) -> Site:
+        """A site for one worker."""
+        return Site(self.settings, self.bundle, self.make_graphs(), self.devices, kept, self.attack)

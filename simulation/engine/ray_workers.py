@@ -1,0 +1,237 @@
+"""Workers on a Ray cluster: actors of one thread each, one for each CPU, for fleets that one machine is too slow for.
+
+Data and graphs are put into the cluster's object store once, a round's models once a round; actors of one machine read the same pages.
+What devices keep stays with the driver: it travels with the plan and comes back with the result, so that an actor holds nothing that
+is missed when its machine is lost. Its plans then go to the others, which give the same bits.
+"""
+
+import logging
+import os
+import socket
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+
+from simulation.engine.kept import Carried, Kept
+from simulation.engine.options import LOCAL_RAY
+from simulation.engine.site import Blueprint, Done, Models, Site
+from wire.errors import ConfigError, ShoalError
+from wire.messages import Plan
+from wire.tensors import Tensors
+
+log = logging.getLogger("shoal.simulation")
+
+IN_FLIGHT = 2
+"""Chunks that an actor has at a time: the next one must not wait for the driver."""
+CHUNKS, LARGEST_CHUNK = 8, 32
+"""Plans are dealt in about so many chunks for each actor, of at most so many plans: what one actor still has in the end is little."""
+LOSSES = 4
+"""A chunk at which so many actors are lost, one after the other, is what they are lost by."""
+PATIENCE_S = 60.0
+"""So long a run waits for an actor while it has none. A cluster may be about to start a machine."""
+CONNECT_S = 5.0
+LOST = (RayActorError, NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)
+
+Ref = Any
+"""A `ray.ObjectRef`."""
+Task = tuple[Plan, Tensors]
+"""A plan, and what its device keeps."""
+Result = tuple[Done, Tensors | None]
+"""What carrying it out gave, and what the device keeps from now on; None: what it kept before."""
+
+
+class Worker:
+    """What an actor runs. References come in a tuple: Ray would otherwise fetch what they stand for before each call."""
+
+    def __init__(self, blueprint: tuple[Ref]) -> None:
+        self._blueprint, self._kept = blueprint[0], Carried()
+        self._site: Site | None = None
+        self._models: tuple[Ref, Models] = (None, {})
+
+    def greet(self) -> None:
+        """Answers when the actor has been started."""
+
+    def work(self, models: tuple[Ref], tasks: Sequence[Task]) -> list[Result]:
+        """Carry out plans, one after the other, with a round's models."""
+        if self._site is None:
+            torch.set_num_threads(1)
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # graphs do not write into what they are given
+            blueprint: Blueprint = _fetch(self._blueprint)
+            self._site = blueprint.site(self._kept)
+        if models[0] != self._models[0]:
+            self._models = (models[0], _fetch(models[0]))
+        results: list[Result] = []
+        for plan, kept in tasks:
+            self._kept.load(kept)
+            done = self._site.carry_out(plan, self._models[1])
+            results.append((done, self._kept.after))
+        return results
+
+
+@dataclass
+class _Chunk:
+    plans: Sequence[Plan]
+    losses: int = 0
+
+
+@dataclass
+class _Member:
+    """An actor as the driver sees it."""
+
+    actor: Any
+    greeting: Ref | None
+    """None when it has been answered."""
+    chunks: dict[Ref, _Chunk] = field(default_factory=dict)
+    """At work or waiting there, in order."""
+
+
+class RayWorkers:
+    """`count` actors, 0 for one for each CPU that the cluster has at the time."""
+
+    def __init__(self, address: str, count: int, blueprint: Blueprint, kept: Kept) -> None:
+        """
+        Raises:
+            ConfigError: there is no cluster at this address.
+        """
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            _connect(address, count)
+        self._address, self._count, self._kept = address, count, kept
+        self._blueprint = ray.put(blueprint)
+        self._start = ray.remote(num_cpus=1, max_restarts=0)(Worker).remote
+        self._members: list[_Member] = []
+        self._why = ""
+        """Why an actor could not be started."""
+
+    def run(self, plans: Sequence[Plan], models: Models) -> Iterator[Done]:
+        """The results of these plans.
+
+        Raises:
+            ShoalError: no actor is left, an actor cannot do its work, or actors are lost at the same plans again and again.
+        """
+        shared = (ray.put(dict(models)),)
+        self._fill_up()
+        size = min(LARGEST_CHUNK, max(1, len(plans) // (CHUNKS * max(1, len(self._members)))))
+        waiting = deque(_Chunk(plans[at : at + size]) for at in range(0, len(plans), size))
+        seen_s = monotonic()
+        try:
+            while waiting or any(member.chunks for member in self._members):
+                self._deal(waiting, shared)
+                if any(member.greeting is None for member in self._members):
+                    seen_s = monotonic()
+                elif monotonic() - seen_s > PATIENCE_S:
+                    raise ShoalError(f"Ray at {self._address}: no worker for {PATIENCE_S:g} s; {self._room()}")
+                else:
+                    self._fill_up()
+                for chunk, results in self._answers(waiting):
+                    for plan, (done, after) in zip(chunk.plans, results, strict=True):
+                        if after is not None:
+                            self._kept.put(plan.device_id, plan.round, after)
+                        yield replace(done, tensors={name: np.array(value) for name, value in done.tensors.items()})
+        finally:
+            for member in self._members:
+                member.chunks.clear()
+
+    def close(self) -> None:
+        for member in self._members:
+            ray.kill(member.actor)
+        self._members.clear()
+        if self._ours:
+            ray.shutdown()
+
+    def _fill_up(self) -> None:
+        """Start the actors that there is room for. One that there is no room for yet waits until there is."""
+        wanted = self._count or int(ray.cluster_resources().get("CPU", 0))
+        while len(self._members) < wanted:
+            actor: Any = self._start((self._blueprint,))
+            self._members.append(_Member(actor, actor.greet.remote()))
+
+    def _deal(self, waiting: deque[_Chunk], shared: tuple[Ref]) -> None:
+        while waiting:
+            free = [m for m in self._members if m.greeting is None and len(m.chunks) < IN_FLIGHT]
+            if not free:
+                return
+            member, chunk = min(free, key=lambda m: len(m.chunks)), waiting.popleft()
+            tasks = [(plan, self._kept.get(plan.device_id, plan.round)) for plan in chunk.plans]
+            member.chunks[member.actor.work.remote(shared, tasks)] = chunk
+
+    def _answers(self, waiting: deque[_Chunk]) -> Iterator[tuple[_Chunk, list[Result]]]:
+        """The chunk that is ready next, if one is within a second. Those of an actor that is lost are put back."""
+        owners = {ref: m for m in self._members for ref in [*m.chunks, *([] if m.greeting is None else [m.greeting])]}
+        if not owners:
+            sleep(1.0)
+            return
+        for ref in ray.wait(list(owners), num_returns=1, timeout=1.0)[0]:
+            member = owners[ref]
+            try:
+                results = _fetch(ref)
+            except RayTaskError as error:
+                cause = error.cause if isinstance(error.cause, Exception) else error
+                raise ShoalError(f"Ray at {self._address}: a worker failed: {type(cause).__name__}: {cause}") from error
+            except LOST as error:
+                self._lose(member, waiting, error)
+                continue
+            if ref in member.chunks:
+                yield member.chunks.pop(ref), results
+            else:
+                member.greeting = None
+
+    def _lose(self, member: _Member, waiting: deque[_Chunk], error: RayError) -> None:
+        """Go on without an actor: others take over what it had, and a new one its place if there is room."""
+        chunks = list(member.chunks.values())
+        if chunks:
+            num_plans, number = sum(len(chunk.plans) for chunk in chunks), chunks[0].plans[0].round
+            log.warning("a worker on Ray was lost in round %d with %d plans: %s", number, num_plans, type(error).__name__)
+            chunks[0].losses += 1
+            if chunks[0].losses >= LOSSES:
+                first = chunks[0].plans[0].device_id
+                raise ShoalError(f"Ray at {self._address}: {LOSSES} workers were lost at the plans from {first} on; the last: {error}")
+        waiting.extendleft(reversed(chunks))
+        self._members.remove(member)
+        ray.kill(member.actor)
+        if member.greeting is None:  # where one could not even be started, the next round tries again
+            self._fill_up()
+        else:
+            self._why = f"; the last that was started: {str(error).strip().splitlines()[-1]}"
+
+    def _room(self) -> str:
+        free, there = (resources.get("CPU", 0.0) for resources in (ray.available_resources(), ray.cluster_resources()))
+        return f"{free:g} of the cluster's {there:g} CPUs are free, one is needed{self._why}"
+
+
+def _fetch(ref: Ref) -> Any:
+    """The object, its arrays as they lie in the store: they cannot be written to."""
+    return ray.get(ref)
+
+
+def _connect(address: str, count: int) -> None:
+    """Start Ray on this machine, or connect to a cluster."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns, at every start, of what this will be
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    try:
+        if address == LOCAL_RAY:
+            ray.init("local", num_cpus=count or None, include_dashboard=False, **quiet)
+            return
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if host and port.isdecimal():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), CONNECT_S).close()
+        ray.init(address, **quiet)
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        raise ConfigError(f"ray {address!r}: {error}") from None

@@ -1,0 +1,159 @@
+"""Workers on a Ray cluster: the same bits as one process, whatever becomes of its machines."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from simulation.engine.kept import Arena, Carried
+from simulation.engine.options import Engine
+from simulation.ran import Outcome
+from simulation.simulate import SimulationSettings, build_objective, simulate
+from tests.conftest import synthetic_fleet
+from tests.simulation.test_engine import run, same
+from wire.errors import ConfigError, ShoalError
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+ray = pytest.importorskip("ray")
+
+MACHINE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+SOON_LOST = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two machines of one CPU each. The driver belongs to the first."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={**MACHINE, "_system_config": SOON_LOST})
+    cluster.add_node(**MACHINE)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The workers of the runs of a test; none of them works before all have started."""
+    from simulation.engine.ray_workers import RayWorkers
+
+    deal, seen = RayWorkers._deal, list[Any]()
+
+    def patient(self: Any, *arguments: Any) -> None:
+        if self not in seen:
+            seen.append(self)
+            for member in self._members:
+                ray.get(member.greeting)
+                member.greeting = None
+        deal(self, *arguments)
+
+    monkeypatch.setattr(RayWorkers, "_deal", patient)
+    return seen
+
+
+def on_ray(address: str, algorithm: str, path: Any = "eager", num_workers: int = 0) -> Outcome:
+    settings = SimulationSettings(algorithm, 2, batch_size=8)
+    return simulate(synthetic_fleet(8, shift=1.0), settings, engine=Engine(path, num_workers, ray=address))
+
+
+def in_second_round(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Act once, when the first device has something to keep after the second round, while others are at work."""
+    put, acted = Arena.put, list[str]()
+
+    def watched(arena: Arena, device_id: str, number: int, tensors: Any) -> None:
+        put(arena, device_id, number, tensors)
+        if number == 2 and not acted:
+            acted.append(device_id)
+            act()
+
+    monkeypatch.setattr(Arena, "put", watched)
+
+
+def test_what_a_device_keeps_goes_with_the_plan_and_comes_back() -> None:
+    kept, first, second = Carried(), {"private/a": synthetic_fleet(1).devices["d0"].train_x}, dict[str, Any]()
+    kept.load(first)
+    assert kept.get("d0", 1) == first
+    assert kept.after is None
+    kept.put("d0", 1, second)
+    assert kept.after is second
+    kept.load({})
+    assert (kept.get("d1", 1), kept.after) == ({}, None)
+
+
+def test_same_bits_as_in_one_process(cluster: Any, workers: list[Any]) -> None:
+    same(run("distfl", "eager"), on_ray(cluster.address, "distfl"))
+    assert not ray.is_initialized()
+
+
+def test_a_machine_lost_in_a_round_changes_no_bit(
+    cluster: Any, workers: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = next(iter(cluster.worker_nodes))
+    try:
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "shoal.simulation"):
+            in_second_round(patch, lambda: cluster.remove_node(second, allow_graceful=False))
+            outcome = on_ray(cluster.address, "ditto")
+        assert "a worker on Ray was lost in round 2" in caplog.text
+        same(run("ditto", "eager"), outcome)
+    finally:
+        cluster.add_node(**MACHINE)
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_is_replaced(
+    cluster: Any, workers: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "shoal.simulation"):
+        in_second_round(patch, lambda: ray.kill(workers[0]._members[0].actor))
+        outcome = on_ray(cluster.address, "ditto", num_workers=1)
+    assert "a worker on Ray was lost in round 2" in caplog.text
+    same(run("ditto", "eager"), outcome)
+
+
+def test_graphs_that_cannot_be_made_on_a_machine_end_the_run(cluster: Any) -> None:
+    fleet, here = synthetic_fleet(2), os.getpid()
+    objective = build_objective(fleet, "fedavg", 0)
+
+    class Homely(type(objective)):
+        def graphs(self) -> Any:
+            if os.getpid() != here:
+                raise RuntimeError("out of order")
+            return super().graphs()
+
+    objective.__class__ = Homely
+    with pytest.raises(ShoalError, match=r"Ray at .*: a worker failed: RuntimeError: out of order"):
+        simulate(fleet, SimulationSettings("fedavg", 1), objective=objective, engine=Engine("eager", 1, ray=cluster.address))
+
+
+def test_a_cluster_without_room_ends_the_run(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.engine.ray_workers.PATIENCE_S", 1.0)
+    ray.init(cluster.address, log_to_driver=False)
+    try:
+        others = [ray.remote(num_cpus=1)(Carried).remote() for _ in range(2)]
+        ray.get([other.load.remote({}) for other in others])
+        with pytest.raises(ShoalError, match="no worker for 1 s; 0 of the cluster's 2 CPUs are free, one is needed"):
+            on_ray(cluster.address, "fedavg")
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.slow
+def test_a_cluster_of_this_machine_alone() -> None:
+    outcome = on_ray("local", "fedrep", "native", num_workers=2)
+    assert outcome.summary["path"] == "native"
+    same(run("fedrep", "native"), outcome)
+
+
+def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"ray '127.0.0.1:9': .*Connection refused"):
+        on_ray("127.0.0.1:9", "fedavg")
+    with pytest.raises(ConfigError, match="ray 'nonsense': Invalid address format"):
+        on_ray("nonsense", "fedavg")
+    with pytest.raises(ConfigError, match="ray 'auto': path messages is for one process"):
+        Engine("messages", ray="auto")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"Ray is not installed: pip install 'shoal\[simulation,ray\]'"):
+        Engine(ray="auto")
