@@ -5,6 +5,7 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from wire.tensors import Tensors, TensorSpec
 
 TRACE_BATCH = 7
 """Batch size of the example the graphs are traced with; any that no layer has as a size of its own."""
+T = TypeVar("T")
 NO_FILE = "none"
 """The file of a graph that is described only: in a simulation the objective's functions run themselves."""
 
@@ -64,7 +66,7 @@ def named(function: GraphFunction) -> Callable[[TorchTensors], TorchTensors]:
 
     def run(inputs: TorchTensors) -> TorchTensors:
         held = {k: v for k, v in inputs.items() if not k.startswith(("batch/", "hyper/"))}
-        return function(held, _part(inputs, "batch/"), _part(inputs, "hyper/"))
+        return function(held, part(inputs, "batch/"), part(inputs, "hyper/"))
 
     return run
 
@@ -101,7 +103,8 @@ def capture_graphs(objective: Objective, window: tuple[int, ...]) -> Captures:
     return Captures(graphs, to_numpy(tensors), specs_of(tensors))
 
 
-def _part(inputs: TorchTensors, prefix: str) -> TorchTensors:
+def part(inputs: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """The entries whose names begin with `prefix`, without it."""
     return {k.removeprefix(prefix): v for k, v in inputs.items() if k.startswith(prefix)}
 
 

@@ -35,8 +35,12 @@ Attack = Annotated[
 PrivacyName = Annotated[str, typer.Option("--privacy", help="gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1.")]
 
 Cohort = Annotated[int, typer.Option(min=0, help="So many devices, drawn anew, take part in each round; 0: all do.")]
-WayName = Annotated[str, typer.Option("--path", help="How graphs run: auto, native, compiled, eager, or messages (docs/simulate.md).")]
-Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core.")]
+WayName = Annotated[
+    str, typer.Option("--path", help="How graphs run: auto, native, compiled, eager, batched, or messages (docs/simulate.md).")
+]
+Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core, or 128 on path batched.")]
+Device = Annotated[str, typer.Option(help="Torch device of path batched: cuda, cuda:1, cpu; empty: CUDA, where torch finds it.")]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="Path batched multiplies in bfloat16.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="Folder in which every round is kept, and from which an interrupted run goes on.")]
 
 

@@ -41,10 +41,12 @@ def simulate(
     path: opt.WayName = "auto",
     workers: opt.Workers = 0,
     checkpoint: opt.Checkpoint = None,
+    device: opt.Device = "",
+    bf16: opt.Bf16 = False,
 ) -> None:
     """Simulate a fleet: the aggregator's mathematics and the devices' executor, on all cores of this machine."""
     console = Console()
-    engine = Engine(path, workers, checkpoint)  # type: ignore[arg-type]
+    engine = Engine(path, workers, checkpoint, device, bf16)  # type: ignore[arg-type]
     fleet = make_fleet(data, partition, devices, seed)
     algorithm = opt.with_privacy(algorithm, privacy)
     settings = simulation.SimulationSettings(
