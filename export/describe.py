@@ -1,6 +1,7 @@
 """What a bundle says of an objective: its tensors, what its graphs read and return. Without an export, for simulations too."""
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 
@@ -8,6 +9,7 @@ from algorithms.contract import GraphFunction, Objective, TorchTensors
 from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack
 from wire.tensors import Tensors, TensorSpec
 
+T = TypeVar("T")
 MIN_BATCH = 2
 """BatchNorm cannot train on a single example."""
 TRACE_BATCH = 7
@@ -48,7 +50,7 @@ def named(function: GraphFunction) -> Callable[[TorchTensors], TorchTensors]:
 
     def run(inputs: TorchTensors) -> TorchTensors:
         held = {k: v for k, v in inputs.items() if not k.startswith(("batch/", "hyper/"))}
-        return function(held, _part(inputs, "batch/"), _part(inputs, "hyper/"))
+        return function(held, part(inputs, "batch/"), part(inputs, "hyper/"))
 
     return run
 
@@ -70,7 +72,8 @@ def responses_of(outputs: TorchTensors) -> tuple[tuple[str, tuple[int, ...]], ..
     return tuple((name, shape) for name, shape in metrics if name not in ("loss_sum", "num_correct"))
 
 
-def _part(inputs: TorchTensors, prefix: str) -> TorchTensors:
+def part(inputs: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """The entries whose names begin with `prefix`, without it."""
     return {k.removeprefix(prefix): v for k, v in inputs.items() if k.startswith(prefix)}
 
 

@@ -44,10 +44,12 @@ def simulate(
     workers: opt.Workers = 0,
     checkpoint: opt.Checkpoint = None,
     ray: opt.RayAddress = "",
+    device: opt.Device = "",
+    bf16: opt.Bf16 = False,
 ) -> None:
     """Simulate a fleet: the aggregator's mathematics and the devices' executor, on all cores of this machine or of a cluster."""
     console = Console()
-    engine = Engine(path, workers, checkpoint, ray)  # type: ignore[arg-type]
+    engine = Engine(path, workers, checkpoint, ray, device, bf16)  # type: ignore[arg-type]
     fleet = make_fleet(data, partition, devices, seed)
     algorithm = opt.with_privacy(algorithm, privacy)
     settings = simulation.SimulationSettings(

@@ -6,6 +6,7 @@ from functools import partial
 
 from algorithms.contract import Objective
 from edge_client.ports import Graphs
+from simulation.engine.batched_graphs import BatchedGraphs
 from simulation.engine.native_graphs import NativeGraphs
 from simulation.engine.options import Engine
 from simulation.native.build import NoCompiler, find_compiler
@@ -38,14 +39,24 @@ def choose(objective: Objective, manifest: Manifest, engine: Engine, trained: It
         ConfigError: the way that was asked for cannot be taken; the text says why.
     """
     window, why = manifest.window.shape, ""
+    if engine.path == "batched" and engine.accelerator is None:
+        raise ConfigError("path batched: torch finds no CUDA device here; with device cpu it would run on the processor")
+    if engine.accelerator is not None and (engine.path == "batched" or (engine.path == "auto" and engine.accelerator.type != "cpu")):
+        try:
+            make_batched = partial(BatchedGraphs, objective, window, engine.accelerator, engine.bf16)
+            return Way("batched", make_batched(), make_batched)
+        except ConfigError as error:
+            if engine.path == "batched":
+                raise ConfigError(f"path batched: {error}") from None
+            why = f"{error}; "
     if engine.path in ("auto", "native"):
         try:
             make_native = partial(NativeGraphs, objective, window, sorted(trained))
-            return Way("native", make_native(), make_native, threads=True)
+            return Way("native", make_native(), make_native, threads=True, why=why.removesuffix("; "))
         except (Unsupported, NoCompiler) as error:
             if engine.path == "native":
                 raise ConfigError(f"path native: {error}") from None
-            why = str(error)
+            why += str(error)
     if engine.path == "compiled" or (engine.path == "auto" and steps >= COMPILE_FROM):
         from simulation.engine.compiled import CompiledGraphs  # torch's compiler takes a second to load
 

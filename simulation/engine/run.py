@@ -12,6 +12,7 @@ from algorithms.algorithm import Algorithm
 from algorithms.contract import Objective, Probe
 from edge_client.ports import Windows
 from simulation.attacks import Attack
+from simulation.engine.batched_graphs import BatchedGraphs
 from simulation.engine.checkpoint import Checkpoint
 from simulation.engine.kept import Arena
 from simulation.engine.options import Engine
@@ -21,7 +22,7 @@ from simulation.engine.rounds import Progress, Rounds, Workers
 from simulation.engine.schedule import Schedule
 from simulation.engine.site import Blueprint, Site
 from simulation.engine.traffic import Traffic
-from simulation.engine.workers import Inline, Threads
+from simulation.engine.workers import Batched, Inline, Threads
 from simulation.ran import Ran, Tell, told_of
 from wire.bundle import Bundle
 from wire.messages import Train
@@ -80,8 +81,10 @@ def run_fast(
 @contextmanager
 def _workers(site: Site, way: Way, engine: Engine, settings: RunSettings, steps: int) -> Iterator[Workers]:
     count = engine.num_workers
-    workers: Inline | Threads | Processes
-    if count == 1 or (not way.threads and (steps < FORK_FROM or not can_fork())):
+    workers: Inline | Threads | Processes | Batched
+    if isinstance(way.graphs, BatchedGraphs):
+        workers = Batched(site, way.graphs, engine.num_together)
+    elif count == 1 or (not way.threads and (steps < FORK_FROM or not can_fork())):
         workers = Inline(site)
     elif way.threads:
         workers = Threads(site, count)

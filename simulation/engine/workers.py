@@ -1,8 +1,10 @@
-"""Workers in this process: one after the other, or in threads where graphs do their work without the interpreter's lock."""
+"""Workers in this process: one after the other; in threads where graphs do their work without the interpreter's lock; or many at a time
+whose graphs are run together."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
+from simulation.engine.batched_graphs import BatchedGraphs
 from simulation.engine.site import Done, Models, Site
 from wire.messages import Plan
 
@@ -38,3 +40,35 @@ class Threads:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+class Batched:
+    """Up to `count` devices at a time, each in a thread of its own; the thread that asks for results runs their graphs together."""
+
+    def __init__(self, site: Site, graphs: BatchedGraphs, count: int) -> None:
+        """`graphs`: those of the site."""
+        self._site, self._graphs, self._count = site, graphs, count
+        self._pool = ThreadPoolExecutor(count, "shoal-device")
+
+    def run(self, plans: Sequence[Plan], models: Models) -> Iterator[Done]:
+        meeting = self._graphs.meeting
+        for first in range(0, len(plans), self._count):
+            wave = plans[first : first + self._count]
+            meeting.expect(len(wave))
+            futures = [self._pool.submit(self._carry_out, plan, models) for plan in wave]
+            try:
+                while meeting.answer(self._graphs.together):
+                    pass
+            except BaseException:
+                meeting.close()
+                raise
+            for future in futures:
+                yield future.result()
+
+    def close(self) -> None:
+        self._graphs.meeting.close()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _carry_out(self, plan: Plan, models: Models) -> Done:
+        with self._graphs.meeting.taking_part():
+            return self._site.carry_out(plan, models)

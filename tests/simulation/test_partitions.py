@@ -47,7 +47,7 @@ def label_counts(fleet: FleetData, part: str = "train_y") -> np.ndarray:
 def same_bits(one: FleetData, two: FleetData) -> bool:
     return one.truth == two.truth and all(
         getattr(one.devices[d], part).tobytes() == getattr(two.devices[d], part).tobytes()
-        for d in one.devices | two.devices
+        for d in one.devices.keys() | two.devices.keys()
         for part in ("train_x", "train_y", "test_x", "test_y")
     )
 

@@ -1,0 +1,238 @@
+"""Devices trained together: the same as one after the other within rounding, whatever their numbers of examples. On the processor."""
+
+import threading
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algorithms.contract import TorchTensors
+from algorithms.objectives.fedavg import FedAvg
+from algorithms.registry import OBJECTIVES
+from edge_client.ports import Windows
+from export.bundle import to_numpy
+from simulation.datasets.windows import FleetData
+from simulation.engine.batched_graphs import BatchedGraphs, Request
+from simulation.engine.meeting import Meeting
+from simulation.engine.options import Engine
+from simulation.engine.stacks import Examples, stack, turns
+from simulation.ran import Outcome, Told
+from simulation.simulate import SimulationSettings, build_objective, simulate
+from tests.conftest import synthetic_fleet
+from wire.errors import ConfigError
+from wire.tensors import decode_tensors
+
+PROCESSOR = torch.device("cpu")
+TOGETHER = Engine("batched", device="cpu")
+BY_THEMSELVES = ("cgau", "feddisk", "feddisk-ab")
+"""Objectives whose batches hold more than examples and labels."""
+OTHERS = sorted(OBJECTIVES.keys() - {"fedavg", "ditto", "dbe", "fedprox", *BY_THEMSELVES})
+
+
+def uneven_fleet(num_devices: int = 6) -> FleetData:
+    """Devices with 40, 35, 30 ... training windows: with batches of 8, last ones of 8, 3, 6, 9, 4, 7."""
+    whole = synthetic_fleet(num_devices, shift=1.0)
+    cut = {
+        d: Windows(w.train_x[: 40 - 5 * i], w.train_y[: 40 - 5 * i], w.test_x[i:], w.test_y[i:])
+        for i, (d, w) in enumerate(whole.devices.items())
+    }
+    return replace(whole, devices=cut)
+
+
+def run(algorithm: str, engine: Engine, fleet: FleetData | None = None, **others: Any) -> Outcome:
+    settings = SimulationSettings(algorithm, 2, batch_size=8, **others)
+    return simulate(uneven_fleet() if fleet is None else fleet, settings, engine=engine)
+
+
+def assert_close(one: Outcome, two: Outcome) -> None:
+    """The same groups and models within rounding. A step of 0.005 moves a weight by about 0.01 in a round."""
+    assert one.summary["clusters"] == two.summary["clusters"]
+    assert one.state.models.keys() == two.state.models.keys()
+    for key in one.state.models:
+        expected, found = (decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (one, two))
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, atol=1e-4, err_msg=f"{key} {name}")
+    for before, after in zip(one.records, two.records, strict=True):
+        assert after.trained.num_examples == before.trained.num_examples
+        assert after.trained.loss_sum == pytest.approx(before.trained.loss_sum, rel=1e-3)
+        for device_id, metrics in before.evaluated.items():
+            assert after.evaluated[device_id].num_examples == metrics.num_examples
+            assert after.evaluated[device_id].loss_sum == pytest.approx(metrics.loss_sum, rel=1e-3)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ditto", "dbe", "fedprox"])
+def test_the_same_as_one_after_the_other_within_rounding(algorithm: str) -> None:
+    together = run(algorithm, TOGETHER)
+    assert together.summary["path"] == "batched"
+    assert_close(run(algorithm, Engine("eager")), together)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", OTHERS)
+def test_the_same_for_every_objective(algorithm: str) -> None:
+    assert_close(run(algorithm, Engine("eager")), run(algorithm, TOGETHER))
+
+
+def test_the_same_bits_twice_and_nearly_the_same_however_many_are_together() -> None:
+    one, two, waves = (run("ditto", replace(TOGETHER, workers=n), local_epochs=2) for n in (0, 0, 4))
+    assert one.state.models == two.state.models
+    assert_close(one, waves)
+
+
+def test_devices_choose_among_models_together() -> None:
+    assert_close(run("ifca:k=2", Engine("eager")), run("ifca:k=2", TOGETHER))
+
+
+def test_a_device_that_cannot_train_does_not_keep_the_others_waiting() -> None:
+    fleet = uneven_fleet()
+    lame = fleet.devices["d3"]
+    devices = {**fleet.devices, "d3": Windows(lame.train_x[:1], lame.train_y[:1], lame.test_x, lame.test_y)}
+    outcome = run("fedavg", TOGETHER, replace(fleet, devices=devices))
+    assert [sorted(r.evaluated) for r in outcome.records if r.phase == "training"] == [["d0", "d1", "d2", "d4", "d5"]] * 2
+
+
+class Failing(FedAvg):
+    """Its step cannot be made of six examples."""
+
+    def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        if batch["y"].shape[0] == 6:
+            raise RuntimeError("no step of six examples")
+        return super().step(tensors, batch, hyper)
+
+
+def test_a_step_that_fails_ends_the_run_and_every_thread() -> None:
+    fleet, before = uneven_fleet(), threading.active_count()
+    objective = Failing(build_objective(fleet, "fedavg", 0).model)
+    with pytest.raises(RuntimeError, match="no step of six examples"):
+        simulate(fleet, SimulationSettings("fedavg", 1, batch_size=8), objective=objective, engine=TOGETHER)
+    assert threading.active_count() == before
+
+
+def test_an_exception_in_one_plan_ends_the_run_and_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    monkeypatch.setattr("simulation.engine.site.check_tensors", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("fedavg", TOGETHER)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("where", ["train", "between"])
+def test_an_interruption_ends_every_thread(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    def tell(told: Told) -> None:
+        if where == "between" and told.trained:
+            interrupt()
+
+    before = threading.active_count()
+    if where == "train":
+        monkeypatch.setattr(BatchedGraphs, "_train", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(uneven_fleet(), SimulationSettings("fedavg", 2), tell, engine=TOGETHER)
+    assert threading.active_count() == before
+
+
+def test_a_closed_meeting_keeps_nobody_waiting() -> None:
+    meeting: Meeting[int, int] = Meeting()
+    meeting.expect(2)
+    ended = []
+
+    def take_part(number: int) -> None:
+        with meeting.taking_part():
+            try:
+                meeting.ask(number)
+            except CancelledError:
+                ended.append(number)
+
+    threads = [threading.Thread(target=take_part, args=(i,)) for i in range(2)]
+    threads[0].start()
+    meeting.close()
+    threads[1].start()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(ended) == [0, 1]
+    assert not meeting.joined
+
+
+@given(st.lists(st.lists(st.integers(1, 4), max_size=6), min_size=1, max_size=6))
+def test_turns_take_every_batch_once_in_order_and_only_batches_of_one_size(sizes: list[list[int]]) -> None:
+    trainings = [[np.full(size, 100 * row + i) for i, size in enumerate(own)] for row, own in enumerate(sizes)]
+    seen: list[list[int]] = [[] for _ in sizes]
+    for rows, batches in turns(trainings):
+        assert len({len(batch) for batch in batches}) == 1
+        assert list(rows) == sorted(set(rows))
+        for row, batch in zip(rows, batches, strict=True):
+            seen[row].append(int(batch[0]) - 100 * int(row))
+    assert seen == [list(range(len(own))) for own in sizes]
+
+
+def test_turns_are_few_where_only_last_batches_differ() -> None:
+    batches = [[np.zeros(8)] * (2 + row % 3) + [np.zeros(1 + row % 2)] for row in range(12)]
+    assert len(list(turns([own * 2 for own in batches]))) == 2 * (4 + 2)
+
+
+def test_devices_with_the_same_array_share_one_copy_of_it() -> None:
+    same, other = np.ones(3), np.zeros(3)
+    assert stack([same, other, same], PROCESSOR).tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
+    assert stack([same, same], PROCESSOR).shape == (2, 3)
+
+
+def test_examples_leave_the_accelerator_when_there_are_too_many() -> None:
+    arrays = [np.full((2, 4), i, np.float32) for i in range(3)]
+    held = Examples(PROCESSOR, capacity=2 * arrays[0].nbytes)
+    first = held.get(arrays[0])
+    assert held.get(arrays[0]) is first
+    assert held.get(arrays[1][:]) is held.get(arrays[1])
+    assert held.get(arrays[2]).tolist() == arrays[2].tolist()
+    assert held.get(arrays[0]) is not first
+
+
+@pytest.mark.parametrize("algorithm", sorted(OBJECTIVES.keys() - set(BY_THEMSELVES)))
+def test_no_tensor_is_left_on_the_processor(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device other than the processor torch refuses tensors of both. ``meta`` is such a device; it has shapes, but no values."""
+    monkeypatch.setattr(
+        "simulation.engine.batched_graphs._adds_up", lambda *given: set(given[-1]) == {"metric/loss_sum", "metric/num_correct"}
+    )
+    monkeypatch.setattr("simulation.engine.batched_graphs.unstack", lambda tensors, count: [tensors] * count)
+    fleet = uneven_fleet(3)
+    objective = build_objective(fleet, algorithm, 0)
+    graphs = BatchedGraphs(objective, fleet.window.shape, torch.device("meta"))
+    tensors, hyper = to_numpy(objective.initial()), {name: np.float32(value) for name, value in objective.hyper.items()}
+    asked = [
+        Request(name, tensors, {"x": w.train_x, "y": w.train_y}, hyper) for name in ("evaluate", "survey") for w in fleet.devices.values()
+    ]
+    asked += [replace(r, graph="step", batches=np.array_split(np.arange(len(r.batch["y"])), 5)) for r in asked[:3]]
+    assert len(graphs.together(asked)) == 9
+
+
+def test_bfloat16_rounds_more_coarsely_and_learns_the_same() -> None:
+    fleet = synthetic_fleet(4)
+    exact, coarse = (run("fedavg", engine, fleet, model="cnn4") for engine in (TOGETHER, replace(TOGETHER, bf16=True)))
+    assert exact.state.models != coarse.state.models
+    assert coarse.records[0].trained.loss_sum == pytest.approx(exact.records[0].trained.loss_sum, rel=0.05)
+
+
+def test_what_the_path_cannot_do_is_said() -> None:
+    with pytest.raises(ConfigError, match="path batched: cgau needs uniform/units1, uniform/units2 with every batch"):
+        run("cgau", TOGETHER)
+    with pytest.raises(ConfigError, match="device 'tpu': expected cpu, or cuda where torch finds one"):
+        Engine("batched", device="tpu")
+    with pytest.raises(ConfigError, match="device 'cpu': path native has no choice of one"):
+        Engine("native", device="cpu")
+    with pytest.raises(ConfigError, match="bf16: for path batched, not for path auto"):
+        Engine(bf16=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_cuda_the_path_has_to_be_given_a_device() -> None:
+    with pytest.raises(ConfigError, match="path batched: torch finds no CUDA device here"):
+        run("fedavg", Engine("batched"))
+    with pytest.raises(ConfigError, match="device 'cuda': expected cpu"):
+        Engine(device="cuda")
+    assert run("fedavg", Engine(device="cpu")).summary["path"] == "native"
