@@ -1,5 +1,6 @@
 """Every partition deals what there is, once, by the rule its paper gives, and the same way for the same seed."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -36,7 +37,7 @@ def make_pool(num_classes: int = 10, train: int = 600, test: int = 200, images: 
 
 def numbers(fleet: FleetData, part: str) -> list[int]:
     """The numbers of the examples that devices hold, in the devices' order."""
-    arrays = [getattr(w, part).reshape(len(getattr(w, part)), -1)[:, 0] for w in fleet.devices.values()]
+    arrays = [getattr(w, part).reshape(len(getattr(w, part)), math.prod(fleet.window.shape))[:, 0] for w in fleet.devices.values()]
     return np.rint(np.concatenate(arrays) * 10_000).astype(int).tolist()
 
 
