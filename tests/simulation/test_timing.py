@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from simulation.timing import policies
 from simulation.timing.availability import Curve, Intervals, stays_until
-from simulation.timing.clock import EventQueue, VirtualClock
 from simulation.timing.draws import SMALL, Shuffled, make_key, uniform
 from simulation.timing.fleet import LOOKS, NO_JOBS, Fleet, Jobs, Work
 from simulation.timing.policies import Batch, Policy, Sync, make_policy
 from simulation.timing.profiles import DISTRIBUTIONS, NIGHT, Profiles, make_profiles
 from simulation.timing.report import Tally, describe, time_to_accuracy
+from tests.simulation.event_queue import EventQueue, VirtualClock
 from wire.errors import ConfigError, DataError, ShoalError
 from wire.tensors import Array
 

@@ -1,4 +1,4 @@
-"""Virtual time: seconds since the start of a simulation, and what is to happen at which of them."""
+"""A queue of events on a virtual clock: the plain way to play what policies compute column by column."""
 
 import heapq
 import math
