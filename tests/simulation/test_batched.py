@@ -32,7 +32,7 @@ PROCESSOR = torch.device("cpu")
 TOGETHER = Engine("batched", device="cpu")
 BY_THEMSELVES = ("cgau", "feddisk", "feddisk-ab")
 """Objectives whose batches hold more than examples and labels."""
-OTHERS = sorted(OBJECTIVES.keys() - {"fedavg", "ditto", "dbe", "fedprox", *BY_THEMSELVES})
+OTHERS = sorted(OBJECTIVES.keys() - {"fedavg", "ditto", "dbe", "fedprox", "fedrod", *BY_THEMSELVES})
 
 
 def uneven_fleet(num_devices: int = 6) -> FleetData:
@@ -74,7 +74,7 @@ def test_the_same_as_one_after_the_other_within_rounding(algorithm: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", OTHERS)
+@pytest.mark.parametrize("algorithm", [*OTHERS, "fedrod"])
 def test_the_same_for_every_objective(algorithm: str) -> None:
     assert_close(run(algorithm, Engine("eager")), run(algorithm, TOGETHER))
 
@@ -203,7 +203,7 @@ def test_examples_leave_the_accelerator_when_there_are_too_many() -> None:
     assert held.get(arrays[0]) is not first
 
 
-@pytest.mark.parametrize("algorithm", sorted(OBJECTIVES.keys() - set(BY_THEMSELVES)))
+@pytest.mark.parametrize("algorithm", ["dbe", "ditto", "fedrod", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_no_tensor_is_left_on_the_processor(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device other than the processor torch refuses tensors of both. ``meta`` is such a device; it has shapes, but no values."""
     monkeypatch.setattr(
