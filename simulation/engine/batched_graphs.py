@@ -78,7 +78,11 @@ class BatchedGraphs(TorchGraphs):
         return self.meeting.ask(Request(graph, tensors, part(inputs, "batch/"), part(inputs, "hyper/")))
 
     def together(self, requests: Sequence[Request]) -> list[Tensors]:
-        """The answers to requests of different devices, in their order."""
+        """The answers to requests of different devices, in their order.
+
+        Raises:
+            ConfigError: the device's memory is too small for them.
+        """
         kinds: dict[Any, list[int]] = {}
         for i, request in enumerate(requests):
             kinds.setdefault(request.kind(request.batches is not None or request.graph in self._additive), []).append(i)
@@ -86,7 +90,12 @@ class BatchedGraphs(TorchGraphs):
         with self._lock, torch.no_grad(), self._context():
             for members in kinds.values():
                 same = [requests[i] for i in members]
-                made = self._run(same) if same[0].batches is None else self._train(same)
+                try:
+                    made = self._run(same) if same[0].batches is None else self._train(same)
+                except torch.OutOfMemoryError:
+                    raise ConfigError(
+                        f"memory of {self.device}: too small for {len(same)} devices at a time; ask for fewer workers"
+                    ) from None
                 for i, tensors in zip(members, made, strict=True):
                     answers[i] = tensors
         return answers

@@ -70,7 +70,7 @@ class Examples:
         self._bytes = 0
 
     def get(self, array: Array) -> Tensor:
-        """A copy on the accelerator, which may be used until the next call."""
+        """A copy on the accelerator."""
         key = array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
         if key not in self._held:
             self._held[key] = array, torch.tensor(array, device=self._device)  # the array too: its memory must not become another's

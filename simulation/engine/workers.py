@@ -3,6 +3,7 @@ whose graphs are run together."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from math import ceil
 
 from simulation.engine.batched_graphs import BatchedGraphs
 from simulation.engine.site import Done, Models, Site
@@ -52,8 +53,9 @@ class Batched:
 
     def run(self, plans: Sequence[Plan], models: Models) -> Iterator[Done]:
         meeting = self._graphs.meeting
-        for first in range(0, len(plans), self._count):
-            wave = plans[first : first + self._count]
+        size = ceil(len(plans) / ceil(len(plans) / self._count))
+        for first in range(0, len(plans), size):
+            wave = plans[first : first + size]
             meeting.expect(len(wave))
             futures = [self._pool.submit(self._carry_out, plan, models) for plan in wave]
             try:

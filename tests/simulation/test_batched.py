@@ -20,9 +20,10 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.batched_graphs import BatchedGraphs, Request
 from simulation.engine.meeting import Meeting
 from simulation.engine.options import Engine
+from simulation.engine.paths import choose
 from simulation.engine.stacks import Examples, stack, turns
 from simulation.ran import Outcome, Told
-from simulation.simulate import SimulationSettings, build_objective, simulate
+from simulation.simulate import SimulationSettings, build_objective, in_process_bundle, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
@@ -31,7 +32,7 @@ PROCESSOR = torch.device("cpu")
 TOGETHER = Engine("batched", device="cpu")
 BY_THEMSELVES = ("cgau", "feddisk", "feddisk-ab")
 """Objectives whose batches hold more than examples and labels."""
-OTHERS = sorted(OBJECTIVES.keys() - {"fedavg", "ditto", "dbe", "fedprox", *BY_THEMSELVES})
+OTHERS = sorted(OBJECTIVES.keys() - {"fedavg", "ditto", "dbe", "fedprox", "fedrod", *BY_THEMSELVES})
 
 
 def uneven_fleet(num_devices: int = 6) -> FleetData:
@@ -73,7 +74,7 @@ def test_the_same_as_one_after_the_other_within_rounding(algorithm: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", OTHERS)
+@pytest.mark.parametrize("algorithm", [*OTHERS, "fedrod"])
 def test_the_same_for_every_objective(algorithm: str) -> None:
     assert_close(run(algorithm, Engine("eager")), run(algorithm, TOGETHER))
 
@@ -138,6 +139,15 @@ def test_an_interruption_ends_every_thread(where: str, monkeypatch: pytest.Monke
     assert threading.active_count() == before
 
 
+def test_too_little_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate(*_: object) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(BatchedGraphs, "_train", allocate)
+    with pytest.raises(ConfigError, match="memory of cpu: too small for 6 devices at a time; ask for fewer workers"):
+        run("fedavg", TOGETHER)
+
+
 def test_a_closed_meeting_keeps_nobody_waiting() -> None:
     meeting: Meeting[int, int] = Meeting()
     meeting.expect(2)
@@ -193,7 +203,7 @@ def test_examples_leave_the_accelerator_when_there_are_too_many() -> None:
     assert held.get(arrays[0]) is not first
 
 
-@pytest.mark.parametrize("algorithm", sorted(OBJECTIVES.keys() - set(BY_THEMSELVES)))
+@pytest.mark.parametrize("algorithm", ["dbe", "ditto", "fedrod", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_no_tensor_is_left_on_the_processor(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device other than the processor torch refuses tensors of both. ``meta`` is such a device; it has shapes, but no values."""
     monkeypatch.setattr(
@@ -227,6 +237,19 @@ def test_what_the_path_cannot_do_is_said() -> None:
         Engine("native", device="cpu")
     with pytest.raises(ConfigError, match="bf16: for path batched, not for path auto"):
         Engine(bf16=True)
+
+
+def test_where_there_is_an_accelerator_it_is_taken_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.engine.batched_graphs._adds_up", lambda *_: False)
+    monkeypatch.setattr(Engine, "accelerator", torch.device("meta"))
+    fleet = synthetic_fleet(2)
+    ways = {}
+    for algorithm in ("fedavg", "cgau"):
+        objective = build_objective(fleet, algorithm, 0)
+        ways[algorithm] = choose(objective, in_process_bundle(fleet, objective).manifest, Engine(), ["step"], 8, 100)
+    assert (ways["fedavg"].name, ways["fedavg"].why) == ("batched", "")
+    assert ways["cgau"].name == "eager"
+    assert ways["cgau"].why.startswith("cgau needs uniform/units1, uniform/units2 with every batch; cgau does more in a step")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
