@@ -249,7 +249,7 @@ def test_where_there_is_an_accelerator_it_is_taken_first(monkeypatch: pytest.Mon
         ways[algorithm] = choose(objective, in_process_bundle(fleet, objective).manifest, Engine(), ["step"], 8, 100)
     assert (ways["fedavg"].name, ways["fedavg"].why) == ("batched", "")
     assert ways["cgau"].name == "eager"
-    assert ways["cgau"].why.startswith("cgau needs uniform/units1, uniform/units2 with every batch; cgau does more in a step")
+    assert ways["cgau"].why.startswith("cgau needs uniform/units1, uniform/units2 with every batch; graph 'step' of cgau is more")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
