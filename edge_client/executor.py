@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 
 import numpy as np
@@ -93,7 +94,7 @@ class Executor:
             WrongLayout: the model's tensors are not the manifest's.
             DataError: training is asked of a device with fewer than `min_batch` windows.
         """
-        job = _Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret(plan))
+        job = _Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret)
         job.tensors = {**self._initial, **{k: v for k, v in private.items() if not k.startswith(KEPT)}}
         job.receive(plan.model, model)
         for verb in plan.verbs:
@@ -139,9 +140,9 @@ class Executor:
 class _Job:
     """One plan being carried out. `tensors` are all that graphs may read, by name; `model` is what the device started from."""
 
-    def __init__(self, bundle: Bundle, graphs: Graphs, windows: Windows, plan: Plan, fetch: Fetch, secret: np.random.Generator) -> None:
+    def __init__(self, bundle: Bundle, graphs: Graphs, windows: Windows, plan: Plan, fetch: Fetch, secret: Secret) -> None:
         self._manifest, self._graphs, self._windows, self._plan = bundle.manifest, graphs, windows, plan
-        self._fetch, self._secret = fetch, secret
+        self._fetch, self._make_secret = fetch, secret
         self._rng = np.random.default_rng([plan.seed, zlib.crc32(plan.device_id.encode())])
         self.tensors: Tensors = {}
         self.model: Tensors = {}
@@ -151,6 +152,10 @@ class _Job:
         self._protected: Tensors = {}
         trains = [verb for verb in plan.verbs if isinstance(verb, Train)]
         self._asked = {name: value for verb in trains for name, value in verb.hyper.items()}
+
+    @cached_property
+    def _secret(self) -> np.random.Generator:
+        return self._make_secret(self._plan)
 
     def receive(self, digest: str, model: Tensors) -> None:
         """Start from this model."""

@@ -6,6 +6,7 @@ from typing import TypeVar
 import torch
 
 from algorithms.contract import GraphFunction, Objective, TorchTensors
+from algorithms.objectives.gradients import tape
 from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack
 from wire.tensors import Tensors, TensorSpec
 
@@ -58,7 +59,7 @@ def named(function: GraphFunction) -> Callable[[TorchTensors], TorchTensors]:
 def describe_graphs(objective: Objective, window: tuple[int, ...]) -> dict[str, Graph]:
     """The graphs of an objective as a manifest names them, without capturing any: each is run once."""
     inputs, described = example_inputs(objective, window), {}
-    with torch.no_grad():
+    with torch.no_grad(), tape():
         for name, function in objective.graphs().items():
             outputs = named(function)(inputs)
             inputs |= {f"response/{name}.{n}": torch.zeros(shape) for n, shape in responses_of(outputs)}

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from algorithms.contract import Objective, TorchTensors
+from algorithms.objectives.gradients import tape
 from export.describe import named
 from wire.errors import BundleError
 from wire.tensors import Tensors
@@ -31,7 +32,7 @@ class TorchGraphs:
         if graph not in self._graphs:
             raise BundleError(f"no graph {graph!r}: expected one of {', '.join(sorted(self._graphs))}")
         tensors = {k: torch.from_numpy(np.array(v, copy=v.ndim == 0)).to(self.device) for k, v in inputs.items()}
-        with self._lock, torch.no_grad():
+        with self._lock, torch.no_grad(), tape():
             outputs = self.call(graph, tensors)
         return {k: v.detach().cpu().numpy() for k, v in outputs.items()}
 

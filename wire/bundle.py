@@ -9,6 +9,7 @@ import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -112,9 +113,9 @@ class Bundle:
     digest: str
     payload: bytes = field(repr=False)
 
-    @property
+    @cached_property
     def initial(self) -> Tensors:
-        """The initial value of every tensor that has one, by ``ROLE/NAME``."""
+        """The initial value of every tensor that has one, by ``ROLE/NAME``; not to be written into."""
         return decode_tensors(self.files[INITIAL])[0]
 
     def graph_bytes(self, name: str) -> bytes:

@@ -26,6 +26,8 @@ Dtype = Literal["float32", "int64", "int32", "uint8", "bool"]
 
 METADATA_KEY = "shoal"
 _DTYPES = {"F32": "float32", "I64": "int64", "I32": "int32", "U8": "uint8", "BOOL": "bool"}
+_NAMES = {np.dtype(name): name for name in _DTYPES.values()}
+"""`str(dtype)` takes microseconds."""
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -139,6 +141,6 @@ def check_layout(tensors: Mapping[str, Array], expected: Iterable[tuple[str, str
             raise WrongLayout(f"{origin}: tensor {name!r} is missing")
         if name not in wanted:
             raise WrongLayout(f"{origin}: tensor {name[:80]!r} was not expected")
-        got = (str(tensors[name].dtype), tensors[name].shape)
+        got = (_NAMES.get(tensors[name].dtype) or str(tensors[name].dtype), tensors[name].shape)
         if got != wanted[name]:
             raise WrongLayout(f"{origin}: tensor {name!r} is {got[0]}{list(got[1])}, expected {wanted[name][0]}{list(wanted[name][1])}")

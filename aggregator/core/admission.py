@@ -73,13 +73,14 @@ def check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tenso
         check_layout(tensors, expected_layout(settings, verbs), "update")
     except WrongLayout as error:
         return Refused("wrong-layout", str(error))
+    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if k.startswith("delta/")]
+    norm = float(np.sqrt(sum(float(square) for square in deltas)))
+    seen = "delta/" if np.isfinite(norm) else "none"  # a finite norm says that every value is
     for name, array in tensors.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if not name.startswith(seen) and array.dtype.kind == "f" and not np.isfinite(array).all():
             return Refused("not-finite", f"tensor {name!r} holds values that are not finite")
         if ("running_var" in name or "variance" in name) and (array < 0).any():
             return Refused("not-finite", f"tensor {name!r} holds negative variances")
-    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if k.startswith("delta/")]
-    norm = float(np.sqrt(sum(float(square) for square in deltas)))
     if not norm <= settings.max_update_norm:
         return Refused("norm-too-large", f"the update's norm is {norm:.3g}, at most {settings.max_update_norm:.3g} is accepted")
     return None

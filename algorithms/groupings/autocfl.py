@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
+import scipy
 
 from algorithms.contract import Grouped, LocalModel, Matrix, Memory, Probe
 from algorithms.groupings.base import Defaults, place, remember_first, settle
@@ -134,7 +134,7 @@ def cumulate(info: dict[str, Any], models: Sequence[LocalModel]) -> dict[str, An
 def distance_matrix(weights: Sequence[Array]) -> Matrix:
     """M (Eq. 6): Euclidean distance, divided by the number of weights."""
     rows = np.stack([w.ravel().astype(np.float64) for w in weights])
-    return np.asarray(squareform(pdist(rows)) / rows.shape[1])
+    return np.asarray(scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(rows)) / rows.shape[1])
 
 
 def vote_for_clusters(distances: Matrix, num_examples: Array, vote: Vote = "weighted") -> Array:

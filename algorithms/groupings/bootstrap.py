@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import pdist
+import scipy
 
 from algorithms.contract import Matrix
 from algorithms.groupings.views import euclidean_coordinates
@@ -60,7 +59,7 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
     even = points / noise[:, None]
     deviations = np.linalg.svd(even - even.mean(0), compute_uv=False)[: size - 1] / np.sqrt(size - 1)
     noise = np.sort(noise)[:, None]
-    observed, tree = _log_within(pdist(points), size)
+    observed, tree = _log_within(scipy.spatial.distance.pdist(points), size)
     rng = np.random.default_rng(seed)
     pairs = np.triu_indices(size, 1)
     null = np.empty((draws.most, len(observed)))
@@ -72,7 +71,7 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
                 break
     best = int(gap.argmax())
     fewest = 2 + int(np.argmax(gap >= gap[best] - sd[best]))  # the fewest groups within one deviation of the largest gap
-    return Test(view, size, (1 + as_grouped) / (done + 1), z, fcluster(tree, fewest, "maxclust") - 1)
+    return Test(view, size, (1 + as_grouped) / (done + 1), z, scipy.cluster.hierarchy.fcluster(tree, fewest, "maxclust") - 1)
 
 
 def _compare(observed: Matrix, null: Matrix) -> tuple[int, float, Matrix, Matrix]:
@@ -86,7 +85,7 @@ def _compare(observed: Matrix, null: Matrix) -> tuple[int, float, Matrix, Matrix
 
 def _log_within(distances: Matrix, size: int) -> tuple[Matrix, Matrix]:
     """log(W_k / W_1) for k = 2, 3, ..., and Ward's tree, from the distances of each pair."""
-    tree = linkage(distances, "ward")
+    tree = scipy.cluster.hierarchy.linkage(distances, "ward")
     within = np.cumsum(tree[:, 2] ** 2 / 2)
     ks = np.arange(2, max(2, min(MOST_GROUPS, size // 2)) + 1)
     return np.log(np.maximum(within[size - 1 - ks], 1e-300) / max(within[-1], 1e-300)), tree

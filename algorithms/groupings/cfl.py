@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
-from scipy.cluster.hierarchy import cut_tree, linkage
-from scipy.spatial.distance import squareform
+import scipy
 
 from algorithms.contract import NEWCOMER, Grouped, LocalModel, Matrix, Memory, Probe
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
@@ -101,7 +100,9 @@ def bipartition(cosines: Matrix, method: Linkage = "single") -> tuple[Array, flo
     """The two halves (N,) of a group by agglomeration, and their separation sqrt((1 - a_cross) / 2); (zeros, 0) of less than two."""
     if len(cosines) < 2:
         return np.zeros(len(cosines), np.int64), 0.0
-    labels = cut_tree(linkage(squareform(1.0 - cosines, checks=False), method), n_clusters=2).ravel()
+    labels = scipy.cluster.hierarchy.cut_tree(
+        scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(1.0 - cosines, checks=False), method), n_clusters=2
+    ).ravel()
     cross = float(cosines[labels == 0][:, labels == 1].max())
     return labels, float(np.sqrt((1.0 - cross) / 2))
 

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import pdist, squareform
+import scipy
 
 from algorithms.contract import Grouped, LocalModel, Matrix, Memory, Probe
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
@@ -71,21 +70,23 @@ class Hierarchical(Defaults):
         away = [device_id for device_id in together if device_id not in membership]
         membership |= place(away, membership, arrays)
         notes: dict[str, Any] = {"clustered": rounds, "threshold": round(threshold, 6)}
-        return Grouped(Memory(membership, arrays, {"clustered": rounds}), {"updates": squareform(distances)}, ids, notes)
+        return Grouped(
+            Memory(membership, arrays, {"clustered": rounds}), {"updates": scipy.spatial.distance.squareform(distances)}, ids, notes
+        )
 
 
 def pairwise(updates: Array, metric: Metric) -> Matrix:
     """Distances between updates (N, D), condensed (N (N - 1) / 2,)."""
     if metric == "manhattan":
-        return np.asarray(pdist(updates.astype(np.float64), "cityblock"))
+        return np.asarray(scipy.spatial.distance.pdist(updates.astype(np.float64), "cityblock"))
     if metric == "cosine":
         norms = np.linalg.norm(updates.astype(np.float64), axis=1, keepdims=True)
         updates = updates / np.where(norms > 0, norms, 1.0)
-    return np.asarray(pdist(euclidean_coordinates(updates)))
+    return np.asarray(scipy.spatial.distance.pdist(euclidean_coordinates(updates)))
 
 
 def cut(distances: Matrix, method: Linkage, threshold: float | None) -> tuple[Array, float]:
     """Labels (N,) of the clusters below `threshold`, or below JUMP times the median merge, and that threshold."""
-    tree = linkage(distances, method)
+    tree = scipy.cluster.hierarchy.linkage(distances, method)
     height = JUMP[method] * float(np.median(tree[:, 2])) if threshold is None else threshold
-    return fcluster(tree, height, "distance") - 1, height
+    return scipy.cluster.hierarchy.fcluster(tree, height, "distance") - 1, height

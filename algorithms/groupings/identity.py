@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from wire.tensors import Array
 
@@ -21,7 +21,7 @@ def keep_names(device_ids: Sequence[str], labels: Array, before: Mapping[str, st
     for device_id, label in zip(device_ids, labels, strict=True):
         if device_id in before:
             shared[row[int(label)], column[before[device_id]]] += 1
-    rows, columns = linear_sum_assignment(-shared)
+    rows, columns = scipy.optimize.linear_sum_assignment(-shared)
     kept = {order[r]: names[c] for r, c in zip(rows, columns, strict=True) if shared[r, c]}
     fresh = max((int(name) for name in names), default=-1) + 1
     for label in order:

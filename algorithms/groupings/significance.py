@@ -12,7 +12,7 @@ explains: where there are such outliers, they are tested among a sample of the o
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from algorithms.contract import Matrix
 from algorithms.groupings.bootstrap import Draws, Test, run_test
@@ -173,7 +173,7 @@ def _bound(roots: Matrix, chance: float) -> float:
     chi-square. PNAS 17, 1931); its median and quartiles are the sample's, which a few outliers in the sample do not move.
     """
     low, middle, high = np.quantile(roots, (0.25, 0.5, 0.75))
-    return float(middle + (high - low) / (ndtri(0.75) - ndtri(0.25)) * -ndtri(chance))
+    return float(middle + (high - low) / (scipy.special.ndtri(0.75) - scipy.special.ndtri(0.25)) * -scipy.special.ndtri(chance))
 
 
 def join_groups(

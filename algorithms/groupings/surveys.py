@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from algorithms.contract import LocalModel, Memory
 from algorithms.groupings.significance import SAMPLE
@@ -82,7 +83,7 @@ def shorten(rows: Array) -> Array:
 
 
 @lru_cache(maxsize=4)
-def _buckets(size: int) -> csr_array:
+def _buckets(size: int) -> Any:
     rng = np.random.default_rng(size)
     columns, signs = rng.integers(SHORT, size=size), rng.choice(np.array([-1, 1], np.float32), size=size)
-    return csr_array((signs, (np.arange(size), columns)), shape=(size, SHORT))
+    return scipy.sparse.csr_array((signs, (np.arange(size), columns)), shape=(size, SHORT))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
+import scipy
 
 from algorithms.contract import Matrix
 from algorithms.groupings.responses import divergence, divergence_to
@@ -66,7 +66,7 @@ class Points:
         return np.maximum(result, 0.0)
 
     def distances(self, members: Array) -> Matrix:
-        return np.asarray(squareform(pdist(self.rows[members].astype(np.float64))))
+        return np.asarray(scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(self.rows[members].astype(np.float64))))
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
+import scipy
 
 from algorithms.contract import Combined, Slice
 from algorithms.means.krum import squared_distances
@@ -49,8 +48,8 @@ def similar(stack: Stack, num_groups: int) -> Array:
     """The group (N,) of each model, by Ward's tree."""
     if num_groups == 1:
         return np.ones(len(stack), dtype=np.int64)
-    tree = linkage(squareform(np.sqrt(squared_distances(stack)), checks=False), "ward")
-    return np.asarray(fcluster(tree, num_groups, "maxclust"))
+    tree = scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(np.sqrt(squared_distances(stack)), checks=False), "ward")
+    return np.asarray(scipy.cluster.hierarchy.fcluster(tree, num_groups, "maxclust"))
 
 
 def weighted_median(values: Array, weights: Array) -> Array:

@@ -21,13 +21,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call
 
 from algorithms.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import freeze
 from algorithms.models.made import Made, UnitInputs, negative_log_likelihood
 from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.supervised import LR, MOMENTUM, Supervised, following_values
 from wire.errors import ConfigError
 from wire.messages import Annotate, Apply, Evaluate, Train, Verb
@@ -238,7 +239,7 @@ def plain_step(
 ) -> TorchTensors:
     """w <- w - lr * gradient for the tensors of this prefix; `loss_of` returns the loss and how much was right."""
     weights = {key: value for key, value in tensors.items() if key.startswith(prefix)}
-    gradients, (loss, right) = grad_and_value(loss_of, has_aux=True)(weights)
+    gradients, loss, right = grad_and_value(loss_of, weights)
     moved = {key: value - lr * gradients[key] for key, value in weights.items()}
     return following_values(moved) | {"metric/loss_sum": loss * batch["x"].shape[0], "metric/num_correct": right}
 

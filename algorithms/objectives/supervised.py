@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad_and_value
 
 from algorithms.contract import GraphFunction, TorchTensors, functional
 from algorithms.models.classifier import Classifier, watch_representation
+from algorithms.objectives.gradients import grad_and_value
 from algorithms.probe import watch_norms
 
 LR, MOMENTUM = 0.005, 0.9
@@ -148,15 +148,15 @@ class Supervised:
         each BatchNorm layer, ``gradient`` (classes, K) of the cross-entropy by the head's weights."""
         last = self.key(tensors, "head.weight")
 
-        def loss_of(weight: Tensor) -> tuple[Tensor, TorchTensors]:
+        def loss_of(weights: TorchTensors) -> tuple[Tensor, TorchTensors]:
             with watch_norms(self.model) as met:
-                logits, _ = functional(self.model, {**tensors, last: weight}, batch["x"], training=True)
+                logits, _ = functional(self.model, {**tensors, **weights}, batch["x"], training=True)
             seen = {f"{kind}.{layer}": value for layer, pair in met.items() for kind, value in zip(("mean", "variance"), pair, strict=True)}
             return F.cross_entropy(logits, batch["y"], reduction="sum"), seen
 
-        gradient, seen = torch.func.grad(loss_of, has_aux=True)(tensors[last])
+        gradients, _, seen = grad_and_value(loss_of, {last: tensors[last]})
         size = batch["x"].shape[0]
-        return {f"metric/{name}": value * size for name, value in seen.items()} | {"metric/gradient": gradient}
+        return {f"metric/{name}": value * size for name, value in seen.items()} | {"metric/gradient": gradients[last]}
 
 
 Loss = Callable[[TorchTensors, TorchTensors, TorchTensors], tuple[Tensor, Pass]]
@@ -171,7 +171,7 @@ def differentiate(
         value, made = loss({**tensors, **weights}, batch, hyper)
         return value, (made.logits, made.features, made.following)
 
-    gradients, (value, aux) = grad_and_value(loss_of, has_aux=True)({key: tensors[key] for key in trained})
+    gradients, value, aux = grad_and_value(loss_of, {key: tensors[key] for key in trained})
     return gradients, value, Pass(*aux)
 
 

@@ -44,12 +44,16 @@ class NativeGraphs(TorchGraphs):
 
     def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
         sgd, flat = self._sgd[graph], self._flat(tensors)
-        momentum, scale = np.zeros_like(flat), np.zeros_like(flat)
+        momentum = np.zeros_like(flat)
         moved = [(key, part, shape) for key, part, shape in self._parts if not _is_statistic(key) and key.split("/", 1)[0] in sgd.roles]
         for key, part, _ in moved:
-            momentum[part], scale[part] = tensors[slot_of(key)].ravel(), 1.0
+            momentum[part] = tensors[slot_of(key)].ravel()
         statistics = [(key, part, shape) for key, part, shape in self._parts if _is_statistic(key)]
-        everything = len(moved) + len(statistics) == len(self._parts)
+        scale = None
+        if len(moved) + len(statistics) < len(self._parts):
+            scale = np.zeros_like(flat)
+            for _, part, _ in moved:
+                scale[part] = 1.0
         outcome = self._trainer.train(
             flat,
             momentum,
@@ -59,7 +63,7 @@ class NativeGraphs(TorchGraphs):
             np.cumsum([0, *map(len, batches)]),
             float(hyper["hyper/lr"]),
             float(hyper["hyper/momentum"]),
-            scale=None if everything else scale,
+            scale=scale,
             move_statistics=sgd.moves_statistics,
         )
         following: Tensors = _metrics(outcome)
