@@ -1,0 +1,12 @@
+// Tests and demonstrations only: the ExecuTorch adapter on a desktop JVM. The adapter is compiled here from its own sources, because a
+// plain JVM module cannot consume an AAR, against ExecuTorch's public classes as `../build fetch` brings them.
+plugins { alias(libs.plugins.kotlin.jvm) }
+
+kotlin {
+    sourceSets.main { kotlin.srcDir("../executorch/src/main/kotlin") }
+}
+
+dependencies {
+    implementation(project(":core"))
+    implementation(files("../.tools/executorch-api/classes.jar"))
+}
