@@ -1,0 +1,51 @@
+package io.shoal.core
+
+import java.io.Closeable
+
+/** The graphs of one bundle, ready to run. Used by one thread at a time. */
+public interface Graphs : Closeable {
+    /** The most examples that a batch may have, the least over all graphs; null: no limit. */
+    public val maxBatch: Int?
+
+    /**
+     * Runs a graph on named tensors; others in [inputs] than the graph names are ignored. The outputs, by name, are their own copies.
+     *
+     * @throws BundleException the bundle has no such graph, an input is missing, or the runtime refuses the graph or its inputs
+     */
+    public fun run(graph: String, inputs: Tensors): Tensors
+}
+
+/** Makes a verified bundle's graphs ready. */
+public interface GraphLoader {
+    /** What a check-in says of the runtime, such as `executorch`. */
+    public val runtime: String
+
+    /** @throws BundleException the bundle has no programs for this runtime, or needs a newer one ([io.shoal.core.wire.Bundle.require]) */
+    public fun load(bundle: io.shoal.core.wire.Bundle): Graphs
+}
+
+/** What a device says of itself when it checks in; null where it cannot know. */
+public data class Health(val batteryPercent: Double? = null, val unmetered: Boolean? = null)
+
+/** Unix time in seconds. */
+public fun interface Clock {
+    public fun nowSeconds(): Double
+
+    public companion object {
+        /** The system's clock. */
+        public val SYSTEM: Clock = Clock { System.currentTimeMillis() / 1000.0 }
+    }
+}
+
+/** Where lines for people go; never data of the device's windows. */
+public fun interface Log {
+    public fun write(level: Level, line: String)
+
+    /** How much a line matters. */
+    public enum class Level { INFO, WARNING, ERROR }
+
+    public companion object {
+        /** Writes nothing. */
+        public val SILENT: Log = Log { _, _ -> }
+    }
+}

@@ -1,0 +1,118 @@
+package io.shoal.core.wire
+
+import io.shoal.core.BundleException
+import io.shoal.core.LimitExceeded
+import io.shoal.core.Malformed
+import io.shoal.core.StaleBundle
+import io.shoal.core.TamperedBundle
+import io.shoal.core.Tensors
+
+/** A verified bundle: [files] holds the bytes of each file by name, [digest] is the hash of the whole archive. */
+public class Bundle private constructor(public val manifest: Manifest, public val files: Map<String, ByteArray>, public val digest: String) {
+    /** The initial value of every tensor that has one, by `ROLE/NAME`; not to be written into. */
+    public val initial: Tensors by lazy { decodeTensors(files.getValue(INITIAL)).tensors }
+
+    /** @throws BundleException the bundle has no such graph */
+    public fun graph(name: String): Graph = manifest.graphs[name]
+        ?: throw BundleException("bundle ${manifest.name}: no graph '$name', it has ${manifest.graphs.keys.sorted().joinToString()}")
+
+    /**
+     * A graph's program for the first of these [runtimes] that it has one for, and its bytes.
+     *
+     * @throws BundleException the bundle has no such graph, or no program of it for any of them
+     */
+    public fun program(graph: String, vararg runtimes: String): Pair<Program, ByteArray> {
+        val programs = graph(graph).programs
+        val program = runtimes.firstNotNullOfOrNull { programs[it] }
+        if (program == null) {
+            val has = if (programs.isEmpty()) "it was exported for ONNX alone" else "it has ${programs.keys.sorted().joinToString()}"
+            throw BundleException("bundle ${manifest.name}: graph '$graph' has no program for ${runtimes.joinToString(" or ")}, $has")
+        }
+        return Pair(program, files.getValue(program.file))
+    }
+
+    /**
+     * Refuses a bundle that was exported with a newer [runtime] than this device's [version] of it. A bundle that does not name the
+     * runtime in `created_by` is not refused here; it has no programs for it.
+     *
+     * @throws BundleException it needs a newer one
+     */
+    public fun require(runtime: String, version: String) {
+        val needed = manifest.createdBy[runtime] ?: return
+        if (compareVersions(version, needed) < 0) {
+            throw BundleException("bundle ${manifest.name}: it was exported with $runtime $needed, this device has $version")
+        }
+    }
+
+    public companion object {
+        /** A bundle has at most this many bytes. */
+        public const val MAX_BYTES: Int = 64 * 1024 * 1024
+
+        private const val MANIFEST = "manifest.json"
+        private const val SIGNATURE = "manifest.sig"
+        private const val INITIAL = "initial.safetensors"
+
+        /**
+         * Reads and verifies a bundle. With [trusted], a signature by that key is required; without it only the hashes are checked.
+         *
+         * @throws LimitExceeded larger than [MAX_BYTES]
+         * @throws TamperedBundle a hash or the signature does not fit
+         * @throws BundleException not a bundle, a file is missing, or a format this version does not know
+         */
+        public fun unpack(payload: ByteArray, trusted: PublicKey? = null): Bundle {
+            if (payload.size > MAX_BYTES) throw LimitExceeded("bundle of ${payload.size} bytes: at most $MAX_BYTES are accepted")
+            val entries = readStoredZip(payload)
+            val text = entries.remove(MANIFEST) ?: throw BundleException("bundle of ${payload.size} bytes: it has no $MANIFEST")
+            val signature = entries.remove(SIGNATURE)
+            if (trusted != null) verify(trusted, signature, text)
+            val manifest = try {
+                Manifest.parse(text)
+            } catch (error: Malformed) {
+                throw BundleException("bundle of ${payload.size} bytes: not readable: ${error.message}")
+            }
+            checkFiles(manifest, entries)
+            return Bundle(manifest, entries, digest(payload))
+        }
+
+        /**
+         * Refuses an older version than the one that [known] (name to version) says was loaded before.
+         *
+         * @throws StaleBundle it is older
+         */
+        public fun checkVersion(manifest: Manifest, known: Map<String, Long>) {
+            val loaded = known[manifest.name] ?: return
+            if (manifest.version < loaded) {
+                throw StaleBundle("bundle ${manifest.name}: version ${manifest.version} offered, version $loaded was loaded before")
+            }
+        }
+
+        private fun verify(trusted: PublicKey, signature: ByteArray?, text: ByteArray) {
+            if (signature == null || signature.isEmpty()) {
+                throw TamperedBundle("bundle: it is not signed, and a signature by the trusted key is required")
+            }
+            if (!trusted.verify(signature, text)) throw TamperedBundle("bundle: its signature was not made with the trusted key")
+        }
+
+        private fun checkFiles(manifest: Manifest, entries: Map<String, ByteArray>) {
+            val what = "bundle ${manifest.name}"
+            if (manifest.format != 1L) throw BundleException("$what: format ${manifest.format}, this version reads format 1")
+            if (entries.keys != manifest.files.keys) {
+                throw TamperedBundle("$what: holds ${entries.keys.sorted()}, its manifest names ${manifest.files.keys.sorted()}")
+            }
+            for ((name, data) in entries) {
+                if (digest(data) != manifest.files[name]) {
+                    throw TamperedBundle("$what: $name has SHA-256 ${digest(data)}, its manifest says ${manifest.files[name]}")
+                }
+            }
+            val named = manifest.graphs.values.flatMap { graph -> listOf(graph.file) + graph.programs.values.map { it.file } } + INITIAL
+            val missing = named.toSortedSet() - entries.keys
+            if (missing.isNotEmpty()) throw BundleException("$what: $missing missing")
+        }
+    }
+}
+
+/** Compares `1.3.1`-like versions by their numbers; what follows them (`+cpu`, `a0`, `-SNAPSHOT`) does not count. */
+internal fun compareVersions(one: String, other: String): Int {
+    val (a, b) = listOf(one, other).map { text -> text.takeWhile { it.isDigit() || it == '.' }.split('.').map { it.toIntOrNull() ?: 0 } }
+    return (0 until maxOf(a.size, b.size)).map { a.getOrElse(it) { 0 }.compareTo(b.getOrElse(it) { 0 }) }.firstOrNull { it != 0 } ?: 0
+}

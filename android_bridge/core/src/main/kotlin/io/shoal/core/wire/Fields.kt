@@ -1,0 +1,128 @@
+package io.shoal.core.wire
+
+import io.shoal.core.Malformed
+import java.math.BigInteger
+
+/**
+ * A JSON object being read, with the checks of `wire/messages.py`. Each function reads one field; one without a default must be there.
+ * Fields that nobody asks for are ignored. [path] says in errors where the object lies.
+ */
+internal class Fields(value: Json, private val path: String) {
+    private val fields = (value as? JsonObject)?.fields ?: throw Malformed("$path: expected an object, got ${value.kind}")
+
+    fun string(key: String, default: String? = null): String =
+        read(key, default) { (it as? JsonString)?.value ?: wrong(key, "str", it) }
+
+    /** At most 1,000 characters. */
+    fun text(key: String, default: String? = null): String =
+        check(key, string(key, default), "at most $TEXT_LENGTH characters") { it.codePointCount(0, it.length) <= TEXT_LENGTH }
+
+    fun name(key: String, default: String? = null): String = check(key, string(key, default), "a name", ::isName)
+
+    fun digest(key: String): String = check(key, string(key), "a SHA-256", ::isDigest)
+
+    fun maybeDigest(key: String): String = check(key, string(key, ""), "a SHA-256 or nothing") { it.isEmpty() || isDigest(it) }
+
+    fun oneOf(key: String, allowed: Collection<String>, default: String? = null): String =
+        check(key, string(key, default), "one of ${allowed.joinToString()}") { it in allowed }
+
+    fun bool(key: String, default: Boolean? = null): Boolean =
+        read(key, default) { (it as? JsonBoolean)?.value ?: wrong(key, "bool", it) }
+
+    fun boolOrNull(key: String): Boolean? = if (isNull(key)) null else bool(key)
+
+    fun int(key: String, range: LongRange, default: Long? = null): Long =
+        check(key, read(key, default) { integer(key, it) }, "at least ${range.first} and at most ${range.last}") { it in range }
+
+    fun intOrNull(key: String, range: LongRange): Long? = if (isNull(key)) null else int(key, range)
+
+    fun count(key: String, default: Long? = null): Long = int(key, COUNT, default)
+
+    fun positive(key: String, default: Long? = null): Long = int(key, POSITIVE, default)
+
+    fun double(key: String, default: Double? = null, expected: String = "a number", allowed: (Double) -> Boolean = { true }): Double =
+        check(key, read(key, default) { number(key, it) }, expected, allowed)
+
+    fun doubleOrNull(key: String, expected: String, allowed: (Double) -> Boolean): Double? =
+        if (isNull(key)) null else double(key, null, expected, allowed)
+
+    /** A share in [0, 1). */
+    fun share(key: String): Double = double(key, 0.0, "in [0, 1)") { it >= 0 && it < 1 }
+
+    fun <T> list(key: String, default: List<T>? = null, item: (Json, String) -> T): List<T> = read(key, default) { value ->
+        val items = (value as? JsonArray)?.items ?: wrong(key, "array", value)
+        items.mapIndexed { i, it -> item(it, "$path.$key[$i]") }
+    }
+
+    fun strings(key: String): List<String> =
+        list(key) { it, at -> (it as? JsonString)?.value ?: throw Malformed("$at: expected str, got ${it.kind}") }
+
+    fun <T> map(key: String, default: Map<String, T>? = null, item: (Json, String) -> T): Map<String, T> = read(key, default) { value ->
+        val values = (value as? JsonObject)?.fields ?: wrong(key, "object", value)
+        values.mapValues { (name, it) -> item(it, "$path.$key.${name.take(80)}") }
+    }
+
+    fun doubles(key: String, default: Map<String, Double>? = null): Map<String, Double> = map(key, default) { it, at -> number(at, it) }
+
+    /** The array of sizes under a key; see [sizesOf]. */
+    fun sizes(key: String): List<Int> = sizesOf(fields[key] ?: missing(key), "$path.$key")
+
+    /** An object under a key, read by [item]; null where the key is missing or null. */
+    fun <T> objectOrNull(key: String, item: (Fields) -> T): T? = if (isNull(key)) null else item(obj(key))
+
+    fun obj(key: String): Fields = Fields(fields[key] ?: missing(key), "$path.$key")
+
+    private fun isNull(key: String) = (fields[key] ?: JsonNull) === JsonNull
+
+    private inline fun <T> read(key: String, default: T?, convert: (Json) -> T): T =
+        fields[key]?.let(convert) ?: default ?: missing(key)
+
+    private inline fun <T> check(key: String, value: T, expected: String, allowed: (T) -> Boolean): T {
+        if (!allowed(value)) throw Malformed("$path.$key: ${value.toString().take(80)}, expected $expected")
+        return value
+    }
+
+    private fun integer(key: String, value: Json): Long {
+        if (value !is JsonNumber || !value.isInteger) wrong(key, "int", value)
+        if (value.text.length > 20) throw Malformed("$path.$key: ${value.text.take(80)} is out of range")
+        return BigInteger(value.text).let { if (it.bitLength() < 64) it.toLong() else throw Malformed("$path.$key: $it is out of range") }
+    }
+
+    private fun number(key: String, value: Json): Double {
+        if (value !is JsonNumber) wrong(key, "float", value)
+        val number = if (value.text == "-0") 0.0 else value.text.toDouble()
+        if (!number.isFinite()) throw Malformed("$path.$key: number out of range")
+        return number
+    }
+
+    private fun missing(key: String): Nothing = throw Malformed("$path: field '$key' is missing")
+
+    private fun wrong(key: String, expected: String, got: Json): Nothing = throw Malformed("$path.$key: expected $expected, got ${got.kind}")
+
+    companion object {
+        const val TEXT_LENGTH = 1000
+        val COUNT = 0L..(1L shl 53)
+        val POSITIVE = 1L..(1L shl 31)
+
+        /** A whole number of 0 or more. */
+        fun countOf(value: Json, path: String): Long =
+            (value as? JsonNumber)?.takeIf { it.isInteger }?.text?.toLongOrNull()?.takeIf { it >= 0 } ?: throw Malformed("$path: expected a count")
+
+        /** A list of sizes, each 0 or more and no more than an array can have. */
+        fun sizesOf(value: Json, path: String): List<Int> {
+            val items = (value as? JsonArray)?.items ?: throw Malformed("$path: expected array, got ${value.kind}")
+            return items.map { size ->
+                val number = (size as? JsonNumber)?.takeIf { it.isInteger }?.text?.toIntOrNull()
+                if (number == null || number < 0) throw Malformed("$path: expected a list of sizes")
+                number
+            }
+        }
+    }
+}
+
+/** Whether a fleet's or device's name may stand in a topic: 1 to 64 of `A-Z a-z 0-9 . _ -`. */
+internal fun isName(text: String): Boolean =
+    text.length in 1..64 && text.all { it in 'A'..'Z' || it in 'a'..'z' || it in '0'..'9' || it in "._-" }
+
+/** Whether a text is a SHA-256 in lower-case hexadecimal digits. */
+internal fun isDigest(text: String): Boolean = text.length == 64 && text.all { it in '0'..'9' || it in 'a'..'f' }

@@ -1,0 +1,130 @@
+package io.shoal.core.wire
+
+import io.shoal.core.DType
+import io.shoal.core.Malformed
+
+/** The name, type and shape of a tensor that a message must carry. */
+public data class TensorLayout(val name: String, val dtype: DType, val shape: List<Int>)
+
+/** One tensor of a bundle: its name without the role, its role (`shared statistic private slot received`), type and shape. */
+public data class TensorSpec(val name: String, val role: String, val dtype: DType, val shape: List<Int>) {
+    /** The name it has in graphs and tensor files: `ROLE/NAME`. */
+    val key: String get() = "$role/$name"
+
+    internal val layout: TensorLayout get() = TensorLayout(key, dtype, shape)
+}
+
+/**
+ * A graph as a program of one runtime, with the graph's inputs and outputs by position; its method is `forward`. It takes batches of at
+ * most [maxBatch] examples; [operators] counts what it is made of.
+ */
+public data class Program(
+    val file: String,
+    val maxBatch: Int,
+    val operators: Map<String, Long> = emptyMap(),
+    val numBytes: Long = 0,
+    val memoryBytes: Long = 0,
+)
+
+/** One graph of a bundle. [inputs] and [outputs] are in the graph's order; [programs] are by runtime (`executorch`, `executorch-portable`). */
+public data class Graph(
+    val file: String,
+    val inputs: List<String>,
+    val outputs: List<String>,
+    val responses: List<Pair<String, List<Int>>> = emptyList(),
+    val programs: Map<String, Program> = emptyMap(),
+)
+
+/** What one training example is: [channels] x [length] samples, cut every [stride] samples at [rateHz]; with a [height] an image. */
+public data class Window(val channels: List<String>, val length: Int, val stride: Int, val rateHz: Double = 0.0, val height: Int = 0) {
+    /** The shape of one example: (channels, length), or (channels, height, length) of an image. */
+    val shape: List<Int> get() = if (height == 0) listOf(channels.size, length) else listOf(channels.size, height, length)
+}
+
+/** What a bundle holds (`wire/SPEC.md`, 'Bundles'). */
+public data class Manifest(
+    val name: String,
+    val version: Long,
+    val algorithm: String,
+    val createdBy: Map<String, String>,
+    val classes: List<String>,
+    val window: Window,
+    val minBatch: Int,
+    val hyper: Map<String, Double>,
+    val tensors: List<TensorSpec>,
+    val graphs: Map<String, Graph>,
+    val files: Map<String, String>,
+    val columns: Map<String, List<Int>> = emptyMap(),
+    val random: Map<String, List<Int>> = emptyMap(),
+    val format: Long = 1,
+) {
+    /** The tensors of these roles, in the manifest's order. */
+    public fun ofRole(vararg roles: String): List<TensorSpec> = tensors.filter { it.role in roles }
+
+    /** What a model's blob holds: shared, statistic and received, but for `received/start.NAME`, which the device fills itself. */
+    public fun received(): List<TensorSpec> = ofRole("shared", "statistic", "received").filterNot { it.key.startsWith(START) }
+
+    internal companion object {
+        /** Tensors of this prefix hold the shared tensors of the same name as they were received. */
+        const val START = "received/start."
+
+        private val INTS = 1L..Int.MAX_VALUE
+        private val ROLES = setOf("shared", "statistic", "private", "slot", "received")
+
+        /** @throws Malformed not a manifest */
+        fun parse(payload: ByteArray): Manifest {
+            val f = Fields(parseJson(payload), "manifest")
+            return Manifest(
+                name = f.name("name"),
+                version = f.positive("version"),
+                algorithm = f.text("algorithm"),
+                createdBy = f.map("created_by", item = ::string),
+                classes = f.strings("classes"),
+                window = window(f.obj("window")),
+                minBatch = f.int("min_batch", INTS).toInt(),
+                hyper = f.doubles("hyper"),
+                tensors = f.list("tensors") { it, path -> tensor(Fields(it, path)) },
+                graphs = f.map("graphs") { it, path -> graph(Fields(it, path)) },
+                files = f.map("files") { it, path -> string(it, path).also { if (!isDigest(it)) throw Malformed("$path: no SHA-256") } },
+                columns = f.map("columns", emptyMap(), Fields::sizesOf),
+                random = f.map("random", emptyMap(), Fields::sizesOf),
+                format = f.positive("format", 1),
+            )
+        }
+
+        private fun window(f: Fields) = Window(
+            channels = f.strings("channels"),
+            length = f.int("length", INTS).toInt(),
+            stride = f.int("stride", INTS).toInt(),
+            rateHz = f.double("rate_hz", 0.0),
+            height = f.int("height", 0L..Int.MAX_VALUE, 0).toInt(),
+        )
+
+        private fun tensor(f: Fields): TensorSpec {
+            val dtype = f.oneOf("dtype", DType.entries.map { it.manifestName })
+            return TensorSpec(f.string("name"), f.oneOf("role", ROLES), DType.entries.first { it.manifestName == dtype }, f.sizes("shape"))
+        }
+
+        private fun graph(f: Fields) = Graph(
+            file = f.text("file"),
+            inputs = f.strings("inputs"),
+            outputs = f.strings("outputs"),
+            responses = f.list("responses", emptyList()) { it, path ->
+                val pair = (it as? JsonArray)?.items?.takeIf { items -> items.size == 2 } ?: throw Malformed("$path: expected [name, shape]")
+                string(pair[0], path) to Fields.sizesOf(pair[1], path)
+            },
+            programs = f.map("programs", emptyMap()) { it, path -> program(Fields(it, path)) },
+        )
+
+        private fun program(f: Fields) = Program(
+            file = f.text("file"),
+            maxBatch = f.int("max_batch", INTS).toInt(),
+            operators = f.map("operators", emptyMap()) { it, path -> Fields.countOf(it, path) },
+            numBytes = f.count("num_bytes", 0),
+            memoryBytes = f.count("memory_bytes", 0),
+        )
+
+        private fun string(value: Json, path: String) =
+            (value as? JsonString)?.value ?: throw Malformed("$path: expected str, got ${value.kind}")
+    }
+}

@@ -1,0 +1,55 @@
+package io.shoal.core.wire
+
+/** One thing that a plan asks of a device (`wire/SPEC.md`, 'Plans'). */
+public sealed interface Verb {
+    public val type: String
+}
+
+/** Run a step graph over the training windows: [epochs] passes, or exactly [steps] batches when given. */
+public data class Train(
+    val batchSize: Int,
+    val epochs: Int = 1,
+    val steps: Long? = null,
+    val hyper: Map<String, Double> = emptyMap(),
+    val graph: String = "step",
+    val report: Boolean = true,
+    val holdout: Double = 0.0,
+) : Verb {
+    override val type: String get() = "train"
+}
+
+/** Sum a graph's metrics over a split (`train`, `test`, `holdout`), on the tensors as they are (`received`) or the bundle's `initial` ones. */
+public data class Evaluate(
+    val split: String = "test",
+    val graph: String = "evaluate",
+    val model: String = "received",
+    val holdout: Double = 0.0,
+    val report: Boolean = true,
+) : Verb {
+    override val type: String get() = "evaluate"
+}
+
+/** Go on from the one of these models with the least mean loss on the training windows, the first such. */
+public data class Choose(val models: List<String>, val graph: String = "evaluate") : Verb {
+    override val type: String get() = "choose"
+}
+
+/** Store a graph's per-example output as a column of the training windows; it stays on the device. */
+public data class Annotate(val graph: String, val column: String) : Verb {
+    override val type: String get() = "annotate"
+}
+
+/** Run a graph once over the tensors alone. */
+public data class Apply(val graph: String) : Verb {
+    override val type: String get() = "apply"
+}
+
+/** Run a graph on the tensor `x` of the blob [inputs], and return its output. */
+public data class Respond(val inputs: String, val graph: String = "predict") : Verb {
+    override val type: String get() = "respond"
+}
+
+/** Clip what training changed to the Euclidean norm [clipNorm], and add Gaussian noise to it. */
+public data class Protect(val clipNorm: Double, val noiseStd: Double = 0.0) : Verb {
+    override val type: String get() = "protect"
+}
