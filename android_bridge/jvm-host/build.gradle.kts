@@ -8,5 +8,5 @@ kotlin {
 
 dependencies {
     implementation(project(":core"))
-    implementation(files("../.tools/executorch-api/classes.jar"))
+    implementation(files("../.tools/executorch-api-0.9.3/classes.jar"))
 }

@@ -1,0 +1,1 @@
+"""The steps of `android_bridge/build`: what Gradle does where its plugins can be had."""

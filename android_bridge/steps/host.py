@@ -1,0 +1,39 @@
+"""The host: ExecuTorch's Java classes on this machine's JVM, over the runtime of the Python package."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from steps.modules import MODULES, compile_module, digest_of, made, unchanged
+from steps.toolchain import OUT, ROOT, executorch_wheel, java, kotlin, program_path
+
+LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_backend_xnnpack", "executorch_threadpool")
+
+
+def host_library() -> Path:
+    """Compile the native library, unless that was done already."""
+    wheel = executorch_wheel()
+    source, target = ROOT / "jvm-host" / "src" / "main" / "cpp" / "executorch_host.cpp", OUT / "libshoalhost.so"
+    jdk = Path(java("javac")).resolve().parent.parent
+    include = wheel / "include"
+    found = [name for name in LIBRARIES if any((wheel / "lib").glob(f"lib{name}.*"))]
+    command = [program_path("g++", "g++"), "-O2", "-std=c++20", "-shared", "-fPIC", "-Wall", "-DC10_USING_CUSTOM_GENERATED_MACROS"]
+    command += [f"-isystem{path}" for path in (include, include / "executorch/runtime/core/portable_type/c10", jdk / "include")]
+    command += [f"-isystem{jdk / 'include' / platform.system().lower()}", str(source), "-o", str(target), f"-L{wheel / 'lib'}"]
+    command += ["-Wl,--no-as-needed", *(f"-l{name}" for name in found), f"-Wl,-rpath,{wheel / 'lib'}"]
+    seen = digest_of([source], command)
+    if not unchanged(target, seen):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if subprocess.run(command).returncode:
+            raise SystemExit(f"error: {target.name} does not compile")
+        made(target, seen)
+    return target
+
+
+def phone_command(*options: str) -> list[str]:
+    """The command that runs a phone on this machine's JVM, compiled when needed; its arguments follow."""
+    library = host_library()
+    classpath = os.pathsep.join(map(str, [*compile_module(MODULES["jvm-host"]), kotlin() / "lib" / "kotlin-stdlib.jar"]))
+    small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+    return [java(), *small, *options, f"-Dio.shoal.host.library={library}", "-cp", classpath, "io.shoal.host.PhoneKt"]

