@@ -1,6 +1,7 @@
 package io.shoal.core
 
 import io.shoal.core.mqtt.MqttLink
+import io.shoal.core.random.Noise
 import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.Topics
@@ -11,6 +12,7 @@ import io.shoal.core.wire.encode
  *
  * @param trusted the key that bundles must be signed with; null: bundles are checked for damage, not for who made them
  * @param health asked at every check-in
+ * @param noise where private noise comes from
  */
 public class Phone(
     private val deviceId: String,
@@ -23,6 +25,7 @@ public class Phone(
     private val health: () -> Health = { Health() },
     private val clock: Clock = Clock.SYSTEM,
     private val log: Log = Log.SILENT,
+    private val noise: Noise = Noise.fromEntropy(),
 ) {
     private val topics = Topics(fleet)
     private val clientId = "$fleet.$deviceId"
@@ -54,21 +57,22 @@ public class Phone(
     ): Outcome = connected(connectMs, stop) { agent, link ->
         val startedMs = nowMs()
         var lastEventMs = startedMs
-        while (true) {
+        var outcome: Outcome? = null
+        while (outcome == null) {
             val event = link.receive(POLL_MS)
             if (event != null) {
                 agent.handle(event)
                 lastEventMs = nowMs()
             }
             agent.tick()
-            when {
-                stop() -> return@connected Outcome.STOPPED
-                !agent.waiting && nowMs() - lastEventMs >= idleMs -> return@connected Outcome.IDLE
-                nowMs() - startedMs >= limitMs -> return@connected if (agent.waiting) Outcome.UNFINISHED else Outcome.IDLE
+            outcome = when {
+                stop() -> Outcome.STOPPED
+                !agent.waiting && nowMs() - lastEventMs >= idleMs -> Outcome.IDLE
+                nowMs() - startedMs >= limitMs -> if (agent.waiting) Outcome.UNFINISHED else Outcome.IDLE
+                else -> null
             }
         }
-        @Suppress("UNREACHABLE_CODE")
-        Outcome.IDLE
+        outcome
     }
 
     /**
@@ -85,19 +89,14 @@ public class Phone(
         }
     }
 
-    /**
-     * Class probabilities (n, classes) float32 of examples [x] (n, window), by the model that the last finished run left here. Needs no
-     * connection.
-     *
-     * @throws ConfigException no run has finished on this device, or its model has not come yet
-     */
-    public fun predict(x: Tensor): Tensor = Predictor(storage, loader, windows, trusted).use { it.predict(x) }
+    /** Predictions by the model that the last finished run left here. */
+    public fun predictor(): Predictor = Predictor(storage, loader, windows, trusted)
 
     private fun <T> connected(connectMs: Long?, stop: () -> Boolean, body: (Agent, MqttLink) -> T): T {
         val status = topics.device(deviceId, "status")
         val will = Will(status, encode(DeviceStatus(deviceId, false)))
         return MqttLink.connect(broker, clientId, will, connectMs, stop, log).use { link ->
-            Agent(deviceId, topics, link, windows, storage, loader, trusted, health, clock, log).use { agent ->
+            Agent(deviceId, topics, link, windows, storage, loader, trusted, health, clock, log, noise).use { agent ->
                 body(agent, link).also { link.publish(status, encode(DeviceStatus(deviceId, false)), retain = true) }
             }
         }

@@ -1,0 +1,76 @@
+package io.shoal.core
+
+import io.shoal.core.random.Noise
+
+/** A sum of float32 or int64 tensors of one shape, in float64. */
+internal class Total(private val shape: List<Int>) {
+    private val sums = DoubleArray(shape.fold(1, Math::multiplyExact))
+
+    /** @throws BundleException the graph gave another type, or another shape than before */
+    fun add(graph: String, value: Tensor) {
+        if (value.shape != shape) throw BundleException("graph '$graph' gave $value, expected float32$shape")
+        when (value.dtype) {
+            DType.FLOAT32 -> value.floats().let { for (i in sums.indices) sums[i] += it.get().toDouble() }
+            DType.INT64 -> value.longs().let { for (i in sums.indices) sums[i] += it.get().toDouble() }
+            else -> throw BundleException("graph '$graph' gave $value, expected float32$shape")
+        }
+    }
+
+    /** The sum of scalars. */
+    fun single(): Double = sums.singleOrNull() ?: throw BundleException("a metric of shape $shape, expected a scalar")
+
+    /** The sum divided by [count], in float32. */
+    fun mean(count: Int): Tensor = Tensor.of(FloatArray(sums.size) { (sums[it] / count).toFloat() }, shape)
+}
+
+/** One minus the other, float32. */
+internal fun difference(one: Tensor, other: Tensor): Tensor = combined(one, other) { a, b -> a - b }
+
+/** One plus the other, float32. */
+internal fun sum(one: Tensor, other: Tensor): Tensor = combined(one, other) { a, b -> a + b }
+
+/** Numbers below 0 replaced by 0. */
+internal fun notNegative(tensor: Tensor): Tensor = Tensor.of(tensor.toFloatArray().also { for (i in it.indices) it[i] = maxOf(it[i], 0f) }, tensor.shape)
+
+/** Tensors one below the other, of one type and the same shape but for the first dimension. */
+internal fun concatenate(parts: List<Tensor>): Tensor {
+    val first = parts.first()
+    if (parts.any { it.dtype != first.dtype || it.shape.drop(1) != first.shape.drop(1) }) {
+        throw BundleException("outputs of different layouts: ${parts.joinToString()}")
+    }
+    val all = Tensor.allocate(first.dtype, listOf(parts.sumOf { it.rows }) + first.shape.drop(1))
+    val target = all.data.duplicate()
+    for (part in parts) target.put(part.data.duplicate())
+    return all
+}
+
+/**
+ * The [update], of finite numbers, scaled to a Euclidean norm of at most [norm]; unchanged when it is within. Exact: the norm of the result,
+ * computed in float64, is never above. Every number is rounded to float32 towards zero (`wire/SPEC.md`, 'Protect').
+ */
+internal fun clip(update: FloatArray, norm: Double): FloatArray {
+    val length = Math.sqrt(update.sumOf { it.toDouble() * it })
+    if (length <= norm) return update
+    val scale = norm * MARGIN / length
+    return FloatArray(update.size) { towardsZero(update[it] * scale) }
+}
+
+/** The [update] with independent Gaussian noise, drawn and added in float64, then rounded to nearest. None is drawn where [std] is 0. */
+internal fun addNoise(update: FloatArray, std: Double, noise: Noise): FloatArray =
+    if (std == 0.0) update else FloatArray(update.size) { (update[it] + std * noise.next()).toFloat() }
+
+private fun towardsZero(exact: Double): Float {
+    val near = exact.toFloat()
+    return if (Math.abs(near.toDouble()) > Math.abs(exact)) Math.nextAfter(near, 0.0) else near
+}
+
+private inline fun combined(one: Tensor, other: Tensor, operation: (Float, Float) -> Float): Tensor {
+    if (one.dtype != DType.FLOAT32 || other.dtype != DType.FLOAT32 || one.shape != other.shape) {
+        throw BundleException("a change from $other to $one: expected float32 tensors of one shape")
+    }
+    val (a, b) = Pair(one.floats(), other.floats())
+    return Tensor.of(FloatArray(one.size) { operation(a.get(), b.get()) }, one.shape)
+}
+
+/** Far more than a sum of squares in float64 can be off, far less than float32 resolves. */
+private const val MARGIN = 1.0 - 1.0 / (1L shl 40)

@@ -1,0 +1,227 @@
+package io.shoal.core
+
+import io.shoal.core.random.Generator
+import io.shoal.core.random.Noise
+import io.shoal.core.wire.Annotate
+import io.shoal.core.wire.Apply
+import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Choose
+import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.Manifest
+import io.shoal.core.wire.Metrics
+import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Protect
+import io.shoal.core.wire.Respond
+import io.shoal.core.wire.Train
+import io.shoal.core.wire.checkLayout
+
+/** One plan being carried out; a function for each verb. */
+internal class Job(
+    bundle: Bundle,
+    private val graphs: Graphs,
+    private val windows: Windows,
+    private val plan: Plan,
+    private: Tensors,
+    private val fetch: (String) -> Tensors,
+    private val noise: Noise,
+) {
+    private val manifest = bundle.manifest
+    private val initial = bundle.initial
+    private val random = Generator(plan.seed, checksum(plan.deviceId))
+    private val batchSize = evaluationBatch(graphs, manifest.minBatch)
+
+    /** The bundle's hyper-parameters, and in their place those that the plan's training asks for: the same in every verb. */
+    private val hyper: Tensors = (manifest.hyper + plan.verbs.filterIsInstance<Train>().flatMap { it.hyper.entries.map { (k, v) -> k to v } })
+        .entries.associate { (name, value) -> "hyper/$name" to Tensor.scalar(value.toFloat()) }
+
+    /** All that graphs may read, by name. */
+    private val tensors = HashMap(initial + private)
+    private var model: Tensors = emptyMap()
+    private var modelDigest = ""
+    private val changed = LinkedHashSet<String>()
+    private val tuned = LinkedHashSet<String>()
+    private val protected = HashMap<String, Tensor>()
+    private val sent = HashMap<String, Tensor>()
+    private var evaluated = Metrics()
+    private var trained = Metrics()
+    private var numSteps = 0L
+
+    /** Starts from this model. */
+    fun receive(digest: String, received: Tensors) {
+        checkLayout(received, manifest.received().map { it.layout }, "model ${digest.take(12)} of round ${plan.round}")
+        model = received
+        modelDigest = digest
+        tensors += received
+        for (spec in manifest.ofRole("received").filter { it.key.startsWith(Manifest.START) }) {
+            tensors[spec.key] = received.getValue("shared/${spec.key.removePrefix(Manifest.START)}")
+        }
+    }
+
+    fun train(verb: Train) {
+        val held = heldOut(windows.numTrain, verb.holdout, plan.deviceId)
+        val examples = held.indices.filterNot { held[it] }.toIntArray()
+        if (examples.size < manifest.minBatch) {
+            throw DataException("${examples.size} training windows: at least ${manifest.minBatch} are needed")
+        }
+        checkBatches(verb, examples.size)
+        var (numExamples, lossSum, numCorrect) = Triple(0L, 0.0, 0.0)
+        for (chosen in trainingBatches(verb, examples, manifest.minBatch, random)) {
+            val inputs = tensors + batch(windows.trainX, windows.trainY, chosen, training = true) + draw(chosen.size) + hyper
+            val outputs = graphs.run(verb.graph, inputs)
+            advance(outputs, verb.report)
+            numSteps++
+            numExamples += chosen.size
+            lossSum += metric(verb.graph, outputs, "loss_sum")
+            numCorrect += metric(verb.graph, outputs, "num_correct")
+        }
+        if (verb.report || trained.numExamples == 0L) trained = Metrics(numExamples, lossSum, Math.rint(numCorrect).toLong())
+    }
+
+    /** Sums a graph's metrics over a split: `loss_sum` and `num_correct` become those of the model as it is now, others responses. */
+    fun evaluate(verb: Evaluate) {
+        val held = if (verb.model == "initial") tensors + initial else tensors
+        val sums = sums(verb.graph, held, verb.split, verb.holdout)
+        if ("num_correct" in sums.totals) {
+            val lossSum = sums.totals.remove("loss_sum")?.single() ?: throw BundleException("graph '${verb.graph}' has no metric loss_sum")
+            val numCorrect = sums.totals.remove("num_correct")!!.single()
+            evaluated = Metrics(sums.count.toLong(), lossSum, Math.rint(numCorrect).toLong())
+        }
+        val responses = sums.totals.entries.associate { (name, total) -> "response/${verb.graph}.$name" to total.mean(maxOf(1, sums.count)) }
+        tensors += responses
+        if (verb.report) sent += responses
+    }
+
+    /** Goes on from the model with the least mean loss; one that is not a number counts as infinite. */
+    fun choose(verb: Choose) {
+        var best: Triple<Double, String, Tensors>? = null
+        for (digest in verb.models) {
+            val candidate = fetch(digest)
+            val loss = sums(verb.graph, tensors + candidate, "train").totals["loss_sum"]?.single() ?: 0.0
+            val weight = if (loss.isNaN()) Double.POSITIVE_INFINITY else loss.coerceIn(-Double.MAX_VALUE, Double.MAX_VALUE)
+            if (best == null || weight < best.first) best = Triple(weight, digest, candidate)
+        }
+        best?.let { (_, digest, candidate) -> receive(digest, candidate) }
+    }
+
+    fun annotate(verb: Annotate) {
+        if (windows.numTrain == 0) throw DataException("no training windows: there is nothing to annotate")
+        val rows = batchRanges(windows.numTrain, batchSize, manifest.minBatch).map { part ->
+            oneOutput(verb.graph, tensors + batch(windows.trainX, windows.trainY, part.toList().toIntArray(), training = true) + hyper)
+        }
+        tensors["column/${verb.column}"] = concatenate(rows)
+    }
+
+    fun apply(verb: Apply) {
+        val outputs = graphs.run(verb.graph, tensors + hyper)
+        advance(outputs, report = false)
+        val metrics = outputs.filterKeys { it.startsWith("metric/") }.mapKeys { "response/${verb.graph}.${it.key.removePrefix("metric/")}" }
+        tensors += metrics
+        sent += metrics
+    }
+
+    fun respond(verb: Respond) {
+        val x = fetch(verb.inputs)["x"]
+        val expected = windows.trainX.shape.drop(1)
+        if (x == null || x.dtype != DType.FLOAT32 || x.shape.drop(1) != expected) {
+            throw Malformed("inputs of verb respond: tensor x is $x, expected float32 (n, $expected)")
+        }
+        graphs.maxBatch?.let { if (x.rows > it) throw DataException("${x.rows} inputs of verb respond: the graphs take at most $it at once") }
+        sent["response/${verb.graph}"] = oneOutput(verb.graph, tensors + ("batch/x" to x))
+    }
+
+    /** Clips and noises what training changed, as one vector in the manifest's order. */
+    fun protect(verb: Protect) {
+        val keys = manifest.ofRole("shared", "statistic").map { it.key }.filter { it in changed }
+        if (keys.isEmpty()) return
+        val differences = keys.map { difference(tensors.getValue(it), model.getValue(it)) }
+        val flat = FloatArray(differences.sumOf { it.size })
+        var at = 0
+        for (part in differences) {
+            part.floats().get(flat, at, part.size)
+            at += part.size
+        }
+        val safe = addNoise(clip(flat, verb.clipNorm), verb.noiseStd, noise)
+        at = 0
+        for (key in keys) {
+            val base = model.getValue(key)
+            val change = Tensor.of(safe.copyOfRange(at, at + base.size), base.shape)
+            val value = sum(base, change)
+            protected[key] = change
+            tensors[key] = if (key.endsWith("running_var")) notNegative(value) else value
+            at += base.size
+        }
+    }
+
+    /** The result, with the changes of the model, and what the device keeps. */
+    fun finish(): Result {
+        for (key in changed) {
+            if (key.startsWith("statistic/")) {
+                sent[key] = tensors.getValue(key)
+            } else { // a protected change as it is: added to the model and taken off again, it would be rounded
+                val change = protected[key] ?: difference(tensors.getValue(key), model.getValue(key))
+                sent["delta/${key.removePrefix("shared/")}"] = change
+            }
+        }
+        val kept = tensors.filterKeys { it.startsWith("private/") || it.startsWith("column/") }
+        return Result(modelDigest, evaluated, trained, numSteps, sent, kept + tuned.associate { "$KEPT$it" to tensors.getValue(it) })
+    }
+
+    private fun checkBatches(verb: Train, numExamples: Int) {
+        val most = graphs.maxBatch ?: return
+        val largest = batchRanges(numExamples, verb.batchSize, manifest.minBatch).maxOf { it.last - it.first + 1 }
+        if (largest > most) throw DataException("training in batches of up to $largest examples: the graphs take at most $most at once")
+    }
+
+    private fun advance(outputs: Tensors, report: Boolean) {
+        for ((output, value) in outputs) {
+            if (!output.startsWith("next/")) continue
+            val key = output.removePrefix("next/")
+            tensors[key] = value
+            if (key.startsWith("shared/") || key.startsWith("statistic/")) (if (report) changed else tuned) += key
+        }
+    }
+
+    private fun batch(x: Tensor, y: Tensor, chosen: IntArray, training: Boolean): Tensors {
+        val columns = if (training) tensors.filterKeys { it.startsWith("column/") } else emptyMap()
+        return mapOf("batch/x" to x.take(chosen), "batch/y" to y.take(chosen)) +
+            columns.entries.associate { (key, rows) -> "batch/${key.removePrefix("column/")}" to rows.take(chosen) }
+    }
+
+    /** A batch's random inputs. */
+    private fun draw(size: Int): Tensors = manifest.random.entries.associate { (name, shape) ->
+        "batch/$name" to if (name.startsWith("uniform/")) {
+            val whole = listOf(size) + shape
+            Tensor.of(random.floats(whole.fold(1, Math::multiplyExact)), whole)
+        } else {
+            Tensor.of(FloatArray(shape.fold(1, Math::multiplyExact)) { noise.next().toFloat() }, shape)
+        }
+    }
+
+    private class Sums(val totals: MutableMap<String, Total>, val count: Int)
+
+    /** The sums of a graph's metrics over a split, and how many examples it has. */
+    private fun sums(graph: String, held: Tensors, split: String, holdout: Double = 0.0): Sums {
+        val (x, y) = if (split == "test") Pair(windows.testX, windows.testY) else Pair(windows.trainX, windows.trainY)
+        var order = Generator(0).permutation(y.size) // recordings are sorted by class; a batch should not be
+        if (split == "holdout") {
+            val mask = heldOut(y.size, holdout, plan.deviceId)
+            order = order.filter { mask[it] }.toIntArray()
+        }
+        val totals = LinkedHashMap<String, Total>()
+        for (part in batchRanges(order.size, batchSize, manifest.minBatch)) {
+            val outputs = graphs.run(graph, held + batch(x, y, order.sliceArray(part), training = split != "test") + hyper)
+            for ((key, value) in outputs) totals.getOrPut(key.removePrefix("metric/")) { Total(value.shape) }.add(graph, value)
+        }
+        return Sums(totals, order.size)
+    }
+
+    private fun oneOutput(graph: String, inputs: Tensors): Tensor {
+        val outputs = graphs.run(graph, inputs).filterKeys { it.startsWith("output/") }.values
+        return outputs.singleOrNull() ?: throw Malformed("graph '$graph' has ${outputs.size} per-example outputs, expected one")
+    }
+
+    private fun metric(graph: String, outputs: Tensors, name: String): Double {
+        val value = outputs["metric/$name"] ?: throw BundleException("graph '$graph' has no metric $name")
+        return Total(value.shape).apply { add(graph, value) }.single()
+    }
+}
