@@ -31,9 +31,9 @@ def host_library() -> Path:
     return target
 
 
-def phone_command(*options: str) -> list[str]:
-    """The command that runs a phone on this machine's JVM, compiled when needed; its arguments follow."""
+def phone_command(*options: str, entry: str = "PhoneKt") -> list[str]:
+    """The command that runs a phone, or another `entry` of the host, on this JVM, compiled when needed; its arguments follow."""
     library = host_library()
     classpath = os.pathsep.join(map(str, [*compile_module(MODULES["jvm-host"]), kotlin() / "lib" / "kotlin-stdlib.jar"]))
     small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-    return [java(), *small, *options, f"-Dio.shoal.host.library={library}", "-cp", classpath, "io.shoal.host.PhoneKt"]
+    return [java(), *small, *options, f"-Dio.shoal.host.library={library}", "-cp", classpath, f"io.shoal.host.{entry}"]

@@ -86,7 +86,7 @@ def compile_kotlin(sources: list[Path], classpath: list[Path], target: Path, opt
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     java()
-    command = ["sh", str(kotlin() / "bin" / "kotlinc"), *arguments, *map(str, sources)]
+    command = ["bash", str(kotlin() / "bin" / "kotlinc"), *arguments, *map(str, sources)]
     if subprocess.run(command).returncode:
         raise SystemExit(f"error: {target.name} does not compile")
     made(target, seen)

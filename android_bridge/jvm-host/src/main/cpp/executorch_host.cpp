@@ -2,7 +2,6 @@
 // runtime in ExecuTorch's Python wheel. For tests and demonstrations; a phone has ExecuTorch's own library.
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
-#include <executorch/extension/threadpool/threadpool.h>
 #include <executorch/runtime/platform/runtime.h>
 #include <jni.h>
 
@@ -15,6 +14,15 @@ using executorch::extension::Module;
 using executorch::extension::TensorPtr;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
+
+namespace executorch::extension::threadpool {
+// In the wheel's library, but not among its headers.
+class ThreadPool {
+ public:
+  bool _unsafe_reset_threadpool(uint32_t new_thread_count);
+};
+ThreadPool* get_threadpool();
+}  // namespace executorch::extension::threadpool
 
 namespace {
 

@@ -12,7 +12,7 @@ import androidx.work.PeriodicWorkRequest
 import androidx.work.WorkManager
 import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
-import io.shoal.core.FileStorage
+import io.shoal.core.FolderStorage
 import io.shoal.core.GraphLoader
 import io.shoal.core.Phone
 import io.shoal.core.Tensor
@@ -37,7 +37,7 @@ public object Shoal {
     public fun enrol(context: Context, settings: ShoalSettings): String {
         val home = Home(context.applicationContext)
         address(context, home, settings)
-        settings.trustedKeyPem?.let(PublicKey.Companion::readPem)
+        settings.trustedKeyPem?.let(PublicKey.Companion::parse)
         home.save(settings)
         val request = PeriodicWorkRequest.Builder(RoundWorker::class.java, settings.everyHours.toLong(), TimeUnit.HOURS)
             .setConstraints(constraints(settings))
@@ -128,9 +128,9 @@ internal fun phone(context: Context, home: Home, settings: ShoalSettings, window
         settings.fleet,
         address(context, home, settings),
         windows,
-        FileStorage(home.state),
+        FolderStorage(home.state),
         loader,
-        trusted = settings.trustedKeyPem?.let(PublicKey.Companion::readPem),
+        trusted = settings.trustedKeyPem?.let(PublicKey.Companion::parse),
         health = DeviceHealth(context)::now,
         log = LogcatLog,
     )

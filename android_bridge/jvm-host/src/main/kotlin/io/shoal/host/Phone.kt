@@ -1,0 +1,82 @@
+package io.shoal.host
+
+import io.shoal.core.BrokerAddress
+import io.shoal.core.ConfigException
+import io.shoal.core.FolderStorage
+import io.shoal.core.Log
+import io.shoal.core.Phone
+import io.shoal.core.ShoalException
+import io.shoal.core.TlsFiles
+import io.shoal.core.wire.PublicKey
+import io.shoal.executorch.ExecutorchLoader
+import java.io.File
+import java.time.Instant
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.atomic.AtomicBoolean
+import java.util.concurrent.atomic.AtomicInteger
+import kotlin.concurrent.thread
+import kotlin.system.exitProcess
+
+private const val USAGE = """usage: phone --broker URL --fleet FLEET [--trust FILE] [--ca FILE] (--id ID --data FOLDER --state FOLDER) ...
+
+Runs phones on this machine until SIGTERM: the same core and ExecuTorch adapter as in an app. The three last options may be repeated
+together, once for each phone; all of them share this process."""
+
+/** The options of one phone. */
+private class Device(val id: String, val data: File, val state: File)
+
+/** Entry point of a phone on a desktop machine; a [ShoalException] is one line and status 2. */
+public fun main(arguments: Array<String>) {
+    try {
+        run(arguments.toList())
+    } catch (error: ShoalException) {
+        System.err.println("error: ${error.message}")
+        exitProcess(2)
+    }
+}
+
+private fun run(arguments: List<String>) {
+    val options = arguments.chunked(2)
+    options.firstOrNull { it.size < 2 || it[0] !in setOf("--broker", "--fleet", "--trust", "--ca", "--id", "--data", "--state") }?.let {
+        throw ConfigException("option ${it[0]} is not known, or has no value\n$USAGE")
+    }
+    fun values(name: String) = options.filter { it[0] == name }.map { it[1] }
+    fun required(name: String) = values(name).lastOrNull() ?: throw ConfigException("$name is missing\n$USAGE")
+    val ids = values("--id")
+    if (ids.isEmpty() || values("--data").size != ids.size || values("--state").size != ids.size) {
+        throw ConfigException("each phone needs --id, --data and --state\n$USAGE")
+    }
+    val trusted = values("--trust").lastOrNull()?.let { PublicKey.parse(File(it).readText()) }
+    val tls = values("--ca").lastOrNull()?.let { TlsFiles.context(File(it)) }
+    val broker = BrokerAddress.parse(required("--broker"), tls)
+    val stopping = AtomicBoolean()
+    val failures = AtomicInteger()
+    val running = CountDownLatch(ids.size)
+    ids.indices.map { Device(ids[it], File(values("--data")[it]), File(values("--state")[it])) }.forEach { device ->
+        val windows = readFolder(device.data)
+        val loader = ExecutorchLoader(File(device.state, "programs"))
+        val log = Log { level, line -> System.err.println("${Instant.now()} $level device=${device.id} $line") }
+        val phone = Phone(device.id, required("--fleet"), broker, windows, FolderStorage(device.state), loader, trusted, log = log)
+        thread(name = device.id) {
+            try {
+                phone.run { stopping.get() || failures.get() > 0 }
+            } catch (error: ShoalException) {
+                System.err.println("error: device ${device.id}: ${error.message}")
+                failures.incrementAndGet()
+            } catch (error: Throwable) {
+                error.printStackTrace()
+                failures.incrementAndGet()
+            } finally {
+                running.countDown()
+            }
+        }
+    }
+    Runtime.getRuntime().addShutdownHook(
+        thread(start = false) {
+            stopping.set(true)
+            running.await()
+        },
+    )
+    running.await()
+    if (failures.get() > 0) Runtime.getRuntime().halt(2)
+}

@@ -1,0 +1,34 @@
+package io.shoal.host
+
+import io.shoal.core.Tensor
+import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.decodeTensors
+import io.shoal.core.wire.encodeTensors
+import io.shoal.executorch.ExecutorchLoader
+import java.io.File
+
+/**
+ * Runs a step graph several times, each from what the one before gave, as training does: `steps BUNDLE GRAPH VERSION INPUTS OUTPUTS`.
+ * VERSION is the runtime's. INPUTS is a tensor file with `start/ROLE/NAME`, `hyper/NAME` and, for each step I from 0 on, `in/I/batch/NAME`;
+ * OUTPUTS gets the last `next/ROLE/NAME` and each step's `I/metric/NAME`.
+ */
+public fun main(arguments: Array<String>) {
+    val (bundleFile, graph, version, inputsFile, outputsFile) = arguments
+    val bundle = Bundle.unpack(File(bundleFile).readBytes())
+    val given = decodeTensors(File(inputsFile).readBytes()).tensors
+    val tensors = HashMap(bundle.initial + given.filterKeys { it.startsWith("hyper/") })
+    given.filterKeys { it.startsWith("start/") }.forEach { (name, tensor) -> tensors[name.removePrefix("start/")] = tensor }
+    val batches = given.keys.filter { it.startsWith("in/") }.groupBy { it.split("/")[1].toInt() }
+    val results = HashMap<String, Tensor>()
+    ExecutorchLoader(File("$outputsFile.programs"), version = version).load(bundle).use { graphs ->
+        for (step in batches.keys.sorted()) {
+            val batch = batches.getValue(step).associate { it.removePrefix("in/$step/") to given.getValue(it) }
+            val outputs = graphs.run(graph, tensors + batch)
+            for ((name, tensor) in outputs) {
+                if (name.startsWith("next/")) tensors[name.removePrefix("next/")] = tensor
+                results[if (name.startsWith("metric/")) "$step/$name" else name] = tensor
+            }
+        }
+    }
+    File(outputsFile).writeBytes(encodeTensors(results))
+}
