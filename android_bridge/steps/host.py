@@ -5,7 +5,8 @@ import platform
 import subprocess
 from pathlib import Path
 
-from steps.modules import MODULES, compile_module, digest_of, made, unchanged
+from steps.compiled import digest_of, made, unchanged
+from steps.modules import MODULES, compile_module
 from steps.toolchain import OUT, ROOT, executorch_wheel, java, kotlin, program_path
 
 LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_backend_xnnpack", "executorch_threadpool")

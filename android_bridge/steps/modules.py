@@ -1,14 +1,15 @@
 """Compiles the modules' source folders, and runs their JUnit tests."""
 
-import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from steps.toolchain import KOTLIN, OUT, ROOT, executorch_api, java, junit, kotlin
+from steps.compiled import digest_of, made, unchanged
+from steps.resources import link_resources
+from steps.toolchain import KOTLIN, OUT, ROOT, executorch_api, java, junit, kotlin, run
 
 JAVA_8 = ("-Xjdk-release=8", "-jvm-target", "1.8")
 
@@ -17,14 +18,12 @@ JAVA_8 = ("-Xjdk-release=8", "-jvm-target", "1.8")
 class Module:
     """A folder with `src/main/kotlin` and `src/test/kotlin`.
 
-    `needs` are other modules, `libraries` gives further jars to compile and run with; `java` are folders of Java sources that come
-    first, `also` folders of Kotlin sources that belong to other modules; `options` are the compiler's for the main part.
+    `needs` are other modules, `libraries` gives further jars to compile and run with; `options` are the compiler's for the main part.
     """
 
     name: str
     needs: tuple[str, ...] = ()
     libraries: Callable[[], list[Path]] = list
-    java: tuple[str, ...] = ()
     options: tuple[str, ...] = (*JAVA_8, "-Xexplicit-api=strict")
 
     def sources(self, part: str) -> list[Path]:
@@ -39,12 +38,22 @@ class Module:
 
 def stub_jars() -> list[Path]:
     """Android's and WorkManager's classes, as far as this library calls them: signatures without bodies."""
-    return [compile_java("android-stubs", [ROOT / "android" / "stubs", ROOT / "android" / "stubs-r"])]
+    return [compile_java("android-stubs", [ROOT / "android" / "stubs"])]
+
+
+def resource_jars() -> list[Path]:
+    """The class `R` of the Android layer's resources."""
+    return [compile_java("android-resources", [link_resources() / "java"])]
+
+
+def fbjni_shims() -> Path:
+    """What ExecuTorch's classes need of fbjni and soloader."""
+    return compile_java("fbjni-shims", [ROOT / "jvm-host" / "src" / "main" / "java" / "com"])
 
 
 def host_jars() -> list[Path]:
     """ExecuTorch's public classes, and what they need of fbjni, soloader and Android, for a desktop JVM."""
-    return [executorch_api(), compile_java("host-shims", [ROOT / "jvm-host" / "src" / "main" / "java"])]
+    return [executorch_api(), fbjni_shims(), compile_java("android-log", [ROOT / "jvm-host" / "src" / "main" / "java" / "android"])]
 
 
 MODULES = {
@@ -52,30 +61,11 @@ MODULES = {
     for module in (
         Module("core"),
         Module("executorch", ("core",), host_jars),
-        Module("android", ("core", "executorch"), lambda: [*host_jars(), *stub_jars()]),
+        Module("android", ("core", "executorch"), lambda: [*stub_jars(), *resource_jars()]),
         Module("jvm-host", ("core", "executorch"), host_jars, options=("-Xjdk-release=11", "-jvm-target", "11", "-Xexplicit-api=strict")),
-        Module("sample", ("android",), stub_jars),
+        Module("sample", ("android",)),
     )
 }
-
-
-def unchanged(target: Path, seen: str) -> bool:
-    """Whether `target` was made from the same input already; `made` says so the next time."""
-    stamp = target.with_suffix(".stamp")
-    return target.exists() and stamp.exists() and stamp.read_text() == seen
-
-
-def made(target: Path, seen: str) -> None:
-    """Note what `target` was made from."""
-    target.with_suffix(".stamp").write_text(seen)
-
-
-def digest_of(files: list[Path], *settings: object) -> str:
-    """One hash over settings and files."""
-    seen = hashlib.sha256(repr(settings).encode())
-    for path in files:
-        seen.update(str(path).encode() + path.read_bytes())
-    return seen.hexdigest()
 
 
 def compile_kotlin(sources: list[Path], classpath: list[Path], target: Path, options: tuple[str, ...]) -> None:
@@ -92,17 +82,17 @@ def compile_kotlin(sources: list[Path], classpath: list[Path], target: Path, opt
     made(target, seen)
 
 
-def compile_java(name: str, folders: list[Path]) -> Path:
+def compile_java(name: str, folders: list[Path], classpath: Sequence[Path] = ()) -> Path:
     """Compile folders of Java sources into `.out/NAME.jar`, unless that was done already."""
     sources = sorted(path for folder in folders for path in folder.rglob("*.java"))
     target, classes = OUT / f"{name}.jar", OUT / f"{name}-classes"
-    seen = digest_of(sources)
+    seen = digest_of([*sources, *classpath])
     if not unchanged(target, seen):
         shutil.rmtree(classes, ignore_errors=True)
         classes.mkdir(parents=True)
-        if subprocess.run([java("javac"), "-nowarn", "-Xlint:-options", "--release", "8", "-d", classes, *sources]).returncode:
-            raise SystemExit(f"error: {name} does not compile")
-        subprocess.run([java("jar"), "cf", target, "-C", classes, "."], check=True)
+        path = ["-cp", os.pathsep.join(map(str, classpath))] if classpath else []
+        run([java("javac"), "-nowarn", "-Xlint:-options", "--release", "8", *path, "-d", classes, *sources])
+        run([java("jar"), "cf", target, "-C", classes, "."])
         made(target, seen)
     return target
 

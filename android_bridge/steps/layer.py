@@ -1,0 +1,117 @@
+"""The Android layer without Android's build tools of its own: resources, stubs, the archive, and what R8 makes of it."""
+
+import re
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from steps import stub_check
+from steps.java8 import java8_library
+from steps.modules import MODULES, compile_java, compile_module, fbjni_shims, resource_jars, stub_jars
+from steps.resources import MIN_SDK, link_resources
+from steps.toolchain import OUT, ROOT, android_stubs, executorch_api, java, kotlin, program_path, r8, run
+
+OWN_MODULES = ("core", "executorch", "android")
+OWN_BYTES = 300_000
+RULES = [ROOT / module / "consumer-rules.pro" for module in ("executorch", "android")]
+
+
+def link() -> str:
+    """Link manifest and resources; what the linked package says of itself."""
+    shown = run([program_path("aapt2", "aapt"), "dump", "xmltree", link_resources() / "linked.apk", "--file", "AndroidManifest.xml"])
+    return shown.strip()
+
+
+def stubs() -> str:
+    """Hold every member of the hand-written Android stubs to the API 36."""
+    jar = stub_jars()[0]
+    count, wrong = stub_check.check(jar, android_stubs(), java("javap"))
+    if wrong:
+        raise SystemExit("error: the stubs differ from the Android API 36:\n" + "\n".join(wrong))
+    return f"{count} members of Android's classes are as in API 36"
+
+
+def aar() -> str:
+    """Assemble `.out/shoal-android.aar`; its own code must stay under `OWN_BYTES`."""
+    compile_module(MODULES["android"])
+    target, linked = OUT / "shoal-android.aar", link_resources()
+    classes = OUT / "aar-classes.jar"
+    libraries = [*_libraries(), *_run_time(), *resource_jars()]
+    _run_r8("R8", classes, ["--classfile", "--release", "--pg-conf", ROOT / "android" / "aar-rules.pro", *_rules()], [_classes_jar()], libraries)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(linked / "AndroidManifest.xml", "AndroidManifest.xml")
+        archive.write(classes, "classes.jar")
+        archive.write(linked / "R.txt", "R.txt")
+        archive.writestr("proguard.txt", "\n".join(path.read_text() for path in RULES))
+        main = ROOT / "android" / "src" / "main"
+        for path in sorted((main / "res").rglob("*")):
+            if path.is_file():
+                archive.write(path, str(path.relative_to(main)))
+    own_bytes = classes.stat().st_size
+    if own_bytes >= OWN_BYTES:
+        raise SystemExit(f"error: the archive's own code takes {own_bytes} bytes, at most {OWN_BYTES} are allowed")
+    return f"{target}: {target.stat().st_size} bytes, its own code {own_bytes}"
+
+
+def dex() -> str:
+    """Dex the archive's classes with D8; then shrink a small app that uses it with R8 and the consumer rules, and check that what is
+    found by name is still there."""
+    aar()
+    classes = OUT / "aar-classes.jar"
+    _run_r8("D8", OUT / "dex", ["--release", "--min-api", MIN_SDK], [classes, *_run_time(), *resource_jars()], _libraries())
+    app = compile_java("shrunk-app", [ROOT / "android" / "shrink-test"], [classes, *stub_jars(), kotlin() / "lib" / "kotlin-stdlib.jar"])
+    options = ["--release", "--min-api", MIN_SDK, "--pg-conf", ROOT / "android" / "shrink-test" / "app-rules.pro", *_rules()]
+    _run_r8("R8", OUT / "shrunk", options, [app, classes, *_run_time(), *resource_jars()], _libraries())
+    names = _names(run([program_path("dexdump", "dexdump"), OUT / "shrunk" / "classes.dex"]))
+    missing = [name for name in (ROOT / "android" / "shrink-test" / "survivors.txt").read_text().split() if name not in names]
+    if missing:
+        raise SystemExit(f"error: R8 removed or renamed {', '.join(missing)}: the consumer rules must keep what is found by name")
+    sizes = {folder.name: sum(path.stat().st_size for path in folder.glob("*.dex")) for folder in (OUT / "dex", OUT / "shrunk")}
+    return f"D8: {sizes['dex']} bytes with Kotlin's library and ExecuTorch's classes; a small app after R8: {sizes['shrunk']} bytes"
+
+
+def _names(listing: str) -> set[str]:
+    """`CLASS` and `CLASS.MEMBER` of everything in dexdump's listing."""
+    names, current = set(), ""
+    for line in listing.splitlines():
+        if match := re.match(r"\s*Class descriptor\s*: 'L(.*);'", line):
+            current = match[1].replace("/", ".")
+            names.add(current)
+        elif match := re.match(r"\s*name\s*: '(.*)'", line):
+            names.add(f"{current}.{match[1]}")
+    return names
+
+
+def _run_r8(program: str, target: Path, options: list[Any], inputs: list[Path], libraries: list[Path]) -> None:
+    if not target.suffix:
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+    given = [part for path in libraries for part in ("--lib", path)]
+    run([java(), "-Xmx1g", "-cp", r8(), f"com.android.tools.r8.{program}", *options, *given, "--output", target, *inputs])
+
+
+def _rules() -> list[Any]:
+    return [part for path in RULES for part in ("--pg-conf", path)]
+
+
+def _libraries() -> list[Path]:
+    """What the phone itself has: Java's and Android's classes, here also WorkManager's."""
+    return [java8_library(), *stub_jars()]
+
+
+def _run_time() -> list[Path]:
+    """What an app has beside this library: ExecuTorch's and fbjni's classes, and Kotlin's library."""
+    return [executorch_api(), fbjni_shims(), kotlin() / "lib" / "kotlin-stdlib.jar"]
+
+
+def _classes_jar() -> Path:
+    """The classes of the library's own modules in one jar."""
+    target = OUT / "classes.jar"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in OWN_MODULES:
+            with zipfile.ZipFile(MODULES[name].jar) as jar:
+                for entry in jar.namelist():
+                    if not entry.endswith("/") and entry != "META-INF/MANIFEST.MF":
+                        archive.writestr(entry, jar.read(entry))
+    return target
