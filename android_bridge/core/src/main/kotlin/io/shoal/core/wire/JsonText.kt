@@ -73,12 +73,15 @@ internal fun formatDouble(value: Double): String {
 private fun shortestDecimal(value: Double): BigDecimal {
     val exact = BigDecimal(value)
     for (digits in 1..16) {
-        val near = listOf(RoundingMode.FLOOR, RoundingMode.CEILING)
-            .map { exact.round(MathContext(digits, it)) }
-            .filter { it.toString().toDouble() == value }
-        if (near.isNotEmpty()) return near.minBy { (it - exact).abs() }
+        for (rounding in ROUNDINGS) {
+            val near = exact.round(MathContext(digits, rounding))
+            if (near.toString().toDouble() == value) return near
+        }
     }
     return exact.round(MathContext(17, RoundingMode.HALF_EVEN))
 }
+
+/** The nearest decimal first. Beside a power of two it may be nearer to the number below, and one that is farther away reads back. */
+private val ROUNDINGS = listOf(RoundingMode.HALF_EVEN, RoundingMode.FLOOR, RoundingMode.CEILING)
 
 private const val HEX = "0123456789abcdef"

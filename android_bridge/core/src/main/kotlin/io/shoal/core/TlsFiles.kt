@@ -1,0 +1,71 @@
+package io.shoal.core
+
+import java.io.File
+import java.io.IOException
+import java.security.GeneralSecurityException
+import java.security.KeyFactory
+import java.security.KeyStore
+import java.security.PrivateKey
+import java.security.cert.Certificate
+import java.security.cert.CertificateFactory
+import java.security.spec.PKCS8EncodedKeySpec
+import java.util.Base64
+import javax.net.ssl.KeyManagerFactory
+import javax.net.ssl.SSLContext
+import javax.net.ssl.TrustManagerFactory
+
+/** TLS settings from PEM files; a key in the Android keystore needs none of this, but an [SSLContext] of its own. */
+public object TlsFiles {
+    /**
+     * A context that trusts the authorities in [ca] alone (null: the system's), and shows the certificate in [certificate] with the private
+     * key in [key] (PKCS#8, not encrypted).
+     *
+     * @throws ConfigException a file cannot be read or is not what it should be
+     */
+    public fun context(ca: File?, certificate: File? = null, key: File? = null): SSLContext = try {
+        if ((certificate == null) != (key == null)) throw ConfigException("a certificate needs its key, and a key its certificate")
+        val trust = ca?.let { file -> trustManagers(certificates(file)) }
+        val own = if (certificate != null && key != null) keyManagers(certificates(certificate), privateKey(key)) else null
+        SSLContext.getInstance("TLS").apply { init(own, trust, null) }
+    } catch (error: IOException) {
+        throw ConfigException("TLS files: ${error.message}", error)
+    } catch (error: GeneralSecurityException) {
+        throw ConfigException("TLS files: ${error.message}", error)
+    }
+
+    private fun trustManagers(authorities: List<Certificate>) =
+        TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm()).apply {
+            init(emptyStore().apply { authorities.forEachIndexed { i, it -> setCertificateEntry("ca$i", it) } })
+        }.trustManagers
+
+    private fun keyManagers(chain: List<Certificate>, key: PrivateKey) =
+        KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm()).apply {
+            init(emptyStore().apply { setKeyEntry("device", key, charArrayOf(), chain.toTypedArray()) }, charArrayOf())
+        }.keyManagers
+
+    private fun emptyStore() = KeyStore.getInstance(KeyStore.getDefaultType()).apply { load(null, null) }
+
+    private fun certificates(file: File): List<Certificate> {
+        val found = file.inputStream().use { CertificateFactory.getInstance("X.509").generateCertificates(it) }.toList()
+        return found.ifEmpty { throw ConfigException("$file: holds no certificate") }
+    }
+
+    private fun privateKey(file: File): PrivateKey {
+        val text = file.readText()
+        val body = text.substringAfter("-----BEGIN PRIVATE KEY-----", "").substringBefore("-----END PRIVATE KEY-----", "")
+        if (body.isBlank()) throw ConfigException("$file: expected a PKCS#8 key; openssl pkcs8 -topk8 -nocrypt -in $file makes one")
+        val spec = try {
+            PKCS8EncodedKeySpec(Base64.getMimeDecoder().decode(body))
+        } catch (error: IllegalArgumentException) {
+            throw ConfigException("$file: not PEM: ${error.message}", error)
+        }
+        for (algorithm in listOf("EC", "RSA")) {
+            try {
+                return KeyFactory.getInstance(algorithm).generatePrivate(spec)
+            } catch (_: GeneralSecurityException) {
+                continue // the key is of the other kind
+            }
+        }
+        throw ConfigException("$file: neither an EC nor an RSA key")
+    }
+}

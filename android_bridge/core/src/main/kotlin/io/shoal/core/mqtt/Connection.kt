@@ -1,0 +1,146 @@
+package io.shoal.core.mqtt
+
+import io.shoal.core.BrokerAddress
+import io.shoal.core.LinkException
+import io.shoal.core.Will
+import java.io.BufferedInputStream
+import java.io.Closeable
+import java.io.DataInputStream
+import java.io.EOFException
+import java.io.FilterInputStream
+import java.io.IOException
+import java.io.InputStream
+import java.net.InetSocketAddress
+import java.net.Socket
+import java.net.SocketException
+import java.util.concurrent.locks.ReentrantLock
+import javax.net.ssl.SSLContext
+import javax.net.ssl.SSLException
+import javax.net.ssl.SSLSocket
+import kotlin.concurrent.withLock
+
+/** One connection to a broker, from its CONNACK until something fails; writing is safe from several threads. */
+internal class Connection private constructor(private val socket: Socket, private val keepAliveMs: Long) : Closeable {
+    private val input = DataInputStream(BufferedInputStream(Watched(socket.getInputStream()), CHUNK))
+    private val output = socket.getOutputStream()
+    private val writing = ReentrantLock()
+
+    @Volatile private var lastWrittenMs = nowMs()
+
+    /** Since when a ping has had no answer; 0: none is under way. */
+    @Volatile private var pingedMs = 0L
+
+    /** Waits for the next packet. */
+    fun read(): Packet = readPacket(input)
+
+    /** Sends the parts of one packet. */
+    fun write(vararg parts: ByteArray): Unit = writing.withLock {
+        for (part in parts) {
+            for (start in part.indices step CHUNK) {
+                output.write(part, start, minOf(CHUNK, part.size - start))
+                lastWrittenMs = nowMs()
+            }
+        }
+        output.flush()
+    }
+
+    /**
+     * Called every few seconds: pings a broker that heard nothing for half of the keep-alive, and ends a connection on which a ping has had
+     * no answer, or a packet that is being written no progress, for a whole one.
+     */
+    fun watch() {
+        val nowMs = nowMs()
+        val stuck = pingedMs != 0L && nowMs - pingedMs > keepAliveMs
+        if (!writing.tryLock()) {
+            if (stuck || nowMs - lastWrittenMs > keepAliveMs) close()
+            return
+        }
+        try {
+            if (stuck) {
+                close()
+            } else if (nowMs - lastWrittenMs > keepAliveMs / 2) {
+                if (pingedMs == 0L) pingedMs = nowMs
+                write(Packets.PING)
+            }
+        } catch (_: IOException) {
+            close()
+        } finally {
+            writing.unlock()
+        }
+    }
+
+    /** Ends it without a word, so that the broker publishes the will. */
+    override fun close() {
+        try {
+            socket.close()
+        } catch (_: IOException) {
+            // it is gone already
+        }
+    }
+
+    /** Notes that the broker is alive whenever bytes come, also in the middle of a long packet. */
+    private inner class Watched(stream: InputStream) : FilterInputStream(stream) {
+        override fun read(): Int = super.read().also { pingedMs = 0 }
+
+        override fun read(bytes: ByteArray, offset: Int, length: Int): Int = super.read(bytes, offset, length).also { pingedMs = 0 }
+    }
+
+    companion object {
+        private const val CHUNK = 64 * 1024
+        private const val ANSWER_MS = 10_000
+        private val REFUSALS = mapOf(
+            1 to "it does not speak MQTT 3.1.1",
+            2 to "it does not accept the client id",
+            3 to "it is not available",
+            4 to "wrong user name or password",
+            5 to "not authorized",
+        )
+
+        /**
+         * Connects and logs in to a persistent session.
+         *
+         * @throws LinkException the broker's certificate is not to be trusted, or it refuses this client: trying again would not help
+         * @throws IOException nobody answers, or not as a broker does
+         */
+        fun open(address: BrokerAddress, clientId: String, will: Will?, keepAliveS: Int): Connection {
+            val plain = Socket()
+            try {
+                plain.tcpNoDelay = true
+                plain.connect(InetSocketAddress(address.host, address.port), ANSWER_MS)
+                plain.soTimeout = ANSWER_MS
+                val socket = address.tls?.let { secured(plain, address, it) } ?: plain
+                val connection = Connection(socket, keepAliveS * 1000L)
+                connection.write(Packets.connect(clientId, keepAliveS, will?.let { it.topic to it.payload }, address.username, address.password))
+                val answer = connection.read() as? Packet.ConnAck ?: throw ProtocolException("its first packet was no CONNACK")
+                if (answer.code != 0) refused(address, clientId, answer.code)
+                plain.soTimeout = 0
+                return connection
+            } catch (error: Exception) {
+                plain.close()
+                throw error
+            }
+        }
+
+        private fun secured(plain: Socket, address: BrokerAddress, context: SSLContext): Socket {
+            val socket = context.socketFactory.createSocket(plain, address.host, address.port, true) as SSLSocket
+            socket.enabledProtocols = socket.supportedProtocols.filter { it == "TLSv1.2" || it == "TLSv1.3" }.toTypedArray()
+            socket.sslParameters = socket.sslParameters.apply { endpointIdentificationAlgorithm = "HTTPS" }
+            try {
+                socket.startHandshake()
+            } catch (error: SSLException) {
+                val lost = generateSequence<Throwable>(error) { it.cause }.any { it is EOFException || it is SocketException }
+                if (lost) throw error // the broker went away meanwhile, as one that restarts does
+                throw LinkException("broker $address: TLS failed: ${error.message}", error)
+            }
+            return socket
+        }
+
+        private fun refused(address: BrokerAddress, clientId: String, code: Int): Nothing {
+            val why = REFUSALS[code] ?: "code $code"
+            if (code == 3) throw ProtocolException(why)
+            throw LinkException("broker $address: refused client '$clientId': $why")
+        }
+
+        private fun nowMs() = System.nanoTime() / 1_000_000
+    }
+}

@@ -1,0 +1,199 @@
+package io.shoal.core.mqtt
+
+import io.shoal.core.BrokerAddress
+import io.shoal.core.Delivery
+import io.shoal.core.LimitExceeded
+import io.shoal.core.Link
+import io.shoal.core.LinkDown
+import io.shoal.core.LinkEvent
+import io.shoal.core.LinkException
+import io.shoal.core.LinkUp
+import io.shoal.core.Log
+import io.shoal.core.Will
+import java.io.IOException
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.LinkedBlockingQueue
+import java.util.concurrent.TimeUnit
+import kotlin.concurrent.thread
+
+/**
+ * A [Link] over MQTT 3.1.1. Two threads of its own: one connects, reads, and connects again; one watches that the broker is alive. After a new
+ * connection subscriptions are renewed, and publications without an acknowledgement sent again.
+ */
+internal class MqttLink private constructor(
+    private val address: BrokerAddress,
+    private val clientId: String,
+    private val will: Will?,
+    private val log: Log,
+    private val keepAliveS: Int,
+) : Link {
+    private val events = LinkedBlockingQueue<Incoming>()
+    private val closed = CountDownLatch(1)
+    private val outbox = Outbox()
+    private val topics = LinkedHashSet<String>()
+    private var unacknowledged: Incoming? = null
+
+    @Volatile private var connection: Connection? = null
+
+    private class Incoming(val event: LinkEvent?, val from: Connection? = null, val id: Int? = null, val failure: LinkException? = null)
+
+    override fun subscribe(topics: Collection<String>) {
+        synchronized(this.topics) { this.topics += topics }
+        send { it.write(Packets.subscribe(outbox.newId(), topics)) }
+    }
+
+    override fun unsubscribe(topics: Collection<String>) {
+        synchronized(this.topics) { this.topics -= topics.toSet() }
+        send { it.write(Packets.unsubscribe(outbox.newId(), topics)) }
+    }
+
+    /** @throws LimitExceeded the payload is above 64 MiB */
+    override fun publish(topic: String, payload: ByteArray, retain: Boolean) {
+        if (payload.size > MAX_PAYLOAD) throw LimitExceeded("payload of ${payload.size} bytes: at most $MAX_PAYLOAD can be published")
+        val publication = outbox.add(topic, payload, retain) ?: return
+        send { publication.writeTo(it) }
+    }
+
+    /** @throws LinkException the broker refuses this client for good */
+    override fun receive(timeoutMs: Long): LinkEvent? {
+        unacknowledged?.let { done -> send { if (it === done.from) it.write(Packets.pubAck(done.id!!)) } }
+        unacknowledged = null
+        val next = events.poll(timeoutMs, TimeUnit.MILLISECONDS) ?: return null
+        next.failure?.let { throw it }
+        if (next.id != null) unacknowledged = next
+        return next.event
+    }
+
+    /** Sends what is queued (for a few seconds), then disconnects without the will. The broker keeps the session. */
+    override fun close() {
+        unacknowledged?.let { done -> send { if (it === done.from) it.write(Packets.pubAck(done.id!!)) } }
+        unacknowledged = null
+        if (connection != null) outbox.awaitEmpty(FLUSH_MS)
+        closed.countDown()
+        send { it.write(Packets.DISCONNECT) }
+        connection?.close()
+    }
+
+    /** Ends the connection as a crash would: the broker publishes the will. For tests. */
+    internal fun vanish() {
+        closed.countDown()
+        connection?.close()
+    }
+
+    /** Ends the connection, as a network does; the link comes back by itself. For tests. */
+    internal fun interrupt() {
+        connection?.close()
+    }
+
+    private inline fun send(write: (Connection) -> Unit) {
+        val current = connection ?: return
+        try {
+            write(current)
+        } catch (_: IOException) {
+            current.close() // the reading thread finds out, and connects again
+        }
+    }
+
+    private fun stayConnected(first: Connection) {
+        var current = first
+        val pause = Backoff()
+        while (true) {
+            val startedNs = System.nanoTime()
+            val reason = serve(current)
+            if (isClosed()) return
+            events += Incoming(LinkDown(reason))
+            if (System.nanoTime() - startedNs > STEADY_NS) pause.reset()
+            current = reconnect(pause) ?: return
+        }
+    }
+
+    private fun reconnect(pause: Backoff): Connection? {
+        while (!closed.await(pause.nextMs(), TimeUnit.MILLISECONDS)) {
+            try {
+                return Connection.open(address, clientId, will, keepAliveS)
+            } catch (error: IOException) {
+                log.write(Log.Level.INFO, "no connection to broker $address, trying again: $error")
+            } catch (error: LinkException) {
+                events += Incoming(null, failure = error)
+                return null
+            }
+        }
+        return null
+    }
+
+    /** Reads until the connection ends; why it did. */
+    private fun serve(current: Connection): String = try {
+        connection = current
+        val renewed = synchronized(topics) { topics.toList() }
+        if (renewed.isNotEmpty()) current.write(Packets.subscribe(outbox.newId(), renewed))
+        outbox.resend(current)
+        events += Incoming(LinkUp)
+        while (true) act(current, current.read())
+        @Suppress("UNREACHABLE_CODE")
+        ""
+    } catch (error: IOException) {
+        error.toString()
+    } finally {
+        connection = null
+        current.close()
+    }
+
+    private fun act(current: Connection, packet: Packet) {
+        when (packet) {
+            is Packet.Publish -> events += Incoming(Delivery(packet.topic, packet.payload), current, packet.id)
+            is Packet.PubAck -> outbox.acknowledge(packet.id)
+            is Packet.SubAck -> if (packet.codes.any { it == REFUSED }) log.write(Log.Level.WARNING, "broker $address: refused a subscription")
+            is Packet.UnsubAck, is Packet.PingResp -> {}
+            is Packet.ConnAck -> throw ProtocolException("a second CONNACK")
+        }
+    }
+
+    private fun watch() {
+        while (!closed.await(keepAliveS * 250L, TimeUnit.MILLISECONDS)) connection?.watch()
+    }
+
+    private fun isClosed() = closed.count == 0L
+
+    private fun start(first: Connection) {
+        connection = first
+        thread(isDaemon = true, name = "shoal-mqtt") { stayConnected(first) }
+        thread(isDaemon = true, name = "shoal-mqtt-watch") { watch() }
+    }
+
+    companion object {
+        private const val KEEP_ALIVE_S = 30
+        private const val FLUSH_MS = 5_000L
+        private const val REFUSED = 0x80
+        private const val STEADY_NS = 30_000_000_000L
+
+        /**
+         * Connects; tries for [waitMs] (null: for ever, or until [giveUp] says so).
+         *
+         * @throws LinkException no broker in that time; or at once where TLS fails or the broker refuses this client
+         */
+        fun connect(
+            address: BrokerAddress,
+            clientId: String,
+            will: Will? = null,
+            waitMs: Long? = 10_000,
+            giveUp: () -> Boolean = { false },
+            log: Log = Log.SILENT,
+            keepAliveS: Int = KEEP_ALIVE_S,
+        ): MqttLink {
+            val startedNs = System.nanoTime()
+            val pause = Backoff()
+            while (true) {
+                try {
+                    val first = Connection.open(address, clientId, will, keepAliveS)
+                    return MqttLink(address, clientId, will, log, keepAliveS).apply { start(first) }
+                } catch (error: IOException) {
+                    val pauseMs = pause.nextMs()
+                    val late = waitMs != null && (System.nanoTime() - startedNs) / 1_000_000 + pauseMs > waitMs
+                    if (late || giveUp()) throw LinkException("broker $address: no connection: $error", error)
+                    log.write(Log.Level.INFO, "no connection to broker $address, trying again: $error")
+                    Thread.sleep(pauseMs)
+                }
+            }
+        }
+    }
+}

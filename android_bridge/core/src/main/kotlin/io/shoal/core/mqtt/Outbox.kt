@@ -1,0 +1,54 @@
+package io.shoal.core.mqtt
+
+import java.util.concurrent.TimeUnit
+import java.util.concurrent.locks.ReentrantLock
+import kotlin.concurrent.withLock
+
+/** Publications without an acknowledgement, in order, and the packet identifiers in use. */
+internal class Outbox {
+    private val lock = ReentrantLock()
+    private val emptied = lock.newCondition()
+    private val open = LinkedHashMap<Int, Publication>()
+    private var lastId = 0
+
+    /** A publication under way. It is written by one thread at a time, and at most once to each connection. */
+    class Publication(val id: Int, val topic: String, val payload: ByteArray, val retain: Boolean) {
+        private var writtenTo: Connection? = null
+
+        @Synchronized
+        fun writeTo(connection: Connection) {
+            if (writtenTo === connection) return
+            val again = writtenTo != null
+            writtenTo = connection
+            connection.write(Packets.publish(topic, id, payload.size, retain, again), payload)
+        }
+    }
+
+    /** Notes a publication; null where the same one still waits for its acknowledgement, and sending it again would say nothing new. */
+    fun add(topic: String, payload: ByteArray, retain: Boolean): Publication? = lock.withLock {
+        if (!retain && open.values.any { it.topic == topic && it.payload.contentEquals(payload) }) return null
+        val id = newId()
+        Publication(id, topic, payload, retain).also { open[id] = it }
+    }
+
+    /** A packet identifier that no publication has. */
+    fun newId(): Int = lock.withLock {
+        do lastId = lastId % 0xffff + 1 while (lastId in open)
+        lastId
+    }
+
+    /** The broker has this publication. */
+    fun acknowledge(id: Int): Unit = lock.withLock {
+        open.remove(id)
+        if (open.isEmpty()) emptied.signalAll()
+    }
+
+    /** Sends every open publication that this connection has not seen, in order. */
+    fun resend(connection: Connection): Unit = lock.withLock { open.values.toList() }.forEach { it.writeTo(connection) }
+
+    /** Waits until all are acknowledged, at most [timeoutMs]. */
+    fun awaitEmpty(timeoutMs: Long): Unit = lock.withLock {
+        var leftNs = TimeUnit.MILLISECONDS.toNanos(timeoutMs)
+        while (open.isNotEmpty() && leftNs > 0) leftNs = emptied.awaitNanos(leftNs)
+    }
+}

@@ -1,0 +1,46 @@
+package io.shoal.core.random
+
+import io.shoal.core.repository
+import io.shoal.core.wire.JsonArray
+import io.shoal.core.wire.JsonNumber
+import io.shoal.core.wire.JsonObject
+import io.shoal.core.wire.parseJson
+import java.io.File
+import kotlin.math.abs
+import kotlin.math.sqrt
+import kotlin.test.Test
+import kotlin.test.assertContentEquals
+import kotlin.test.assertEquals
+import kotlin.test.assertTrue
+
+/** Numpy's numbers, number for number (`numpy.json`, written by `python -m tests.android.kotlin_vectors`). */
+class GeneratorTest {
+    private val cases = (parseJson(File(repository, "android_bridge/core/src/test/resources/numpy.json").readBytes()) as JsonArray).items
+
+    @Test
+    fun `draws what numpy draws`() {
+        assertTrue(cases.size >= 60)
+        for (case in cases) {
+            val fields = (case as JsonObject).fields
+            val random = Generator(*longs(fields["seeds"]))
+            for (count in longs(fields["counts"])) {
+                assertEquals(longs((fields["orders"] as JsonObject).fields[count.toString()]).toList(), random.permutation(count.toInt()).map { it.toLong() })
+            }
+            val bits = longs(fields["float_bits"])
+            assertContentEquals(bits, random.floats(bits.size).map { it.toRawBits().toLong() }.toLongArray())
+        }
+    }
+
+    @Test
+    fun `noise has mean 0 and variance 1 and differs each time`() {
+        val noise = Noise.fromEntropy()
+        val drawn = DoubleArray(100_000) { noise.next() }
+        val mean = drawn.average()
+        assertTrue(abs(mean) < 0.02)
+        assertEquals(1.0, sqrt(drawn.sumOf { (it - mean) * (it - mean) } / drawn.size), 0.02)
+        assertEquals(0.0455, drawn.count { abs(it) > 2 } / drawn.size.toDouble(), 0.005)
+        assertTrue(Noise.fromEntropy().next() != Noise.fromEntropy().next())
+    }
+
+    private fun longs(value: Any?) = (value as JsonArray).items.map { (it as JsonNumber).text.toLong() }.toLongArray()
+}

@@ -1,0 +1,283 @@
+"""What Kotlin's tests compare themselves with, made by the Python side: messages, tensor files, numbers, and updates of a fake model.
+
+``python -m tests.android.kotlin_vectors`` writes the committed ones, numpy's random numbers; `write` the others, into a folder for one
+test run.
+"""
+
+import json
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from edge_client.adapters.windows import load_folder
+from edge_client.executor import Executor
+from edge_client.ports import Windows
+from tests.wire.write_vectors import MESSAGES
+from wire import messages as m
+from wire.bundle import Graph, Manifest, Window, new_key, pack, public_pem, unpack
+from wire.codec import digest, encode, encode_update
+from wire.tensors import Array, Tensors, TensorSpec, encode_tensors
+
+NUMPY = Path(__file__).parents[2] / "android_bridge" / "core" / "src" / "test" / "resources" / "numpy.json"
+F32 = np.float32
+
+
+def numpy_cases() -> list[dict[str, Any]]:
+    """Seeds, and what ``default_rng`` draws from them: permutations, then float32 numbers (as bits)."""
+    rng, cases = random.Random(1), []
+    seeds = [[0], [1], [2**32], [2**53, 0], [0, 0], [3000012, 1234567890], [2**32 - 1, 2**32 - 1], [1, 2, 3, 4, 5, 2**40]]
+    seeds += [[rng.randrange(2 ** rng.randrange(1, 54)), rng.randrange(2**32)] for _ in range(60)]
+    for each in seeds:
+        generator = np.random.default_rng(each)
+        counts = list(dict.fromkeys([1, 2, rng.randrange(3, 40), rng.randrange(40, 100)]))
+        orders = {str(n): generator.permutation(n).tolist() for n in counts}
+        bits = generator.random(rng.randrange(1, 9), np.float32).view(np.uint32).tolist()
+        cases.append({"seeds": each, "counts": counts, "orders": orders, "float_bits": bits})
+    return cases
+
+
+def numpy_text() -> str:
+    """The committed file, a case a line."""
+    return "[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in numpy_cases()) + "\n]\n"
+
+
+def write(folder: Path) -> None:
+    """Write the vectors of one run."""
+    rng = random.Random(2)
+    (folder / "floats.txt").write_text("\n".join(_float_lines(rng)))
+    (folder / "messages.jsonl").write_bytes(b"\n".join(encode(_message(rng)) for _ in range(300)))
+    (folder / "tensors").mkdir()
+    for number in range(40):
+        (folder / "tensors" / f"{number}.safetensors").write_bytes(_tensor_file(np.random.default_rng(number)))
+    _write_executor_cases(folder / "executor")
+    _write_recordings(folder / "recordings")
+
+
+def _float_lines(rng: random.Random) -> list[str]:
+    numbers = [struct.unpack("<d", rng.randbytes(8))[0] for _ in range(3000)]
+    numbers += [rng.uniform(-1, 1) * 10.0 ** rng.randrange(-12, 20) for _ in range(2000)]
+    numbers += [round(rng.uniform(0, 1000), rng.randrange(7)) for _ in range(1000)]
+    numbers += [s * 2.0**e for e in range(-1074, 1024, 3) for s in (1, -1)]
+    return [f"{struct.unpack('<Q', struct.pack('<d', x))[0]:x} {msgspec.json.encode(x).decode()}" for x in numbers]
+
+
+def _message(rng: random.Random) -> m.Message:
+    """A message of the golden kinds with other values in it."""
+
+    def text() -> str:
+        return "".join(rng.choice('aZ09 "\\/\n\t\x01\x7fé€\u2028😀') for _ in range(rng.randrange(12)))
+
+    def share() -> float:
+        return rng.choice([0.0, 0.25, rng.random()])
+
+    name, sha = f"d.{rng.randrange(10**6)}_-", f"{rng.getrandbits(256):064x}"
+    hyper = {text(): rng.uniform(-1, 1) * 10.0 ** rng.randrange(-8, 18) for _ in range(rng.randrange(4))}
+    verbs: list[m.Verb] = [
+        m.Train(rng.randrange(2, 4097), rng.randrange(1, 9), rng.choice([None, 7, 2**31]), hyper, name, rng.random() < 0.5, share()),
+        m.Evaluate(rng.choice(["train", "test", "holdout"]), name, rng.choice(["received", "initial"]), share(), rng.random() < 0.5),
+        m.Choose((sha, "0" * 64), name),
+        m.Annotate(name, name),
+        m.Apply(name),
+        m.Respond(sha, name),
+        m.Protect(rng.uniform(1e-9, 10), rng.choice([0.0, rng.random()])),
+    ]
+    count, number = rng.randrange(2**53 + 1), rng.randrange(1, 2**31 + 1)
+    rng.shuffle(verbs)
+    metrics = m.Metrics(count, rng.uniform(-1e9, 1e9), rng.randrange(100))
+    made: list[m.Message] = [
+        m.CheckIn(name, count, 3, rng.choice(["", sha]), text(), text(), rng.choice([None, rng.uniform(0, 100)]), rng.choice([None, True])),
+        m.Fetch(name, sha),
+        m.DeviceStatus(name, True),
+        m.AggregatorStatus(False, text(), text()),
+        m.Plan(name, number, name, sha, sha, tuple(verbs[: rng.randrange(8)]), count, rng.uniform(0, 2e9)),
+        m.Update(name, number, name, sha, count, 5, metrics, metrics, count, rng.random()),
+        m.Decline(name, number, name, text()),
+        m.Refuse(rng.choice(["malformed", "norm-too-large", "stale-bundle"]), text(), text(), count, text()),
+        m.Acknowledge(name, number),
+        m.Finish(name, sha, sha),
+        *MESSAGES.values(),
+    ]
+    return rng.choice(made)
+
+
+def _tensor_file(rng: np.random.Generator) -> bytes:
+    dtypes = [np.float32, np.int64, np.int32, np.uint8, np.bool_]
+    tensors = {}
+    for _ in range(rng.integers(0, 8)):
+        name = "".join(rng.choice(list('ab/."\\é￿😀\n')) for _ in range(rng.integers(1, 8)))
+        shape = rng.integers(0, 4, rng.integers(0, 5))
+        tensors[name] = rng.integers(-5, 5, shape).astype(dtypes[rng.integers(5)])
+    return encode_tensors(tensors, rng.choice([b"", '{"x":"é\\n"}'.encode()]))
+
+
+MANIFEST = Manifest(
+    name="fake",
+    version=3,
+    algorithm="fake",
+    created_by={"shoal": "0", "executorch": "1.3.0"},
+    classes=("a", "b", "c"),
+    window=Window(("u", "v"), 4, 4),
+    min_batch=2,
+    hyper={"lr": 0.5, "mu": 0.5},
+    tensors=(
+        TensorSpec("w", "shared", "float32", (2, 3)),
+        TensorSpec("b", "shared", "float32", (3,)),
+        TensorSpec("n.running_mean", "statistic", "float32", (3,)),
+        TensorSpec("n.running_var", "statistic", "float32", (3,)),
+        TensorSpec("p", "private", "float32", (2,)),
+        TensorSpec("m", "slot", "float32", (2, 3)),
+        TensorSpec("c", "received", "float32", (1,)),
+        TensorSpec("start.w", "received", "float32", (2, 3)),
+    ),
+    graphs={name: Graph(f"{name}.onnx", (), ("next/shared/w",)) for name in ("step", "evaluate", "survey", "weigh", "double", "predict")},
+    files={},
+    columns={"weight": ()},
+    random={"uniform/u": (2,), "normal/z": (2,)},
+)
+"""The fake model's bundle; its graphs are `FakeGraphs`, here and in Kotlin."""
+
+
+class FakeGraphs:
+    """Graphs of a few float32 operations that every machine rounds alike, and that notice in which order their examples come."""
+
+    max_batch = None
+
+    def run(self, graph: str, inputs: Tensors) -> Tensors:
+        """Run one of the six graphs."""
+        named: dict[str, Callable[[Tensors], Tensors]] = {
+            "step": self._step,
+            "evaluate": self._evaluate,
+            "survey": self._survey,
+            "weigh": lambda i: {"output/weight": _sums(i) / F32(64)},
+            "double": lambda i: {"next/private/p": i["private/p"] * F32(2), "metric/norm": i["private/p"][0]},
+            "predict": lambda i: {"output/probabilities": np.stack([_sums(i), -_sums(i)], 1)},
+        }
+        return {name: np.asarray(value, F32) for name, value in named[graph](inputs).items()}
+
+    def _step(self, i: Tensors) -> Tensors:
+        order, u, z = _order(i), i["batch/uniform/u"][-1, 1], i["batch/normal/z"][0]
+        moment = i["slot/m"] * i["hyper/mu"] + order
+        return {
+            "next/slot/m": moment,
+            "next/shared/w": i["shared/w"] - i["hyper/lr"] * moment + i["received/c"] * (u + z),
+            "next/shared/b": i["shared/b"] + order * i["received/start.w"][0],
+            "next/statistic/n.running_mean": i["statistic/n.running_mean"] * F32(0.5) + order,
+            "next/statistic/n.running_var": i["statistic/n.running_var"] + (u - F32(0.75)),
+            "next/private/p": i["private/p"] + F32(1),
+            "metric/loss_sum": order * F32(3),
+            "metric/num_correct": F32((i["batch/y"] % 2 == 0).sum()),
+        }
+
+    def _evaluate(self, i: Tensors) -> Tensors:
+        size = F32(len(i["batch/y"]))
+        return {"metric/loss_sum": np.abs(i["shared/w"][0, 0]) * size, "metric/num_correct": F32((i["batch/y"] == 1).sum())}
+
+    def _survey(self, i: Tensors) -> Tensors:
+        weight = F32(i["batch/weight"].sum()) if "batch/weight" in i else F32(0)
+        return {"metric/gradient": i["shared/w"] * _order(i), "metric/weight": weight}
+
+
+def _sums(i: Tensors) -> Array:
+    return np.asarray(i["batch/x"].sum((1, 2), dtype=np.float64), F32)
+
+
+def _order(i: Tensors) -> Any:
+    return F32((_sums(i).astype(np.float64) * np.arange(1, len(i["batch/x"]) + 1)).sum() / 2**16)
+
+
+class ListedNoise:
+    """A generator whose standard normal numbers are those of a list."""
+
+    def __init__(self, numbers: list[float]) -> None:
+        self._numbers = iter(numbers)
+
+    def standard_normal(self, shape: Any, dtype: Any = np.float64) -> Array:
+        """The next numbers."""
+        return np.array([next(self._numbers) for _ in range(int(np.prod(shape)))], dtype).reshape(shape)
+
+
+def _write_executor_cases(folder: Path) -> None:
+    """A signed bundle, windows, blobs, and in `cases` each plan with its noise, what the device kept before, and the update it makes."""
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "cases").mkdir()
+    rng, key = np.random.default_rng(5), new_key()
+
+    def small(*shape: int) -> Array:
+        return rng.integers(-8, 9, shape).astype(F32)
+
+    windows = Windows(small(41, 2, 4), rng.integers(0, 3, 41), small(19, 2, 4), rng.integers(0, 3, 19))
+    initial = {s.key: small(*s.shape) for s in MANIFEST.tensors if s.role != "received"}
+    payload = pack(MANIFEST, {f"{name}.onnx": name.encode() for name in MANIFEST.graphs}, initial, key)
+    (folder / "bundle.zip").write_bytes(payload)
+    (folder / "trust.pem").write_bytes(public_pem(key))
+    (folder / "other.pem").write_bytes(public_pem(new_key()))
+    arrays = {"train_x": windows.train_x, "train_y": windows.train_y, "test_x": windows.test_x, "test_y": windows.test_y}
+    (folder / "windows.safetensors").write_bytes(encode_tensors(arrays))
+    models = [{s.key: small(*s.shape) for s in MANIFEST.received()} for _ in range(3)]
+    models[1]["shared/w"][0, 0] = 0
+    models[2]["shared/w"][0, 0] = np.nan
+    blobs = {digest(encode_tensors(t)): t for t in (*models, {"x": small(5, 2, 4)})}
+    for name, tensors in blobs.items():
+        (folder / "blobs" / name).write_bytes(encode_tensors(tensors))
+    first, second, third, inputs = blobs
+    still = {**models[0], "received/c": np.zeros(1, F32)}  # changes that are dyadic numbers: their norm is exact in any order of summing
+    still_name = digest(encode_tensors(still))
+    blobs[still_name] = still
+    (folder / "blobs" / still_name).write_bytes(encode_tensors(still))
+    plans: list[tuple[str, tuple[m.Verb, ...]]] = [
+        (first, (m.Evaluate(), m.Train(8, 3), m.Evaluate("train"))),
+        (first, (m.Annotate("weigh", "weight"), m.Evaluate("train", "survey"), m.Train(16, steps=7, hyper={"lr": 0.3, "mu": 0.9}))),
+        (second, (m.Evaluate("holdout", holdout=0.2), m.Train(4, 2, holdout=0.2), m.Train(8, report=False), m.Apply("double"))),
+        (third, (m.Choose((third, first, second)), m.Evaluate("train", "survey", "initial", report=False), m.Respond(inputs), m.Train(40))),
+        (second, (m.Train(4, steps=10), m.Train(4, steps=1), m.Evaluate("holdout", "survey", holdout=0.5))),
+        (still_name, (m.Train(8, 2), m.Protect(0.125))),
+        (still_name, (m.Train(8, 2), m.Protect(1e9))),
+        (still_name, (m.Train(8, 2), m.Protect(0.5, 0.01), m.Evaluate())),
+        (first, (m.Train(2, 1, hyper={"lr": 1e-3}), m.Evaluate(report=False), m.Apply("double"))),
+        (first, ()),
+    ]
+    private: Tensors = {}
+    for number, (model, verbs) in enumerate(plans, start=1):
+        noise = rng.standard_normal(2000).tolist()
+        executor = Executor(unpack(payload), FakeGraphs(), windows, lambda _plan, noise=noise: ListedNoise(noise))  # type: ignore[misc]
+        plan = m.Plan("run", number, "phone.1", digest(payload), model, verbs, 2**40 + number, 1e9)
+        case = folder / "cases" / f"{number:02d}"
+        case.mkdir()
+        (case / "before.safetensors").write_bytes(encode_tensors(private))
+        result = executor.execute(plan, blobs[model], private, blobs.__getitem__)
+        private = result.private
+        (case / "plan.json").write_bytes(encode(plan))
+        (case / "noise.json").write_text(json.dumps(noise))
+        (case / "after.safetensors").write_bytes(encode_tensors(private))
+        update = m.Update(
+            "run", number, "phone.1", result.model, windows.num_train, result.num_steps, result.evaluated, result.trained, 7, 0.125
+        )
+        (case / "update.safetensors").write_bytes(encode_update(update, result.tensors))
+
+
+def _write_recordings(folder: Path) -> None:
+    """Recordings as CSV, the same as tensors, and the windows that `load_folder` cuts from them."""
+    rng = np.random.default_rng(6)
+    for number, (length, stride) in enumerate([(16, 8), (7, 3), (5, 9), (1, 1)]):
+        case = folder / str(number)
+        (case / "csv").mkdir(parents=True)
+        samples: Tensors = {"parameters": np.array([length, stride])}
+        for index in range(3):
+            size = int(rng.integers(40, 120))
+            x, y = rng.integers(-99, 99, (size, 3)).astype(F32) / 4, np.repeat(rng.integers(0, 3, size), 23)[:size]
+            rows = [f"{i},{','.join(map(str, row))},{label}" for i, (row, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True))]
+            (case / "csv" / f"{index}.csv").write_text("\n".join(["t,ax,ay,az,label", *rows]))
+            samples |= {f"{index}.samples": x, f"{index}.labels": y.astype(np.int64)}
+        (case / "recordings.safetensors").write_bytes(encode_tensors(samples))
+        cut = load_folder(case / "csv", length, stride)
+        arrays = {"train_x": cut.train_x, "train_y": cut.train_y, "test_x": cut.test_x, "test_y": cut.test_y}
+        (case / "windows.safetensors").write_bytes(encode_tensors(arrays))
+
+
+if __name__ == "__main__":
+    NUMPY.write_text(numpy_text())
