@@ -8,7 +8,7 @@ from typing import Any
 
 from steps import stub_check
 from steps.java8 import java8_library
-from steps.modules import MODULES, compile_java, compile_module, fbjni_shims, resource_jars, stub_jars
+from steps.modules import MODULES, compile_java, compile_kotlin, compile_module, fbjni_shims, resource_jars, stub_jars
 from steps.resources import MIN_SDK, link_resources
 from steps.toolchain import OUT, ROOT, android_stubs, executorch_api, java, kotlin, program_path, r8, run
 
@@ -51,6 +51,8 @@ def aar() -> str:
     own_bytes = classes.stat().st_size
     if own_bytes >= OWN_BYTES:
         raise SystemExit(f"error: the archive's own code takes {own_bytes} bytes, at most {OWN_BYTES} are allowed")
+    sample = MODULES["sample"]  # what an app in Kotlin compiles against is the archive, not the modules
+    compile_kotlin(sample.sources("main"), [classes, *stub_jars()], OUT / "sample-with-aar.jar", sample.options)
     return f"{target}: {target.stat().st_size} bytes, its own code {own_bytes}"
 
 
@@ -102,7 +104,8 @@ def _libraries() -> list[Path]:
 
 def _run_time() -> list[Path]:
     """What an app has beside this library: ExecuTorch's and fbjni's classes, and Kotlin's library."""
-    return [executorch_api(), fbjni_shims(), kotlin() / "lib" / "kotlin-stdlib.jar"]
+    lib = kotlin() / "lib"
+    return [executorch_api(), fbjni_shims(), lib / "kotlin-stdlib.jar", lib / "annotations-13.0.jar"]
 
 
 def _classes_jar() -> Path:

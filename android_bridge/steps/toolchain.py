@@ -82,7 +82,8 @@ def run(command: list[Any]) -> str:
     """Run a program; its output. One that fails ends the build with what it said."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"error: {' '.join(str(part) for part in command[:4])} ...:\n{(done.stderr + done.stdout).strip()[-3000:]}")
+        said = [line for line in (done.stderr + done.stdout).splitlines() if not line.startswith("Info: ")]
+        raise SystemExit(f"error: {' '.join(str(part) for part in command[:4])} ...:\n{chr(10).join(said)[-3000:]}")
     return done.stdout
 
 
