@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from steps import stub_check
+from steps import kotlin_metadata, stub_check
 from steps.java8 import java8_library
 from steps.modules import MODULES, compile_java, compile_kotlin, compile_module, fbjni_shims, resource_jars, stub_jars
 from steps.resources import MIN_SDK, link_resources
@@ -39,6 +39,7 @@ def aar() -> str:
     classes = OUT / "aar-classes.jar"
     libraries = [*_libraries(), *_run_time(), *resource_jars()]
     _run_r8("R8", classes, ["--classfile", "--release", "--pg-conf", ROOT / "android" / "aar-rules.pro", *_rules()], [_classes_jar()], libraries)
+    kotlin_metadata.restore(OUT / "classes.jar", classes)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(linked / "AndroidManifest.xml", "AndroidManifest.xml")
         archive.write(classes, "classes.jar")
