@@ -5,12 +5,14 @@ tensors. So a convolution is the product of its weight with the unfolded input, 
 product with ones and then a sum over the batch: its own sums add number after number, which loses digits over thousands of them.
 """
 
+import functools
 from math import prod
 
 import torch
 from torch import Tensor
 
 from export.lowering.shared import Table, check_convolution, per_dimension, shared_decompositions, taps
+from wire.errors import ConfigError
 
 _aten = torch.ops.aten
 
@@ -21,6 +23,7 @@ def executorch_decompositions() -> Table:
         **shared_decompositions(),
         _aten.convolution.default: convolution,
         _aten.convolution_backward.default: convolution_backward,
+        _aten.avg_pool2d_backward.default: average_pool_backward,
         _aten.mm.default: mm,
         _aten.addmm.default: addmm,
         _aten._native_batch_norm_legit_functional.default: batch_norm,
@@ -178,20 +181,50 @@ def _scaled(centred: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor 
     return scaled if bias is None else scaled + _over_channels(bias, centred)
 
 
+def average_pool_backward(
+    grad: Tensor,
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    """Every value gets its share of the gradient of each window that it lies in."""
+    kernel, stride, padding = (per_dimension(values, 2) for values in (kernel, stride or kernel, padding))
+    if ceil_mode or divisor_override or (any(padding) and not count_include_pad):
+        raise ConfigError(
+            f"AvgPool with ceil_mode={ceil_mode}, divisor_override={divisor_override}, count_include_pad={count_include_pad}: "
+            "training it with ExecuTorch is not supported; use none of them"
+        )
+    share = grad / prod(kernel)
+    (height, width), out = x.shape[2:], grad.shape[2:]
+    if kernel == stride and not any(padding) and (out[0] * kernel[0], out[1] * kernel[1]) == (height, width):
+        spread = share.unsqueeze(3).unsqueeze(5).expand(-1, -1, -1, kernel[0], -1, kernel[1])
+        return _view(spread, [-1, x.shape[1], height, width])
+    found = taps(_outer(_spread(share, stride), x.shape[2:], kernel, padding), torch.Size(kernel), [1, 1], [0, 0], x.shape[2:])
+    return functools.reduce(torch.add, found)
+
+
 def _gradient_of_input(grad: Tensor, size: torch.Size, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
     """The convolution of the gradient, spread out where the stride is not 1, with the flipped kernel."""
     kernel, dims = weight.shape[2:], weight.dim() - 2
     flipped = weight.flip(list(range(2, weight.dim()))).transpose(0, 1)
-    spread = _spread(grad, stride)
-    # output p of the convolution reads input p * stride - padding + k: what is at the end of the input and never read gets zero
+    padded = _outer(_spread(grad, stride), size, list(kernel), padding)
+    return _batch_first(torch.bmm(_rows_by_output(flipped), _columns(padded, kernel, [1] * dims, [0] * dims, size)), size)
+
+
+def _outer(spread: Tensor, size: torch.Size, kernel: list[int], padding: list[int]) -> Tensor:
+    """Padded so that windows of `kernel`, at every place, give `size` again. Output p reads input p * stride - padding + k: what is at the
+    end of the input and never read meets zeros."""
     pads = [
         side
-        for d in reversed(range(dims))
+        for d in reversed(range(len(kernel)))
         for side in (kernel[d] - 1 - padding[d], size[d] - spread.shape[d + 2] + padding[d])
     ]
-    padded = _aten.constant_pad_nd(spread, pads, 0.0) if any(pads) else spread
-    ones = [1] * dims
-    return _batch_first(torch.bmm(_rows_by_output(flipped), _columns(padded, kernel, ones, [0] * dims, size)), size)
+    padded: Tensor = _aten.constant_pad_nd(spread, pads, 0.0) if any(pads) else spread
+    return padded
 
 
 def _spread(grad: Tensor, stride: list[int]) -> Tensor:
