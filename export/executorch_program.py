@@ -8,6 +8,7 @@ import torch
 
 from export.capture import Lowered, Trace, lower, quiet
 from export.lowering.executorch import executorch_decompositions
+from export.runtimes import registered_operators
 from wire.bundle import EXECUTORCH, PORTABLE
 from wire.errors import ConfigError
 
@@ -34,29 +35,33 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     except ModuleNotFoundError as error:
         raise ConfigError(f"programs for ExecuTorch need the package {error.name}: pip install 'shoal[executorch]'") from None
-    return {
-        EXECUTORCH: _write(lower(traced, executorch_decompositions(), max_batch), [XnnpackPartitioner()]),
-        PORTABLE: _write(lower(traced, executorch_decompositions(), max_batch), []),
-    }
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+    program = lower(traced, executorch_decompositions(), max_batch)
+    share_results(program.exported.graph_module)
+    infer_batch_in_views(program.exported.graph_module)
+    try:
+        with quiet():
+            edge = to_edge_transform_and_lower(program.exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+            return {EXECUTORCH: _write(edge.to_backend(XnnpackPartitioner())), PORTABLE: _write(edge)}
+    except ConfigError:
+        raise
+    except Exception as error:  # torch raises many kinds; the user needs the operator, not the trace
+        raise ConfigError(f"the graph cannot be written for ExecuTorch: {type(error).__name__}: {str(error).splitlines()[0]}") from error
 
 
-def _write(program: Lowered, partitioner: list[Any]) -> Written:
-    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+def _write(edge: Any) -> Written:
+    from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes import MemoryPlanningPass
     from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
 
-    share_results(program.exported.graph_module)
-    infer_batch_in_views(program.exported.graph_module)
-    with quiet():
-        edge = to_edge_transform_and_lower(
-            program.exported, partitioner=partitioner, compile_config=EdgeCompileConfig(_check_ir_validity=False)
-        )
-        made = edge.to_executorch(
-            ExecutorchBackendConfig(
-                sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(), memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False)
-            )
-        )
-    return Written(bytes(made.buffer), _operators(made), sum(made.executorch_program.execution_plan[0].non_const_buffer_sizes))
+    planning = MemoryPlanningPass(alloc_graph_input=False)  # inputs stay where the caller has them
+    made = edge.to_executorch(ExecutorchBackendConfig(sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(), memory_planning_pass=planning))
+    operators = _operators(made)
+    own = {name for name in operators if not name.startswith("delegated/")}
+    if missing := sorted(own - registered_operators()):
+        raise ConfigError(f"ExecuTorch's runtime has no {', '.join(missing)}: the graph cannot be carried out")
+    return Written(bytes(made.buffer), operators, sum(made.executorch_program.execution_plan[0].non_const_buffer_sizes))
 
 
 def share_results(module: torch.fx.GraphModule) -> None:
@@ -91,7 +96,7 @@ def _operators(made: Any) -> dict[str, int]:
             arguments = instruction.instr_args
             if hasattr(arguments, "op_index"):
                 operator = plan.operators[arguments.op_index]
-                counts[f"{operator.name}.{operator.overload}"] += 1
+                counts[f"{operator.name}.{operator.overload}" if operator.overload else operator.name] += 1
     for name, part in made.exported_program(METHOD).graph_module.named_children():
         if hasattr(part, "original_module"):
             for node in part.original_module.graph.nodes:
