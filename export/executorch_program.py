@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.fx.passes.infra.pass_base import PassResult
 
 from export.capture import Lowered, Trace, lower, quiet
 from export.lowering.executorch import executorch_decompositions
@@ -43,6 +44,7 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
     try:
         with quiet():
             edge = to_edge_transform_and_lower(program.exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+            edge = edge.transform([drop_copies])
             return {EXECUTORCH: _write(edge.to_backend(XnnpackPartitioner())), PORTABLE: _write(edge)}
     except ConfigError:
         raise
@@ -62,6 +64,16 @@ def _write(edge: Any) -> Written:
     if missing := sorted(own - registered_operators()):
         raise ConfigError(f"ExecuTorch's runtime has no {', '.join(missing)}: the graph cannot be carried out")
     return Written(bytes(made.buffer), operators, sum(made.executorch_program.execution_plan[0].non_const_buffer_sizes))
+
+
+def drop_copies(module: torch.fx.GraphModule) -> PassResult:
+    """Remove copies of what was computed: ExecuTorch's operators never share memory and always write row-major."""
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and "_clone_dim_order" in str(node.target) and node.args[0].op != "placeholder":
+            node.replace_all_uses_with(node.args[0])
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return PassResult(module, True)
 
 
 def share_results(module: torch.fx.GraphModule) -> None:

@@ -3,6 +3,8 @@
 Its own convolutions are plain loops, and XNNPACK takes weights that are constants only; its batched matrix product takes any two
 tensors. So a convolution is the product of its weight with the unfolded input, and so are its gradients. A sum over a channel is a
 product with ones and then a sum over the batch: its own sums add number after number, which loses digits over thousands of them.
+
+XNNPACK has no comparisons either, and ExecuTorch's own are slow: where a gradient passes, and where it does not, is found by arithmetic.
 """
 
 import functools
@@ -11,10 +13,13 @@ from math import prod
 import torch
 from torch import Tensor
 
+from export.lowering import shared
 from export.lowering.shared import Table, check_convolution, per_dimension, shared_decompositions, taps
 from wire.errors import ConfigError
 
 _aten = torch.ops.aten
+LARGE = 1e38
+"""Brings every positive normal float32 to at least 1."""
 
 
 def executorch_decompositions() -> Table:
@@ -24,6 +29,9 @@ def executorch_decompositions() -> Table:
         _aten.convolution.default: convolution,
         _aten.convolution_backward.default: convolution_backward,
         _aten.avg_pool2d_backward.default: average_pool_backward,
+        _aten.max_pool2d_with_indices.default: max_pool,
+        _aten.max_pool2d_with_indices_backward.default: max_pool_backward,
+        _aten.threshold_backward.default: threshold_backward,
         _aten.mm.default: mm,
         _aten.addmm.default: addmm,
         _aten._native_batch_norm_legit_functional.default: batch_norm,
@@ -200,11 +208,89 @@ def average_pool_backward(
         )
     share = grad / prod(kernel)
     (height, width), out = x.shape[2:], grad.shape[2:]
-    if kernel == stride and not any(padding) and (out[0] * kernel[0], out[1] * kernel[1]) == (height, width):
+    plain = kernel == stride and not any(padding) and (out[0] * kernel[0], out[1] * kernel[1]) == (height, width)
+    if plain and kernel[0] == 1:
+        ones = torch.ones((1, 1, kernel[1]), dtype=x.dtype, device=x.device)
+        return _view(torch.bmm(_view(share, [1, -1, 1]), ones), [-1, x.shape[1], height, width])
+    if plain:
         spread = share.unsqueeze(3).unsqueeze(5).expand(-1, -1, -1, kernel[0], -1, kernel[1])
         return _view(spread, [-1, x.shape[1], height, width])
     found = taps(_outer(_spread(share, stride), x.shape[2:], kernel, padding), torch.Size(kernel), [1, 1], [0, 0], x.shape[2:])
     return functools.reduce(torch.add, found)
+
+
+def max_pool(
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int] = (),  # type: ignore[assignment]
+    padding: list[int] = (0, 0),  # type: ignore[assignment]
+    dilation: list[int] = (1, 1),  # type: ignore[assignment]
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The maxima and their places, flat over the last two dimensions of x, where windows do not overlap."""
+    if not _apart(kernel, stride, padding, dilation, ceil_mode):
+        return NotImplemented
+    parts = _windows(x, kernel)
+    best = functools.reduce(torch.maximum, parts)
+    # the places: nobody reads them in a training step, and they are dropped then
+    shares = _first_best(torch.ones_like(best), best, parts)
+    offsets = [x.shape[3] * (k // kernel[1]) + k % kernel[1] for k in range(len(parts))]
+    inside = functools.reduce(torch.add, [share * offset for share, offset in zip(shares, offsets, strict=True)])
+    rows, columns = (torch.arange(best.shape[d], device=x.device) * kernel[d - 2] for d in (2, 3))
+    return best, inside.to(torch.int64) + rows[:, None] * x.shape[3] + columns
+
+
+def max_pool_backward(
+    grad: Tensor, x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool, indices: Tensor
+) -> Tensor:
+    """The gradient goes to the first of the values that are the maximum of their window."""
+    if not _apart(kernel, stride, padding, dilation, ceil_mode):
+        return shared.max_pool_backward(grad, x, kernel, stride, padding, dilation, ceil_mode, indices)
+    parts = _windows(x, kernel)
+    shares = _first_best(grad, functools.reduce(torch.maximum, parts), parts)
+    channels, (height, width) = x.shape[1], grad.shape[2:]
+    stacked = _view(torch.cat([share.unsqueeze(0) for share in shares]), [*kernel, -1, channels, height, width])
+    size = height * kernel[0], width * kernel[1]
+    whole = _view(stacked.permute(2, 3, 4, 0, 5, 1), [-1, channels, *size])
+    rest = x.shape[3] - size[1], x.shape[2] - size[0]
+    return _aten.constant_pad_nd.default(whole, [0, rest[0], 0, rest[1]], 0.0) if any(rest) else whole
+
+
+def threshold_backward(grad: Tensor, result: Tensor, threshold: float) -> Tensor:
+    """ReLU: the gradient where the result is above 0."""
+    if threshold != 0:
+        return torch.where(result <= threshold, 0.0, grad)
+    return grad * _is_positive(torch.relu(result))
+
+
+def _apart(kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool) -> bool:
+    """Whether windows lie side by side, so that every value is in one at most."""
+    return list(stride or kernel) == list(kernel) and not any(padding) and all(d == 1 for d in dilation) and not ceil_mode and len(kernel) == 2
+
+
+def _windows(x: Tensor, kernel: list[int]) -> list[Tensor]:
+    """The values at each place of a window, (batch, channels, windows down, windows across), in the order of the places."""
+    channels, height, width = x.shape[1], x.shape[2] // kernel[0], x.shape[3] // kernel[1]
+    for d, size in ((2, height * kernel[0]), (3, width * kernel[1])):
+        x = x.narrow(d, 0, size) if size < x.shape[d] else x
+    parts = _view(x, [-1, channels, height, kernel[0], width, kernel[1]]).permute(3, 5, 0, 1, 2, 4).contiguous()
+    flat = _view(parts, [prod(kernel), -1, channels, height, width])
+    return [flat.select(0, k) for k in range(prod(kernel))]
+
+
+def _first_best(values: Tensor, best: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    """For each part `values` where it is the first that equals `best`, and 0 elsewhere."""
+    shares, left = [], values
+    for candidate in parts[:-1]:
+        passed = left * _is_positive(best - candidate)
+        shares.append(left - passed)
+        left = passed
+    return [*shares, left]
+
+
+def _is_positive(x: Tensor) -> Tensor:
+    """1 where x is above 0, 0 where it is 0 (it is never below); of an x that is no normal float32, something between."""
+    return torch.minimum(x * LARGE, torch.ones(1, dtype=x.dtype, device=x.device))
 
 
 def _gradient_of_input(grad: Tensor, size: torch.Size, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
