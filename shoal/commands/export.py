@@ -7,7 +7,8 @@ import typer
 from rich.console import Console
 
 from algorithms.probe import make_probe, whole_model
-from export.bundle import capture_graphs, inspect_graph, make_bundle, save_probe
+from export.bundle import capture_graphs, make_bundle, save_probe
+from export.onnx_graph import count_operators
 from export.parity import check_parity
 from shoal.commands import options as opt
 from shoal.report import prepare_folder
@@ -38,7 +39,7 @@ def export(
         )
     console.print(f"{out / 'device.shoal'}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
     for name in bundle.manifest.graphs:
-        operators = inspect_graph(bundle.graph_bytes(name))
+        operators = count_operators(bundle.graph_bytes(name))
         console.print(f"  {name}.onnx: {len(bundle.graph_bytes(name)):,} bytes, {sum(operators.values())} operators")
     console.print(f"largest difference to float64 after one step: {parity:.1e} of a tensor's scale")
     console.print(f"devices trust {out / 'trust.pem'}; keep {key or out / 'signing.key'} to yourself", soft_wrap=True)

@@ -1,0 +1,108 @@
+package io.shoal.core
+
+import io.shoal.core.random.Noise
+import io.shoal.core.wire.Annotate
+import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.JsonArray
+import io.shoal.core.wire.JsonNumber
+import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Train
+import io.shoal.core.wire.Update
+import io.shoal.core.wire.decode
+import io.shoal.core.wire.decodeTensors
+import io.shoal.core.wire.decodeUpdate
+import io.shoal.core.wire.encodeTensors
+import io.shoal.core.wire.encodeUpdate
+import io.shoal.core.wire.parseJson
+import org.junit.jupiter.api.DynamicTest
+import org.junit.jupiter.api.TestFactory
+import java.io.File
+import java.util.Random
+import kotlin.math.sqrt
+import kotlin.test.Test
+import kotlin.test.assertContentEquals
+import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertTrue
+
+class ExecutorTest {
+    @TestFactory
+    fun `makes the update that Python makes`(): List<DynamicTest> = File(Fixture.folder, "cases").listFiles()!!.sorted().map { case ->
+        DynamicTest.dynamicTest(case.name) {
+            val plan = decode<Plan>(File(case, "plan.json").readBytes())
+            val noise = (parseJson(File(case, "noise.json").readBytes()) as JsonArray).items.map { (it as JsonNumber).text.toDouble() }.iterator()
+            val executor = Executor(Fixture.bundle, FakeGraphs(), Fixture.windows, Noise { noise.next() })
+            val before = decodeTensors(File(case, "before.safetensors").readBytes()).tensors
+            val result = executor.execute(plan, tensors(plan.model), before, ::tensors)
+            val (expected, tensors) = decodeUpdate(File(case, "update.safetensors").readBytes())
+            assertEquals(tensors, result.tensors)
+            val update = Update(
+                plan.runId, plan.round, plan.deviceId, result.model, Fixture.windows.numTrain.toLong(), result.numSteps,
+                result.evaluated, result.trained, 7, 0.125,
+            )
+            assertEquals(expected, update)
+            assertContentEquals(File(case, "update.safetensors").readBytes(), encodeUpdate(update, result.tensors))
+            assertContentEquals(File(case, "after.safetensors").readBytes(), encodeTensors(result.private))
+        }
+    }
+
+    @Test
+    fun `no batch is above what the graphs take`() {
+        val graphs = FakeGraphs(maxBatch = 6)
+        val executor = Executor(Fixture.bundle, graphs, Fixture.windows)
+        val model = decodeTensors(Fixture.model).tensors
+        executor.execute(Fixture.plan(verbs = listOf(Evaluate(), Evaluate("train"), Annotate("weigh", "weight"), Train(5), Train(6))), model, emptyMap(), ::tensors)
+        executor.predict(model, emptyMap(), Fixture.windows.trainX)
+        assertEquals(6, graphs.batches.max())
+        val error = assertFailsWith<DataException> { executor.execute(Fixture.plan(verbs = listOf(Train(8))), model, emptyMap(), ::tensors) }
+        assertTrue("at most 6" in error.message!!)
+    }
+
+    @Test
+    fun `one example can be predicted`() {
+        val x = Fixture.windows.testX.take(intArrayOf(3))
+        val executor = Executor(Fixture.bundle, FakeGraphs(), Fixture.windows)
+        assertEquals(listOf(1, 2), executor.predict(decodeTensors(Fixture.model).tensors, emptyMap(), x).shape)
+    }
+
+    @Test
+    fun `a model of another layout is refused`() {
+        val executor = Executor(Fixture.bundle, FakeGraphs(), Fixture.windows)
+        assertFailsWith<WrongLayout> { executor.execute(Fixture.plan(), emptyMap(), emptyMap(), ::tensors) }
+    }
+
+    @Test
+    fun `windows that do not fit the bundle are refused`() {
+        val (x, y) = Pair(Tensor.allocate(DType.FLOAT32, listOf(3, 2, 5)), Tensor.of(longArrayOf(0, 1, 2)))
+        assertFailsWith<DataException> { Executor(Fixture.bundle, FakeGraphs(), Windows(x, y, x, y)) }
+        val (fits, unknown) = Pair(Tensor.allocate(DType.FLOAT32, listOf(3, 2, 4)), Tensor.of(longArrayOf(0, 1, 3)))
+        assertFailsWith<DataException> { Executor(Fixture.bundle, FakeGraphs(), Windows(fits, unknown, fits, unknown)) }
+    }
+
+    @Test
+    fun `clipping never leaves more than the norm and rounds towards zero`() {
+        val random = Random(3)
+        repeat(300) {
+            val update = FloatArray(1 + random.nextInt(200)) { (random.nextGaussian() * Math.pow(10.0, random.nextInt(8) - 4.0)).toFloat() }
+            val norm = Math.pow(10.0, random.nextInt(6) - 4.0)
+            val clipped = clip(update, norm)
+            assertTrue(norm(clipped) <= norm)
+            if (norm(update) <= norm) assertContentEquals(update, clipped) else assertTrue(norm(clipped) > norm * (1 - 1e-6))
+            for (i in update.indices) assertTrue(Math.abs(clipped[i]) <= Math.abs(update[i]) && clipped[i] * update[i] >= 0)
+        }
+    }
+
+    @Test
+    fun `every example is in one batch and none is too small`() {
+        for (n in 1..80) for (size in 2..20) {
+            val ranges = batchRanges(n, size, 2)
+            assertEquals((0 until n).toList(), ranges.flatten())
+            assertTrue(n == 1 || ranges.all { it.count() in 2..size + 1 })
+        }
+        assertEquals(emptyList(), batchRanges(0, 8, 2))
+    }
+
+    private fun norm(numbers: FloatArray) = sqrt(numbers.sumOf { it.toDouble() * it })
+
+    private fun tensors(name: String) = decodeTensors(Fixture.blob(name)).tensors
+}

@@ -1,0 +1,94 @@
+package io.shoal.core.mqtt
+
+import org.junit.jupiter.params.ParameterizedTest
+import org.junit.jupiter.params.provider.ValueSource
+import java.io.DataInputStream
+import java.io.EOFException
+import java.io.IOException
+import java.util.Random
+import kotlin.test.Test
+import kotlin.test.assertContentEquals
+import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertTrue
+
+class PacketsTest {
+    private fun read(bytes: ByteArray) = readPacket(DataInputStream(bytes.inputStream()))
+
+    private fun bytes(hex: String) = hex.filter { it != ' ' }.chunked(2).map { it.toInt(16).toByte() }.toByteArray()
+
+    @Test
+    fun `lengths of one to four bytes`() {
+        for (size in listOf(0, 122, 123, 16_378, 16_379, 2_097_146, 2_097_147)) {
+            val payload = ByteArray(size) { it.toByte() }
+            val packet = Packets.publish("t", 7, size, retain = true, again = false) + payload
+            val read = read(packet) as Packet.Publish
+            assertContentEquals(payload, read.payload)
+            assertEquals(Pair("t", 7), Pair(read.topic, read.id))
+        }
+    }
+
+    @Test
+    fun `a connection with a will and a password`() {
+        val body = bytes("0004 4d515454 04 ec 001e 0002 6964 0001 77 0003 010203 0004 75736572 0005 7365c3a974")
+        val made = Packets.connect("id", 30, Pair("w", byteArrayOf(1, 2, 3)), "user", "se\u00e9t")
+        assertContentEquals(byteArrayOf(0x10, body.size.toByte()) + body, made)
+    }
+
+    @Test
+    fun `acknowledgements are read`() {
+        assertEquals(Packet.ConnAck(true, 0), read(bytes("20020100")))
+        assertEquals(Packet.PubAck(258), read(bytes("40020102")))
+        assertEquals(Packet.SubAck(1, listOf(1, 128)), read(bytes("900400010180")))
+        assertEquals(Packet.UnsubAck(1), read(bytes("b0020001")))
+        assertEquals(Packet.PingResp, read(bytes("d000")))
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+        strings = [
+            "30 ffffffff7f", "30 ffffff7f", "32 05 0001 2b 0001", "32 05 0001 74 0000", "34 05 0001 74 0001", "36 05 0001 74 0001", "30 02 0000",
+            "30 03 0002 74", "30 03 0001 ff", "30 01 00", "40 01 01", "40 03 000101", "41 02 0001", "20 02 0200", "20 01 00", "d0 01 00", "10 00",
+            "00 00", "f0 00", "40 02 0000", "d0 81808001", "30 03 0001 00",
+        ],
+    )
+    fun `what no broker may send ends the connection`(hex: String) {
+        assertFailsWith<ProtocolException> { read(bytes(hex)) }
+    }
+
+    @Test
+    fun `a packet that breaks off is an end of file`() {
+        assertFailsWith<EOFException> { read(bytes("30 05 0001")) }
+        assertFailsWith<EOFException> { read(bytes("")) }
+    }
+
+    @Test
+    fun `changed packets are read or refused`() {
+        val random = Random(5)
+        val seeds = listOf(Packets.publish("a/b", 3, 4, retain = true, again = true) + ByteArray(4), Packets.pubAck(9), bytes("20020000"), bytes("9003000101"))
+        var refused = 0
+        repeat(100_000) {
+            val packet = seeds[it % seeds.size].copyOf()
+            repeat(1 + random.nextInt(3)) { packet[random.nextInt(packet.size)] = random.nextInt(256).toByte() }
+            try {
+                read(packet)
+            } catch (_: IOException) {
+                refused++
+            }
+        }
+        assertTrue(refused in 50_000..99_999, "$refused")
+    }
+
+    @Test
+    fun `pauses double up to a minute and are never the same`() {
+        val pause = Backoff(Random(1))
+        val drawn = List(12) { pause.nextMs() }
+        for ((i, ms) in drawn.withIndex()) {
+            val middle = minOf(1000L shl i, 60_000L)
+            assertTrue(ms in middle / 2..middle * 3 / 2)
+        }
+        assertEquals(drawn.size, drawn.toSet().size)
+        pause.reset()
+        assertTrue(pause.nextMs() <= 1500)
+    }
+}
