@@ -1,16 +1,21 @@
-"""A fleet of real processes on this machine: one `shoal-edge` per device, each with a data folder and a state folder of its own."""
+"""A fleet of real processes on this machine: one `shoal-edge` per device, each with a data folder and a state folder of its own.
+
+Some of the devices may be phones instead: they share one process, on Java.
+"""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from simulation.datasets.windows import FleetData
+from simulation.phones import phone_command
 
 STOP_S = 10.0
 
@@ -25,10 +30,15 @@ def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
 
 def start_process(arguments: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a Python module or script in a session of its own, so that Ctrl-C reaches only who started it; output goes to `log`."""
+    return start_program([sys.executable, *arguments], log, environment)
+
+
+def start_program(command: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start any program as `start_process` does."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         return subprocess.Popen(
-            [sys.executable, *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -52,26 +62,56 @@ def stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 class LocalFleet:
-    """Edge processes for every device of `data`; started on entering the context, stopped on leaving it."""
+    """Edge processes for every device of `data`, but for `phones`, which run in one process on Java; started on entering the context,
+    stopped on leaving it.
 
-    def __init__(self, data: FleetData, folder: Path, broker_url: str, fleet: str, trust: Path) -> None:
+    `processes` are by device; all phones have the same one.
+
+    Raises:
+        ConfigError: phones are asked for, and what they need is not here.
+    """
+
+    def __init__(self, data: FleetData, folder: Path, broker_url: str, fleet: str, trust: Path, phones: Sequence[str] = ()) -> None:
         self._data, self._folder, self._broker_url, self._fleet, self._trust = data, folder, broker_url, fleet, trust
+        self.phones = tuple(phones)
+        self._phone_command = phone_command() if phones else []
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, device_id: str) -> subprocess.Popen[bytes]:
-        """Start one device, also again after it was killed; its state folder is kept."""
+        """Start one device, also again after it was killed; its state folder is kept. A phone is started with all the others."""
+        if device_id in self.phones:
+            return self._start_phones()
+        options = self._shared_options() + self._own_options(device_id)
+        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self.processes[device_id] = start_process(["-m", "edge_client.main", "run", *options], self.log(device_id), environment)
+        return self.processes[device_id]
+
+    def log(self, device_id: str) -> Path:
+        """Where a device's process writes to."""
+        return self._folder / "phones.log" if device_id in self.phones else self._folder / device_id / "edge.log"
+
+    def _start_phones(self) -> subprocess.Popen[bytes]:
+        own = [part for device_id in self.phones for part in self._own_options(device_id)]
+        process = start_program([*self._phone_command, *self._shared_options(), *own], self.log(self.phones[0]))
+        self.processes |= dict.fromkeys(self.phones, process)
+        return process
+
+    def _shared_options(self) -> list[str]:
+        return ["--broker", self._broker_url, "--fleet", self._fleet, "--trust", str(self._trust)]
+
+    def _own_options(self, device_id: str) -> list[str]:
         own = self._folder / device_id
         if not (own / "data" / "test.npz").exists():
             write_device_folder(self._data, device_id, own / "data")
-        options = {"--broker": self._broker_url, "--fleet": self._fleet, "--id": device_id, "--trust": str(self._trust)}
-        options |= {"--data": str(own / "data"), "--state": str(own / "state")}
-        arguments = ["-m", "edge_client.main", "run", *(part for pair in options.items() for part in pair)]
-        self.processes[device_id] = start_process(arguments, own / "edge.log", {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
-        return self.processes[device_id]
+        return ["--id", device_id, "--data", str(own / "data"), "--state", str(own / "state")]
 
     def max_rss_bytes(self) -> int:
-        """The largest peak of resident memory of any device's process so far."""
-        return max((_peak_rss_bytes(p.pid) for p in self.processes.values()), default=0)
+        """The largest peak of resident memory of any `shoal-edge` process so far."""
+        return max((_peak_rss_bytes(p.pid) for d, p in self.processes.items() if d not in self.phones), default=0)
+
+    def phones_rss_bytes(self) -> int:
+        """The peak of resident memory of the process that all phones share; 0 without phones."""
+        return max((_peak_rss_bytes(self.processes[d].pid) for d in self.phones), default=0)
 
     def torch_loaded(self) -> bool:
         """Whether any device's process has a torch library in its memory map."""
@@ -79,15 +119,17 @@ class LocalFleet:
 
     def __enter__(self) -> "LocalFleet":
         try:
-            for device_id in sorted(self._data.devices):
+            for device_id in sorted(self._data.devices.keys() - set(self.phones)):
                 self.start(device_id)
+            if self.phones:
+                self._start_phones()
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        stop_processes(list(self.processes.values()))
+        stop_processes(list(set(self.processes.values())))
 
 
 def _peak_rss_bytes(pid: int) -> int:

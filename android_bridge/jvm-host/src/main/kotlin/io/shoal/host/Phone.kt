@@ -55,7 +55,7 @@ private fun run(arguments: List<String>) {
     ids.indices.map { Device(ids[it], File(values("--data")[it]), File(values("--state")[it])) }.forEach { device ->
         val windows = readFolder(device.data)
         val loader = ExecutorchLoader(File(device.state, "programs"))
-        val log = Log { level, line -> System.err.println("${Instant.now()} $level device=${device.id} $line") }
+        val log = Log { level, line -> System.err.println("${Instant.now()} $level $line") }
         val phone = Phone(device.id, required("--fleet"), broker, windows, FolderStorage(device.state), loader, trusted, log = log)
         thread(name = device.id) {
             try {

@@ -1,0 +1,196 @@
+"""Kotlin phones with ExecuTorch and Python clients with onnxruntime in one cohort: one aggregator, real Mosquitto, real processes.
+
+Both draw the same batches from a plan's seed, so that a cohort with phones must come to the models that Python clients alone come to,
+but for rounding.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.core.state import RunState
+from aggregator.ports import RoundRecord
+from shoal.commands.export import write_bundle
+from simulation.datasets.windows import FleetData
+from simulation.embedded_broker import free_port
+from simulation.local_fleet import LocalFleet, start_process, stop_processes
+from tests.android.bridge import run_build
+from tests.conftest import synthetic_fleet
+from wire.tensors import Tensors, decode_tensors
+
+ROUNDS = 3
+PHONES = ["d1", "d2"]
+PATIENCE_S = 120.0
+
+
+@dataclass
+class Ran:
+    """A finished run: its state, the records of its rounds, its models by group."""
+
+    state: RunState
+    records: list[RoundRecord]
+    models: dict[str, Tensors]
+
+
+@dataclass
+class Run:
+    """One run of `shoal serve` with the devices of `data`."""
+
+    data: FleetData
+    bundle: Path
+    algorithm: str
+    folder: Path
+    broker: str
+    epochs: int = 1
+
+    @property
+    def fleet(self) -> str:
+        return self.folder.name
+
+    def edges(self, phones: list[str]) -> LocalFleet:
+        return LocalFleet(self.data, self.folder / "devices", self.broker, self.fleet, self.bundle / "trust.pem", phones)
+
+    def serve(self) -> Any:
+        options = {"--folder": self.folder / "run", "--bundle": self.bundle, "--broker": self.broker, "--fleet": self.fleet}
+        options |= {"--rounds": ROUNDS, "--min-devices": len(self.data.devices), "--local-epochs": self.epochs, "--batch-size": 8}
+        options |= {"--algorithm": self.algorithm, "--port": free_port()}
+        arguments = [part for name, value in options.items() for part in (name, str(value))]
+        return start_process(["-m", "shoal", "serve", "--no-stay", *arguments], self.folder / "aggregator.log")
+
+    def ran(self) -> Ran:
+        store = SqlStore(sqlite_url(self.folder / "run" / "shoal.db"), "run-1")
+        state, records = store.load(), list(store.rounds())
+        store.close()
+        assert state is not None
+        blobs = BlobFolder(self.folder / "run" / "blobs" / "run-1")
+        return Ran(state, records, {group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()})
+
+    def through(self, phones: list[str], disturb: Callable[[LocalFleet, Any], None] | None = None) -> Ran:
+        """Serve to the end."""
+        with self.edges(phones) as edges:
+            serving = self.serve()
+            try:
+                if disturb is not None:
+                    disturb(edges, serving)
+                assert serving.wait(PATIENCE_S) == 0, self.logs(edges)
+            finally:
+                stop_processes([serving])
+        return self.ran()
+
+    def logs(self, edges: LocalFleet) -> str:
+        return "\n".join(path.read_text()[-2000:] for path in {self.folder / "aggregator.log", *map(edges.log, edges.processes)})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def phones_are_built() -> None:
+    run_build("phone")
+
+
+@pytest.fixture(scope="module")
+def data() -> FleetData:
+    return synthetic_fleet(num_devices=4, shift=3.0, num_windows=41)
+
+
+def exported(data: FleetData, algorithm: str, folder: Path) -> Path:
+    folder.mkdir()
+    write_bundle(folder, data, algorithm, seed=0, runtimes=("onnx", "executorch"))
+    return folder
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "distfl",
+        pytest.param("dbe", marks=pytest.mark.slow),
+        pytest.param("cgau:units=8", marks=pytest.mark.slow),
+        pytest.param(
+            "feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:density_units=4", marks=pytest.mark.slow
+        ),
+        pytest.param("fedavg+ifca", marks=pytest.mark.slow),
+    ],
+)
+def test_a_cohort_with_phones_comes_to_the_models_of_python_clients_alone(
+    algorithm: str, data: FleetData, tmp_path: Path, mosquitto: str
+) -> None:
+    bundle = exported(data, algorithm, tmp_path / "bundle")
+    mixed = Run(data, bundle, algorithm, tmp_path / "mixed", mosquitto).through(PHONES)
+    alone = Run(data, bundle, algorithm, tmp_path / "alone", mosquitto).through([])
+    assert mixed.state.starts == alone.state.starts
+    assert [record.groups for record in mixed.records] == [record.groups for record in alone.records]
+    assert mixed.models.keys() == alone.models.keys()
+    for group, model in alone.models.items():
+        for name, expected in model.items():
+            scale = max(1e-2, float(np.abs(expected).max()))
+            assert float(np.abs(mixed.models[group][name] - expected).max()) < 1e-3 * scale, (group, name)
+    for ours, theirs in zip(mixed.records, alone.records, strict=True):
+        assert ours.trained.num_examples == theirs.trained.num_examples
+        assert all(abs(m.num_correct - theirs.evaluated[d].num_correct) <= 1 for d, m in ours.evaluated.items())
+
+
+def session(run: Run, device_id: str) -> dict[str, Any]:
+    """What a phone remembers, as it lies on disk."""
+    try:
+        kept: dict[str, Any] = json.loads((run.folder / "devices" / device_id / "state" / "session.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return kept
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, f"never: {what}"
+        time.sleep(0.005)
+
+
+def killed(edges: LocalFleet, device_id: str) -> None:
+    edges.processes[device_id].kill()
+    edges.processes[device_id].wait()
+
+
+@pytest.mark.timeout(600)
+def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(data: FleetData, tmp_path: Path, mosquitto: str) -> None:
+    bundle = exported(data, "fedavg", tmp_path / "bundle")
+    run = Run(data, bundle, "fedavg", tmp_path / "disturbed", mosquitto, epochs=400)
+    happened = []
+
+    def disturb(edges: LocalFleet, serving: Any) -> None:
+        # in training of round 1: the plan is there and its blobs, the update is not
+        wait_for(lambda: session(run, "d1").get("plan"), "a plan for the phone")
+        time.sleep(0.3)
+        wait_for(lambda: (run.folder / "devices" / "d1" / "state" / "blobs").exists(), "the plan's blobs")
+        killed(edges, "d1")
+        kept = session(run, "d1")
+        happened.append(("training", kept["plan"] is not None and not kept.get("pending")))
+        edges.start("d1")
+        # in upload of a later round: the aggregator is held, so that the finished update has no answer
+        wait_for(lambda: session(run, "d1").get("answered", 0) >= 1, "an answer to the first update")
+        wait_for(lambda: session(run, "d1").get("plan"), "a plan for the second round")
+        os.kill(serving.pid, signal.SIGSTOP)
+        try:
+            wait_for(lambda: session(run, "d1").get("pending"), "a finished update")
+            killed(edges, "d1")
+            happened.append(("upload", (run.folder / "devices" / "d1" / "state" / "update.safetensors").exists()))
+            edges.start("d1")
+            wait_for(lambda: "connected device=d1" in edges.log("d1").read_text().rpartition("round done")[2], "the phone's return")
+            time.sleep(0.5)
+        finally:
+            os.kill(serving.pid, signal.SIGCONT)
+
+    ran = run.through(["d1"], disturb)
+    assert happened == [("training", True), ("upload", True)]
+    plain = Run(data, bundle, "fedavg", tmp_path / "undisturbed", mosquitto, epochs=400).through(["d1"])
+    assert ran.state.models == plain.state.models
+    for ours, theirs in zip(ran.records, plain.records, strict=True):
+        assert (ours.trained, ours.evaluated, ours.groups) == (theirs.trained, theirs.evaluated, theirs.groups)
