@@ -31,6 +31,8 @@ from wire.tensors import Tensors, decode_tensors
 ROUNDS = 3
 PHONES = ["d1", "d2"]
 PATIENCE_S = 120.0
+LONG = 200
+"""Epochs of a training that takes long enough to be killed in."""
 
 
 @dataclass
@@ -160,9 +162,10 @@ def killed(edges: LocalFleet, device_id: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(data: FleetData, tmp_path: Path, mosquitto: str) -> None:
+def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(tmp_path: Path, mosquitto: str) -> None:
+    data = synthetic_fleet(num_devices=2, num_windows=40)
     bundle = exported(data, "fedavg", tmp_path / "bundle")
-    run = Run(data, bundle, "fedavg", tmp_path / "disturbed", mosquitto, epochs=400)
+    run = Run(data, bundle, "fedavg", tmp_path / "disturbed", mosquitto, epochs=LONG)
     happened = []
 
     def disturb(edges: LocalFleet, serving: Any) -> None:
@@ -190,7 +193,7 @@ def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(data: 
 
     ran = run.through(["d1"], disturb)
     assert happened == [("training", True), ("upload", True)]
-    plain = Run(data, bundle, "fedavg", tmp_path / "undisturbed", mosquitto, epochs=400).through(["d1"])
+    plain = Run(data, bundle, "fedavg", tmp_path / "undisturbed", mosquitto, epochs=LONG).through(["d1"])
     assert ran.state.models == plain.state.models
     for ours, theirs in zip(ran.records, plain.records, strict=True):
         assert (ours.trained, ours.evaluated, ours.groups) == (theirs.trained, theirs.evaluated, theirs.groups)
