@@ -14,12 +14,12 @@ from export.capture import capture_program, trace
 from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
 from export.executorch_program import Written, to_executorch
 from export.onnx_graph import Captured, to_onnx
+from export.runtimes import ONNX
 from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
 from wire.tensors import Tensors, TensorSpec
 
 
-ONNX = "onnx"
 RUNTIMES = (ONNX, EXECUTORCH)
 """What a bundle may hold graphs for: ONNX always, ExecuTorch (with XNNPACK and without) when asked for."""
 MAX_BATCH = 64
