@@ -40,10 +40,10 @@ papers: setup
 peers: setup
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-# Debian packages that tests use: the Mosquitto broker. Installed when missing and we may; a test that needs it says so otherwise.
+# Debian packages that tests use: the Mosquitto broker, and JUnit for the Kotlin tests. Installed when missing and we may; a test that needs it says so otherwise.
 .PHONY: deploy/.debian
 deploy/.debian:
-	@deploy/install-debian mosquitto
+	@deploy/install-debian mosquitto junit5
 
 clean:
 	rm -rf $(VENV) build *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

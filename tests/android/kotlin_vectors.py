@@ -29,12 +29,16 @@ F32 = np.float32
 
 def numpy_cases() -> list[dict[str, Any]]:
     """Seeds, and what ``default_rng`` draws from them: permutations, then float32 numbers (as bits)."""
-    rng, cases = random.Random(1), []
+    return _numpy_cases(random.Random(1), 60, 100)
+
+
+def _numpy_cases(rng: random.Random, number: int, largest: int) -> list[dict[str, Any]]:
+    cases = []
     seeds = [[0], [1], [2**32], [2**53, 0], [0, 0], [3000012, 1234567890], [2**32 - 1, 2**32 - 1], [1, 2, 3, 4, 5, 2**40]]
-    seeds += [[rng.randrange(2 ** rng.randrange(1, 54)), rng.randrange(2**32)] for _ in range(60)]
+    seeds += [[rng.randrange(2 ** rng.randrange(1, 54)), rng.randrange(2**32)] for _ in range(number)]
     for each in seeds:
         generator = np.random.default_rng(each)
-        counts = list(dict.fromkeys([1, 2, rng.randrange(3, 40), rng.randrange(40, 100)]))
+        counts = list(dict.fromkeys([1, 2, rng.randrange(3, 40), rng.randrange(40, largest)]))
         orders = {str(n): generator.permutation(n).tolist() for n in counts}
         bits = generator.random(rng.randrange(1, 9), np.float32).view(np.uint32).tolist()
         cases.append({"seeds": each, "counts": counts, "orders": orders, "float_bits": bits})
@@ -43,12 +47,17 @@ def numpy_cases() -> list[dict[str, Any]]:
 
 def numpy_text() -> str:
     """The committed file, a case a line."""
-    return "[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in numpy_cases()) + "\n]\n"
+    return _lines(numpy_cases())
+
+
+def _lines(cases: list[dict[str, Any]]) -> str:
+    return "[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]\n"
 
 
 def write(folder: Path) -> None:
     """Write the vectors of one run."""
     rng = random.Random(2)
+    (folder / "numpy.json").write_text(_lines(_numpy_cases(rng, 500, 2000)))
     (folder / "floats.txt").write_text("\n".join(_float_lines(rng)))
     (folder / "messages.jsonl").write_bytes(b"\n".join(encode(_message(rng)) for _ in range(300)))
     (folder / "tensors").mkdir()

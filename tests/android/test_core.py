@@ -20,7 +20,7 @@ def run_build(*arguments: str, vectors: Path | None = None) -> str:
     done = subprocess.run([sys.executable, str(BUILD), *arguments], capture_output=True, text=True, env=environment)
     if done.returncode == MISSING:
         pytest.skip(done.stderr.strip().splitlines()[-1])
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    assert done.returncode == 0, done.stdout[max(done.stdout.rfind("Failures ("), -8000) :] + done.stderr[-3000:]
     return done.stdout
 
 

@@ -1,13 +1,15 @@
 package io.shoal.core
 
 import io.shoal.core.random.Noise
+import io.shoal.core.wire.Acknowledge
 import io.shoal.core.wire.AggregatorStatus
-import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Decline
 import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.Fetch
+import io.shoal.core.wire.Finish
+import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Message
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.PublicKey
@@ -140,8 +142,8 @@ internal class Agent(
     private fun onReply(reply: Reply) {
         when (reply) {
             is Refuse -> log.write(Log.Level.WARNING, "refused device=$deviceId round=${reply.round} reason=${reply.reason}: ${reply.detail}")
-            is io.shoal.core.wire.Finish -> want(setOf(reply.model))
-            is io.shoal.core.wire.Acknowledge -> {}
+            is Finish -> want(setOf(reply.model))
+            is Acknowledge -> {}
         }
         val (changed, action) = Rounds.onReply(session, reply)
         save(changed)
@@ -201,6 +203,9 @@ internal class Agent(
         val startedNs = System.nanoTime()
         val result = executor.execute(plan, loaded.tensors(plan.model), storage.private(plan.runId, plan.round), loaded::tensors)
         val payload = encodeUpdate(updateOf(plan, result, (System.nanoTime() - startedNs) / 1000), result.tensors)
+        if (payload.size > Limits.PROTOCOL.totalBytes) {
+            throw DataException("an update of ${payload.size} bytes: at most ${Limits.PROTOCOL.totalBytes} can be sent")
+        }
         storage.putUpdate(plan.runId, plan.round, payload, result.private)
         save(Rounds.onExecuted(session, plan))
         log.write(Log.Level.INFO, "round done device=$deviceId round=${plan.round} steps=${result.numSteps}")

@@ -2,6 +2,7 @@ package io.shoal.core
 
 import io.shoal.core.mqtt.MqttLink
 import io.shoal.core.random.Noise
+import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.Topics
@@ -45,7 +46,7 @@ public class Phone(
     /**
      * One job: connects, checks in, does what is there to do, and disconnects. It stays until nothing came and nothing was to do for
      * [idleMs], at most [limitMs] (work that has begun is finished first), or until [stop] says so. The broker keeps the session, so
-     * that what comes until the next job is not lost.
+     * that what comes until the next job is not lost. Where [stop] ends a training, the plan stays and the next job begins it anew.
      *
      * @throws LinkException no broker within [connectMs], or it refuses this device
      */
@@ -73,7 +74,7 @@ public class Phone(
             }
         }
         outcome
-    }
+    } ?: Outcome.STOPPED
 
     /**
      * Takes part until [stop] says so (asked several times a second), over lost connections.
@@ -92,12 +93,17 @@ public class Phone(
     /** Predictions by the model that the last finished run left here. */
     public fun predictor(): Predictor = Predictor(storage, loader, windows, trusted)
 
-    private fun <T> connected(connectMs: Long?, stop: () -> Boolean, body: (Agent, MqttLink) -> T): T {
+    /** Runs [body] on a connection; null where [stop] ended it in the midst of a plan. */
+    private fun <T> connected(connectMs: Long?, stop: () -> Boolean, body: (Agent, MqttLink) -> T): T? {
         val status = topics.device(deviceId, "status")
         val will = Will(status, encode(DeviceStatus(deviceId, false)))
         return MqttLink.connect(broker, clientId, will, connectMs, stop, log).use { link ->
-            Agent(deviceId, topics, link, windows, storage, loader, trusted, health, clock, log, noise).use { agent ->
-                body(agent, link).also { link.publish(status, encode(DeviceStatus(deviceId, false)), retain = true) }
+            Agent(deviceId, topics, link, windows, storage, StoppableLoader(loader, stop), trusted, health, clock, log, noise).use { agent ->
+                try {
+                    body(agent, link)
+                } catch (_: Stopped) {
+                    null
+                }.also { link.publish(status, encode(DeviceStatus(deviceId, false)), retain = true) }
             }
         }
     }
@@ -106,5 +112,18 @@ public class Phone(
 
     private companion object {
         const val POLL_MS = 250L
+    }
+}
+
+/** A plan is left because the job was told to stop; no error of the plan's. */
+private class Stopped : RuntimeException()
+
+/** Graphs that run no more once [stop] says so: a training ends after the batch it is at. */
+private class StoppableLoader(private val loader: GraphLoader, private val stop: () -> Boolean) : GraphLoader by loader {
+    override fun load(bundle: Bundle): Graphs {
+        val graphs = loader.load(bundle)
+        return object : Graphs by graphs {
+            override fun run(graph: String, inputs: Tensors): Tensors = if (stop()) throw Stopped() else graphs.run(graph, inputs)
+        }
     }
 }

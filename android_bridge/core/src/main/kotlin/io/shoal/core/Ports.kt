@@ -1,5 +1,6 @@
 package io.shoal.core
 
+import io.shoal.core.wire.Bundle
 import java.io.Closeable
 
 /** The graphs of one bundle, ready to run. Used by one thread at a time. */
@@ -20,8 +21,8 @@ public interface GraphLoader {
     /** What a check-in says of the runtime, such as `executorch`. */
     public val runtime: String
 
-    /** @throws BundleException the bundle has no programs for this runtime, or needs a newer one ([io.shoal.core.wire.Bundle.require]) */
-    public fun load(bundle: io.shoal.core.wire.Bundle): Graphs
+    /** @throws BundleException the bundle has no programs for this runtime, or needs a newer one ([Bundle.require]) */
+    public fun load(bundle: Bundle): Graphs
 }
 
 /** What a device says of itself when it checks in; null where it cannot know. */

@@ -113,7 +113,7 @@ internal class Connection private constructor(private val socket: Socket, privat
                 connection.write(Packets.connect(clientId, keepAliveS, will?.let { it.topic to it.payload }, address.username, address.password))
                 val answer = connection.read() as? Packet.ConnAck ?: throw ProtocolException("its first packet was no CONNACK")
                 if (answer.code != 0) refused(address, clientId, answer.code)
-                plain.soTimeout = 0
+                socket.soTimeout = 0
                 return connection
             } catch (error: Exception) {
                 plain.close()
@@ -125,6 +125,7 @@ internal class Connection private constructor(private val socket: Socket, privat
             val socket = context.socketFactory.createSocket(plain, address.host, address.port, true) as SSLSocket
             socket.enabledProtocols = socket.supportedProtocols.filter { it == "TLSv1.2" || it == "TLSv1.3" }.toTypedArray()
             socket.sslParameters = socket.sslParameters.apply { endpointIdentificationAlgorithm = "HTTPS" }
+            socket.soTimeout = ANSWER_MS // Android's sockets do not look at that of the socket below
             try {
                 socket.startHandshake()
             } catch (error: SSLException) {

@@ -54,8 +54,8 @@ class Mosquitto(private val folder: File, certificates: Certificates? = null, re
     }
 }
 
-/** An authority, a server's certificate for `localhost` alone and a device's, made by the JDK's keytool. */
-class Certificates(private val folder: File) {
+/** An authority, and unless [authorityOnly] a server's certificate for `localhost` alone and a device's, made by the JDK's keytool. */
+class Certificates(private val folder: File, authorityOnly: Boolean = false) {
     val authority: File = File(folder, "ca.pem")
     val server: File = File(folder, "server.pem")
     val serverKey: File = File(folder, "server.key")
@@ -66,8 +66,10 @@ class Certificates(private val folder: File) {
         folder.mkdirs()
         keytool("-genkeypair", "-alias", "ca", "-dname", "CN=Test authority", "-ext", "bc:c")
         keytool("-exportcert", "-rfc", "-alias", "ca", "-file", authority.path)
-        issue("server", "CN=localhost", "san=dns:localhost", server, serverKey)
-        issue("device", "CN=phone", "san=dns:phone", device, deviceKey)
+        if (!authorityOnly) {
+            issue("server", "CN=localhost", "san=dns:localhost", server, serverKey)
+            issue("device", "CN=phone", "san=dns:phone", device, deviceKey)
+        }
     }
 
     private fun issue(alias: String, name: String, extension: String, certificate: File, key: File) {

@@ -1,5 +1,6 @@
 package io.shoal.core.random
 
+import io.shoal.core.fromPython
 import io.shoal.core.repository
 import io.shoal.core.wire.JsonArray
 import io.shoal.core.wire.JsonNumber
@@ -15,11 +16,15 @@ import kotlin.test.assertTrue
 
 /** Numpy's numbers, number for number (`numpy.json`, written by `python -m tests.android.kotlin_vectors`). */
 class GeneratorTest {
-    private val cases = (parseJson(File(repository, "android_bridge/core/src/test/resources/numpy.json").readBytes()) as JsonArray).items
+    @Test
+    fun `draws what numpy draws`() = compare(File(repository, "android_bridge/core/src/test/resources/numpy.json"), 60)
 
     @Test
-    fun `draws what numpy draws`() {
-        assertTrue(cases.size >= 60)
+    fun `draws what numpy draws from many seeds`() = compare(fromPython("numpy.json"), 500)
+
+    private fun compare(file: File, least: Int) {
+        val cases = (parseJson(file.readBytes()) as JsonArray).items
+        assertTrue(cases.size >= least)
         for (case in cases) {
             val fields = (case as JsonObject).fields
             val random = Generator(*longs(fields["seeds"]))

@@ -131,7 +131,7 @@ class Ed25519Test {
 
     @Test
     fun `signatures of the RFC fit`() {
-        for (v in vectors) assertTrue(PublicKey.of(bytes(v.key)).verify(bytes(v.signature), bytes(v.message)))
+        for (v in vectors) assertTrue(PublicKey.of(bytes(v.key)).verify(bytes(v.signature), bytes(v.message)), v.key)
     }
 
     @Test
