@@ -12,6 +12,9 @@ from steps.toolchain import OUT, ROOT, executorch_wheel, java, kotlin, program_p
 LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_backend_xnnpack", "executorch_threadpool")
 
 
+ENTRIES = ("PhoneKt", "StepsKt")
+
+
 def host_library() -> Path:
     """Compile the native library, unless that was done already."""
     wheel = executorch_wheel()
@@ -32,9 +35,9 @@ def host_library() -> Path:
     return target
 
 
-def phone_command(*options: str, entry: str = "PhoneKt") -> list[str]:
+def phone_command(entry: str) -> list[str]:
     """The command that runs a phone, or another `entry` of the host, on this JVM, compiled when needed; its arguments follow."""
     library = host_library()
     classpath = os.pathsep.join(map(str, [*compile_module(MODULES["jvm-host"]), kotlin() / "lib" / "kotlin-stdlib.jar"]))
     small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-    return [java(), *small, *options, f"-Dio.shoal.host.library={library}", "-cp", classpath, f"io.shoal.host.{entry}"]
+    return [java(), *small, f"-Dio.shoal.host.library={library}", "-cp", classpath, f"io.shoal.host.{entry}"]

@@ -1,6 +1,7 @@
 """The build script of `android_bridge`, for tests."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,3 +20,8 @@ def run_build(*arguments: str, environment: dict[str, str] | None = None) -> str
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     return done.stdout
+
+
+def host_command(entry: str) -> list[str]:
+    """The command that runs one of the host's entry points on this machine's JVM."""
+    return shlex.split(run_build("phone", "--entry", entry))

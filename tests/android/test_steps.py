@@ -9,9 +9,74 @@ import torch
 
 from algorithms.contract import Objective
 from export.bundle import capture_graphs, make_bundle
-from export.parity import check_parity
+from export.parity import _draw, _eager_step, _next
 from simulation.simulate import build_objective
 from tests.android.bridge import host_command
 from tests.conftest import synthetic_fleet
 from wire.bundle import Bundle, unpack
 from wire.tensors import Tensors, decode_tensors, encode_tensors
+
+STEPS = 20
+BATCH = 32
+VERSION = "1.5.1"
+ALGORITHMS = ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dbe", "cgau", "feddisk"))]
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Objective, Bundle, list[Tensors]]:
+    """A bundle's file, its objective, the bundle, and what the batches of twenty steps hold."""
+    data = synthetic_fleet(2, num_windows=96)
+    objective = build_objective(data, request.param, 0)
+    captures = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
+    named = {"name": data.name, "bundle_version": 1, "objective": objective, "classes": data.classes, "window": data.window}
+    payload = make_bundle(captures, **named)
+    path = tmp_path_factory.mktemp("steps") / "device.shoal"
+    path.write_bytes(payload)
+    windows, rng = data.devices["d0"], np.random.default_rng(3)
+    batches = []
+    for step in range(STEPS):
+        chosen = rng.integers(0, windows.num_train, BATCH if step % 5 else BATCH // 3)
+        batch = {"x": windows.train_x[chosen], "y": windows.train_y[chosen]} | _draw(objective, len(chosen), rng)
+        batches.append({f"batch/{name}": np.ascontiguousarray(value) for name, value in batch.items()})
+    return path, objective, unpack(payload), batches
+
+
+def eager(objective: Objective, bundle: Bundle, batches: list[Tensors], dtype: torch.dtype) -> Tensors:
+    """The tensors after the steps in eager torch."""
+    step, held = _eager_step(objective, "step", dtype), dict(bundle.initial)
+    for batch in batches:
+        held = _next(held, step(held, {name.removeprefix("batch/"): value for name, value in batch.items()}))
+    return held
+
+
+def on_the_jvm(path: Path, bundle: Bundle, batches: list[Tensors], version: str = VERSION) -> subprocess.CompletedProcess[str]:
+    given = {f"in/{i}/{name}": value for i, batch in enumerate(batches) for name, value in batch.items()}
+    given |= {f"hyper/{name}": np.array(value, np.float32) for name, value in bundle.manifest.hyper.items()}
+    inputs, outputs = path.with_name("inputs.safetensors"), path.with_name("outputs.safetensors")
+    inputs.write_bytes(encode_tensors(given))
+    arguments = [str(path), "step", version, str(inputs), str(outputs)]
+    return subprocess.run([*host_command("StepsKt"), *arguments], capture_output=True, text=True)
+
+
+def test_twenty_steps_differ_from_eager_float32_no_more_than_that_from_float64(
+    prepared: tuple[Path, Objective, Bundle, list[Tensors]],
+) -> None:
+    path, objective, bundle, batches = prepared
+    done = on_the_jvm(path, bundle, batches)
+    assert done.returncode == 0, done.stderr
+    found = decode_tensors(path.with_name("outputs.safetensors").read_bytes())[0]
+    single, double = (eager(objective, bundle, batches, dtype) for dtype in (torch.float32, torch.float64))
+    changed = {name.removeprefix("next/"): value for name, value in found.items() if name.startswith("next/")}
+    assert changed.keys() >= {spec.key for spec in bundle.manifest.of_role("shared")}
+    assert any(float(np.abs(value - bundle.initial[name]).max()) > 1e-3 for name, value in changed.items())
+    ours = max(float(np.abs(value - single[name]).max()) for name, value in changed.items())
+    rounding = max(float(np.abs(single[name] - double[name]).max()) for name in changed)
+    assert ours <= rounding, f"the JVM differs from eager float32 by {ours:.2e}, that from float64 by {rounding:.2e}"
+
+
+def test_a_bundle_of_a_newer_exporter_is_refused(prepared: tuple[Path, Objective, Bundle, list[Tensors]]) -> None:
+    path, _, bundle, batches = prepared
+    done = on_the_jvm(path, bundle, batches[:1], version="1.4.0")
+    assert done.returncode != 0
+    assert "it was exported with executorch" in done.stderr
+    assert "this device has 1.4.0" in done.stderr
