@@ -1,0 +1,165 @@
+package io.shoal.android
+
+import io.shoal.core.ConfigException
+import io.shoal.core.DataException
+import io.shoal.core.Tensor
+import io.shoal.core.windowsOf
+import java.io.File
+import java.security.KeyPairGenerator
+import java.security.Signature
+import java.security.spec.ECGenParameterSpec
+import kotlin.test.Test
+import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertFalse
+import kotlin.test.assertTrue
+import org.junit.jupiter.api.io.TempDir
+
+class ForegroundTest {
+    private val hourMs = 60 * 60_000L
+
+    @Test
+    fun `in the background a job ends before ten minutes on every version`() {
+        for (sdk in 26..36) assertEquals(9 * 60_000L, ForegroundRules(sdk).limitMs(foreground = false, wantedMs = hourMs, usedMs = 0))
+    }
+
+    @Test
+    fun `from API 35 on six hours a day are all`() {
+        assertEquals(hourMs, ForegroundRules(34).limitMs(true, hourMs, usedMs = 23 * hourMs))
+        assertEquals(hourMs, ForegroundRules(35).limitMs(true, hourMs, usedMs = 0))
+        assertEquals(45 * 60_000L, ForegroundRules(35).limitMs(true, hourMs, usedMs = 5 * hourMs))
+        assertEquals(0, ForegroundRules(36).limitMs(true, hourMs, usedMs = 6 * hourMs))
+        assertFalse(ForegroundRules(35).worthAsking(usedMs = 6 * hourMs))
+        assertTrue(ForegroundRules(34).worthAsking(usedMs = 6 * hourMs))
+    }
+
+    @Test
+    fun `a type is said from API 29 on`() {
+        assertEquals(listOf(false, true, true), listOf(28, 29, 34).map { ForegroundRules(it).typed })
+    }
+
+    @Test
+    fun `only the last day counts, and survives writing`() {
+        val now = 100 * hourMs
+        val times = ForegroundTimes().plus(now - 25 * hourMs, now - 23 * hourMs).plus(now - 2 * hourMs, now - hourMs)
+        assertEquals(2 * hourMs, times.usedMs(now))
+        assertEquals(2 * hourMs, ForegroundTimes.parse(times.toString()).usedMs(now))
+        assertEquals(0, ForegroundTimes.parse("what is this").usedMs(now))
+        assertEquals(hourMs, times.plus(now + 20 * hourMs, now + 20 * hourMs).usedMs(now + 21 * hourMs))
+    }
+}
+
+class HomeTest {
+    @TempDir
+    lateinit var folder: File
+
+    class Source : WindowSource {
+        override fun load(context: android.content.Context) = null
+    }
+
+    @Test
+    fun `settings are kept as they were`() {
+        val home = Home(folder)
+        assertFailsWith<ConfigException> { home.settings() }
+        val settings = ShoalSettings("mqtts://b:1", "f", Source::class.java, trustedKeyPem = "a\nb=é", everyHours = 12, requireIdle = true)
+        home.save(settings)
+        assertEquals(settings.write(), Home(folder).settings().write())
+    }
+
+    @Test
+    fun `a random id stays, and leaving forgets all but recordings`() {
+        val home = Home(folder)
+        home.save(ShoalSettings("mqtts://b", "f", Source::class.java))
+        val id = home.deviceId(home.settings())
+        assertEquals(id, Home(folder).deviceId(home.settings()))
+        home.noteJob(5, "done")
+        assertEquals(id, Home(folder).deviceId(home.settings()))
+        File(home.recordings.apply { mkdirs() }, "r.csv").writeText("x")
+        home.clear(recordings = false)
+        assertEquals(listOf("recordings"), folder.list()!!.toList())
+        assertFalse(home.status().enrolled)
+    }
+
+    @Test
+    fun `settings that cannot be used are refused`() {
+        assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f/g", Source::class.java) }
+        assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f", Source::class.java, everyHours = 0) }
+        assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f", Source::class.java, idleMinutes = 5, maxMinutes = 1) }
+    }
+}
+
+class SensorTest {
+    @TempDir
+    lateinit var folder: File
+
+    private fun line(fromNs: Long, untilNs: Long, stepNs: Long, slope: Float) = SensorTrack().apply {
+        for (time in fromNs..untilNs step stepNs) add(time, slope * time / 1e9f, 1f, -slope * time / 1e9f)
+    }
+
+    @Test
+    fun `sensors of different rates come onto one grid`() {
+        val tracks = listOf(line(0, 2_000_000_000, 10_000_000, 3f), line(100_000_000, 1_900_000_000, 7_000_000, -2f))
+        val grid = resample(tracks, 50.0).single()
+        assertEquals(6, grid.shape[1])
+        val numbers = grid.toFloatArray()
+        for (i in 0 until grid.rows) {
+            val time = 0.1f + i / 50f
+            assertEquals(3f * time, numbers[6 * i], 1e-4f)
+            assertEquals(-2f * time, numbers[6 * i + 3], 1e-4f)
+            assertEquals(1f, numbers[6 * i + 4])
+        }
+        assertEquals(90.0, grid.rows.toDouble(), 1.0)
+    }
+
+    @Test
+    fun `where a sensor is silent nothing is made up`() {
+        val broken = line(0, 1_000_000_000, 10_000_000, 1f)
+        for (time in 3_000_000_000..4_000_000_000 step 10_000_000) broken.add(time, 0f, 0f, 0f)
+        val grids = resample(listOf(broken, line(0, 4_000_000_000, 10_000_000, 1f)), 50.0)
+        assertEquals(listOf(51, 51), grids.map { it.rows })
+        assertEquals(emptyList(), resample(listOf(broken, SensorTrack()), 50.0))
+    }
+
+    @Test
+    fun `recordings come back as they were, the oldest go first`() {
+        val recordings = RecordingFolder(folder)
+        val samples = Tensor.of(FloatArray(30) { it / 7f }, listOf(10, 3))
+        recordings.add(samples, listOf("a", "b", "c"), "up")
+        recordings.add(samples, listOf("a", "b", "c"), "down")
+        val read = recordings.read(listOf("a", "b", "c"), listOf("down", "up"))
+        assertEquals(listOf(samples, samples), read.map { it.samples })
+        assertEquals(listOf(1L, 0L), read.map { it.labels[0] })
+        assertEquals(6, windowsOf(read, 4, 2).numTrain)
+        val target = System.getProperty("shoal.tests").orEmpty()
+        if (target.isNotEmpty()) { // read by Python in tests/android/test_layer.py
+            folder.copyRecursively(File(target, "recordings"))
+            File(target, "recordings/classes.txt").writeText("down\nup\n")
+            val windows = windowsOf(read, 4, 2).trainX
+            File(target, "windows.f32").writeBytes(ByteArray(windows.data.limit()).also { windows.data.duplicate().get(it) })
+        }
+        assertFailsWith<DataException> { recordings.read(listOf("a", "b"), listOf("down", "up")) }
+        assertFailsWith<DataException> { recordings.read(listOf("a", "b", "c"), listOf("down")) }
+        recordings.trim(recordings.numBytes() - 1)
+        assertEquals(listOf(0L), recordings.read(listOf("a", "b", "c"), listOf("down", "up")).map { it.labels[0] })
+    }
+}
+
+class SigningRequestTest {
+    @Test
+    fun `a request is what other libraries read`() {
+        val key = KeyPairGenerator.getInstance("EC").run {
+            initialize(ECGenParameterSpec("secp256r1"))
+            generateKeyPair()
+        }
+        val request = signingRequest("phone-1", key.public.encoded) { bytes ->
+            Signature.getInstance("SHA256withECDSA").run {
+                initSign(key.private)
+                update(bytes)
+                sign()
+            }
+        }
+        val target = System.getProperty("shoal.tests").orEmpty()
+        if (target.isNotEmpty()) File(target, "request.pem").writeText(request) // checked by tests/android/test_layer.py
+        assertTrue(request.startsWith("-----BEGIN CERTIFICATE REQUEST-----\n"))
+    }
+}
