@@ -5,6 +5,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 
+import msgspec
 import numpy as np
 import onnx
 import torch
@@ -74,7 +75,8 @@ def save_probe(probe: Probe, model: TorchTensors) -> bytes:
     buffer = io.BytesIO()
     read = [name for name in program.inputs if name != "batch/x"]
     names = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
-    torch.export.save(program.exported, buffer, extra_files={"names.txt": "\n\n".join(names.values())})
+    extra = {"names.txt": "\n\n".join(names.values()), "plan.json": msgspec.json.encode(probe.plan).decode()}
+    torch.export.save(program.exported, buffer, extra_files=extra)
     return buffer.getvalue()
 
 
