@@ -29,7 +29,8 @@ from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum, krum_scores
 from algorithms.means.median import Median, TrimmedMean
 from algorithms.means.stack import Stack
-from algorithms.means.weighted import StreamingMean, UniformMean, WeightedMean
+from algorithms.means.streaming import StreamingMean
+from algorithms.means.weighted import UniformMean, WeightedMean
 from benchmarks.report import put
 from wire.tensors import Array
 
