@@ -31,8 +31,9 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup
-	$(BIN)/python -m benchmarks.first_light
+BENCHMARKS := first_light native server clustering virtual_time transport curves
+bench: setup deploy/.debian
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 papers: setup
 	$(BIN)/python -m benchmarks.papers $(ARGS)
