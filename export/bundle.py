@@ -19,7 +19,6 @@ from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
 from wire.tensors import Tensors, TensorSpec
 
-
 RUNTIMES = (ONNX, EXECUTORCH)
 """What a bundle may hold graphs for: ONNX always, ExecuTorch (with XNNPACK and without) when asked for."""
 MAX_BATCH = 64

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx.passes.infra.pass_base import PassResult
 
-from export.capture import Lowered, Trace, lower, quiet
+from export.capture import Trace, lower, quiet
 from export.lowering.executorch import executorch_decompositions
 from export.runtimes import registered_operators
 from wire.bundle import EXECUTORCH, PORTABLE

@@ -188,7 +188,12 @@ def test_the_plain_runner_trains_as_the_client_does(fleet: FleetData, exported_p
     (tmp_path / "p.pte").write_bytes(program)
     (tmp_path / "state").write_bytes(b"".join(state[n].tobytes() for n in graph.inputs if not n.startswith("batch/")))
     (tmp_path / "batches").write_bytes(b"".join(batches) * 3)
-    command = [str(build().with_name("shoal-train")), *(str(tmp_path / n) for n in ("p.pte", "state", "out")), "3", str(tmp_path / "batches")]
+    command = [
+        str(build().with_name("shoal-train")),
+        *(str(tmp_path / n) for n in ("p.pte", "state", "out")),
+        "3",
+        str(tmp_path / "batches"),
+    ]
     done = subprocess.run([*command, *words], capture_output=True, text=True)
     assert "ms per step" in done.stdout, done.stderr
     graphs = ExecutorchGraphs(bundle)
