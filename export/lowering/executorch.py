@@ -199,7 +199,7 @@ def max_pool(
 ) -> tuple[Tensor, Tensor]:
     """The maxima and their places, flat over the last two dimensions of x, where windows do not overlap."""
     if not _apart(kernel, stride, padding, dilation, ceil_mode):
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]  # torch then keeps the operator
     parts = _windows(x, kernel)
     best = functools.reduce(torch.maximum, parts)
     # the places: nobody reads them in a training step, and they are dropped then

@@ -91,7 +91,7 @@ class TestWhatTheRuntimeRefuses:
     def test_a_missing_input_and_an_unknown_graph(self, exported_programs: ExportedPrograms) -> None:
         graphs = ExecutorchGraphs(exported_programs.bundle)
         with pytest.raises(BundleError, match="input 'batch/x' is missing"):
-            graphs.run("evaluate", {k: v for k, v in exported_programs.bundle.initial.items()})
+            graphs.run("evaluate", dict(exported_programs.bundle.initial))
         with pytest.raises(BundleError, match="no graph 'other'"):
             graphs.run("other", {})
 
