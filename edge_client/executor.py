@@ -10,12 +10,13 @@ import numpy as np
 
 from edge_client.ports import Graphs, WholeTraining, Windows
 from wire.bundle import START, Bundle
-from wire.errors import DataError, Malformed
+from wire.errors import BundleError, DataError, Malformed
 from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
 from wire.privacy import add_noise, clip
 from wire.tensors import Array, Tensors, check_layout
 
 EVALUATION_BATCH = 256
+"""Examples in a batch of any graph that does not train, where the runtime takes as many."""
 KEPT = "kept/"
 """Prefix of the tensors of a model that the device has trained for itself alone; they hold until its next plan."""
 
@@ -49,6 +50,11 @@ def batch_slices(num_examples: int, batch_size: int, min_batch: int) -> list[sli
     if len(starts) > 1 and num_examples - starts[-1] < min_batch:
         starts.pop()
     return [slice(a, b) for a, b in zip(starts, [*starts[1:], num_examples], strict=True)]
+
+
+def evaluation_slices(num_examples: int, min_batch: int, max_batch: int | None) -> list[slice]:
+    """Cut examples into batches for a graph that does not train: none is above `max_batch`, also with the rest that joins it."""
+    return batch_slices(num_examples, min(EVALUATION_BATCH, max_batch - min_batch + 1) if max_batch else EVALUATION_BATCH, min_batch)
 
 
 def held_out(num_examples: int, share: float, device_id: str) -> Array:
@@ -93,6 +99,7 @@ class Executor:
         Raises:
             WrongLayout: the model's tensors are not the manifest's.
             DataError: training is asked of a device with fewer than `min_batch` windows.
+            BundleError: training is asked with larger batches than the bundle's programs take.
         """
         job = _Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret)
         job.tensors = {**self._initial, **{k: v for k, v in private.items() if not k.startswith(KEPT)}}
@@ -122,7 +129,7 @@ class Executor:
         held = {**self._initial, **private, **model, **kept}
         least = self._bundle.manifest.min_batch
         padded = np.concatenate([x, x[:1].repeat(least, 0)]) if len(x) < least else x
-        parts = batch_slices(len(padded), EVALUATION_BATCH, least)
+        parts = evaluation_slices(len(padded), least, self._graphs.max_batch)
         rows = [self._graphs.run("predict", {**held, "batch/x": padded[part]})["output/probabilities"] for part in parts]
         return np.concatenate(rows)[: len(x)]
 
@@ -170,6 +177,7 @@ class _Job:
         examples = np.flatnonzero(~held_out(windows.num_train, verb.holdout, plan.device_id))
         if len(examples) < min_batch:
             raise DataError(f"{len(examples)} training windows: at least {min_batch} are needed")
+        self._check_batches(verb.batch_size, len(examples))
         scalars = self._hyper()
         num_examples, loss_sum, num_correct = 0, 0.0, 0.0
         batches: Iterable[Array] = training_batches(verb, examples, min_batch, self._rng)
@@ -209,7 +217,7 @@ class _Job:
     def annotate(self, verb: Annotate) -> None:
         windows, rows, scalars = self._windows, [], self._hyper()
         every = np.arange(windows.num_train)
-        for part in batch_slices(windows.num_train, EVALUATION_BATCH, self._manifest.min_batch):
+        for part in evaluation_slices(windows.num_train, self._manifest.min_batch, self._graphs.max_batch):
             inputs = {**self.tensors, **self._batch(windows.train_x, windows.train_y, every[part]), **scalars}
             rows.append(self._one_output(verb.graph, inputs))
         self.tensors[f"column/{verb.column}"] = np.concatenate(rows)
@@ -223,10 +231,12 @@ class _Job:
 
     def respond(self, verb: Respond) -> None:
         sent = self._fetch(verb.inputs)
-        if "x" not in sent or sent["x"].shape[1:] != self._windows.train_x.shape[1:]:
+        if "x" not in sent or sent["x"].shape[1:] != self._windows.train_x.shape[1:] or not len(sent["x"]):
             shape = sent["x"].shape if "x" in sent else None
             raise Malformed(f"inputs of verb respond: tensor x has shape {shape}, expected (n, {self._windows.train_x.shape[1:]})")
-        self.result.tensors[f"response/{verb.graph}"] = self._one_output(verb.graph, {**self.tensors, "batch/x": sent["x"]})
+        parts = evaluation_slices(len(sent["x"]), self._manifest.min_batch, self._graphs.max_batch)
+        rows = [self._one_output(verb.graph, {**self.tensors, "batch/x": sent["x"][part]}) for part in parts]
+        self.result.tensors[f"response/{verb.graph}"] = np.concatenate(rows)
 
     def protect(self, verb: Protect) -> None:
         """Clip and noise what training changed, as one vector in the manifest's order."""
@@ -265,6 +275,11 @@ class _Job:
         else:
             self._tuned |= of_model
 
+    def _check_batches(self, batch_size: int, num_examples: int) -> None:
+        most = max(part.stop - part.start for part in batch_slices(num_examples, batch_size, self._manifest.min_batch))
+        if self._graphs.max_batch is not None and most > self._graphs.max_batch:
+            raise BundleError(f"the plan makes batches of {most} windows: this device's programs take at most {self._graphs.max_batch}")
+
     def _batch(self, x: Array, y: Array, chosen: Array, training: bool = True) -> Tensors:
         columns = {}
         if training:
@@ -301,7 +316,7 @@ class _Job:
             order = order[held_out(len(y), holdout, self._plan.device_id)[order]]
         sums: Tensors = {}
         scalars = self._hyper()
-        for part in batch_slices(len(order), EVALUATION_BATCH, self._manifest.min_batch) if len(order) else []:
+        for part in evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch) if len(order) else []:
             outputs = self._graphs.run(graph, {**held, **self._batch(x, y, order[part], split != "test"), **scalars})
             for key, value in outputs.items():
                 name = key.removeprefix("metric/")

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 from edge_client.adapters.health import linux_health
-from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
 from edge_client.adapters.windows import load_folder
 from edge_client.agent import Agent
+from edge_client.ports import GraphLoader
 from wire.bundle import read_public
 from wire.codec import encode
 from wire.errors import ConfigError, ShoalError
@@ -19,6 +19,9 @@ from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
 from wire.messages import DeviceStatus
 from wire.topics import Topics
+
+RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
+"""What a check-in calls each runtime."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,7 +42,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--window", type=int, default=128, help="samples in a window, for recordings (default: 128)")
     run.add_argument("--stride", type=int, default=64, help="samples between windows, for recordings (default: 64)")
     run.add_argument("--threads", type=int, default=1, help="threads for training (default: 1)")
+    run.add_argument("--runtime", default="onnx", choices=("onnx", "executorch"), help="what trains (default: onnx)")
     run.add_argument("--provider", default="CPU", choices=("CPU", "CUDA", "Tensorrt"), help="where onnxruntime trains (default: CPU)")
+    run.add_argument("--library", type=Path, help="libshoal_executorch.so, where `make native` did not build it on this machine")
     run.add_argument("--log", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="log level (default: INFO)")
     return top
 
@@ -51,6 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
         ShoalError: an argument, the data or the broker cannot be used.
     """
     topics = Topics(arguments.fleet)
+    load_graphs = graph_loader(arguments)
     windows = load_folder(arguments.data, arguments.window, arguments.stride)
     try:
         trusted = read_public(arguments.trust.read_bytes()) if arguments.trust else None
@@ -67,22 +73,41 @@ def run(arguments: argparse.Namespace) -> None:
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
     will = Will(topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False)))
     link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=lambda: bool(stopping))
-    providers = tuple(dict.fromkeys((f"{arguments.provider}ExecutionProvider", "CPUExecutionProvider")))
     agent = Agent(
         arguments.id,
         topics,
         link,
         windows,
         state,
-        lambda bundle: OnnxGraphs(bundle, providers, arguments.threads),
+        load_graphs,
         trusted=trusted,
         health=linux_health,
-        runtime="onnxruntime",
+        runtime=RUNTIMES[arguments.runtime],
     )
     try:
         agent.run(stop=lambda: bool(stopping))
     finally:
         link.close()
+
+
+def graph_loader(arguments: argparse.Namespace) -> GraphLoader:
+    """What loads bundles on the runtime that was asked for; the other runtime's package need not be installed.
+
+    Raises:
+        ConfigError: the runtime is not here.
+    """
+    try:
+        if arguments.runtime == "executorch":
+            from edge_client.adapters.executorch_graphs import ExecutorchGraphs
+            from edge_client.adapters.executorch_library import load_library
+
+            load_library(arguments.library)
+            return lambda bundle: ExecutorchGraphs(bundle, arguments.threads, arguments.library)
+        from edge_client.adapters.onnx_graphs import OnnxGraphs
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--runtime {arguments.runtime}: the package {error.name} is not installed") from None
+    providers = tuple(dict.fromkeys((f"{arguments.provider}ExecutionProvider", "CPUExecutionProvider")))
+    return lambda bundle: OnnxGraphs(bundle, providers, arguments.threads)
 
 
 def main() -> None:

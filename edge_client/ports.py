@@ -32,6 +32,10 @@ class Windows:
 class Graphs(Protocol):
     """The graphs of one bundle, ready to run."""
 
+    @property
+    def max_batch(self) -> int | None:
+        """Examples in a batch, at most; None where there is no limit."""
+
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         """Run a graph on named arrays; outputs by name (`wire.bundle.Graph` says the names)."""
 

@@ -2,45 +2,62 @@
 
 import io
 import platform
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import msgspec
-import numpy as np
-import onnx
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from algorithms.contract import Objective, Probe, TorchTensors
-from export.capture import Captured, capture_onnx, capture_program
+from export.capture import capture_program, trace
 from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
-from wire.bundle import Graph, Window, pack
+from export.executorch_program import Written, to_executorch
+from export.onnx_graph import Captured, to_onnx
+from export.runtimes import ONNX
+from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
 from wire.tensors import Tensors, TensorSpec
+
+RUNTIMES = (ONNX, EXECUTORCH)
+"""What a bundle may hold graphs for: ONNX always, ExecuTorch (with XNNPACK and without) when asked for."""
+MAX_BATCH = 64
+"""Examples in a batch of an ExecuTorch program, at most, unless told otherwise: its memory is planned for as many."""
 
 
 @dataclass(frozen=True)
 class Captures:
-    """The graphs of one objective, before they are packed."""
+    """The graphs of one objective, before they are packed; `programs` are those for other runtimes than ONNX, by graph and runtime."""
 
     graphs: dict[str, Captured]
     initial: Tensors
     tensors: tuple[TensorSpec, ...]
+    programs: dict[str, dict[str, Written]] = field(default_factory=dict)
+    max_batch: int = MAX_BATCH
 
 
-def capture_graphs(objective: Objective, window: tuple[int, ...]) -> Captures:
-    """Capture every graph of an objective for examples of shape `window`.
+def capture_graphs(
+    objective: Objective, window: tuple[int, ...], runtimes: Sequence[str] = (ONNX,), max_batch: int = MAX_BATCH
+) -> Captures:
+    """Capture every graph of an objective for examples of shape `window`, for each of the `runtimes` (of `RUNTIMES`).
 
     Raises:
-        ConfigError: an operator of the model cannot be captured; the text names it.
+        ConfigError: an operator of the model cannot be captured; the text names it. Or no such runtime, or a `max_batch` that is too small.
     """
+    if ONNX not in runtimes or set(runtimes) - set(RUNTIMES):
+        raise ConfigError(f"runtimes {', '.join(runtimes) or 'none'}: expected {ONNX}, or {ONNX} and {EXECUTORCH}")
+    if max_batch <= TRACE_BATCH:
+        raise ConfigError(f"max_batch {max_batch}: expected more than {TRACE_BATCH}")
     tensors = objective.initial()
-    inputs, graphs = example_inputs(objective, window), {}
+    inputs, graphs, programs = example_inputs(objective, window), {}, {}
     for name, function in objective.graphs().items():
-        graphs[name] = capture_onnx(named(function), inputs)
-        outputs = graphs[name].shapes
-        inputs = inputs | {f"response/{name}.{n}": torch.zeros(shape) for n, shape in responses_of(outputs)}
-    return Captures(graphs, to_numpy(tensors), specs_of(tensors))
+        traced = trace(named(function), inputs)
+        graphs[name] = to_onnx(traced)
+        if EXECUTORCH in runtimes:
+            programs[name] = to_executorch(traced, max_batch)
+        inputs = inputs | {f"response/{name}.{n}": torch.zeros(shape) for n, shape in responses_of(traced.example)}
+    return Captures(graphs, to_numpy(tensors), specs_of(tensors), programs, max_batch)
 
 
 def make_bundle(
@@ -54,10 +71,19 @@ def make_bundle(
     key: Ed25519PrivateKey | None = None,
 ) -> bytes:
     """Pack captured graphs into a bundle, signed when a key is given. The same content gives the same bytes."""
-    created_by = {package: version(package) for package in ("shoal", "torch", "onnx")} | {"python": platform.python_version()}
-    graphs = {n: Graph(f"{n}.onnx", g.inputs, g.outputs, responses_of(g.shapes)) for n, g in captures.graphs.items()}
+    packages = ("shoal", "torch", "onnx", *(["executorch"] if captures.programs else []))
+    created_by = {package: version(package) for package in packages} | {"python": platform.python_version()}
+    files, graphs = {}, {}
+    for n, captured in captures.graphs.items():
+        files[f"{n}.onnx"] = captured.onnx
+        programs = {}
+        for runtime, written in captures.programs.get(n, {}).items():
+            file = f"{n}.{runtime.removeprefix(EXECUTORCH).removeprefix('-') or 'xnnpack'}.pte"
+            files[file] = written.data
+            programs[runtime] = Program(file, captures.max_batch, written.operators, len(written.data), written.memory_bytes)
+        graphs[n] = Graph(f"{n}.onnx", captured.inputs, captured.outputs, responses_of(captured.shapes), programs)
     manifest = manifest_of(objective, captures.tensors, graphs, name, bundle_version, created_by, classes, window)
-    return pack(manifest, {f"{n}.onnx": g.onnx for n, g in captures.graphs.items()}, captures.initial, key)
+    return pack(manifest, files, captures.initial, key)
 
 
 def save_probe(probe: Probe, model: TorchTensors) -> bytes:
@@ -78,13 +104,3 @@ def save_probe(probe: Probe, model: TorchTensors) -> bytes:
     extra = {"names.txt": "\n\n".join(names.values()), "plan.json": msgspec.json.encode(probe.plan).decode()}
     torch.export.save(program.exported, buffer, extra_files=extra)
     return buffer.getvalue()
-
-
-def inspect_graph(data: bytes) -> dict[str, int]:
-    """How often each ONNX operator occurs in a graph."""
-    try:
-        model = onnx.load_model_from_string(data)
-    except Exception as error:
-        raise ConfigError(f"ONNX graph of {len(data)} bytes: {error}") from None
-    names, counts = np.unique([node.op_type for node in model.graph.node], return_counts=True)
-    return {str(name): int(count) for name, count in zip(names, counts, strict=True)}

@@ -1,4 +1,4 @@
-"""A pure function over named tensors -> an ONNX graph with named inputs and outputs and a dynamic batch."""
+"""A pure function over named tensors -> a graph of core operators with positional inputs and a dynamic batch."""
 
 import contextlib
 import io
@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import onnx
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from algorithms.contract import TorchTensors
 from export.describe import MIN_BATCH
-from export.lowering import decompositions
+from export.lowering.onnx import onnx_decompositions
+from export.lowering.shared import Table
 from wire.errors import ConfigError
 
 MAX_BATCH = 4096
@@ -23,28 +23,30 @@ NamedFunction = Callable[[TorchTensors], TorchTensors]
 
 
 @dataclass(frozen=True)
-class Captured:
-    """One graph: its ONNX bytes and the names of its inputs and outputs, in order."""
+class Trace:
+    """A function as ordinary operators, gradients included, before it is lowered for a runtime. Inputs that it does not read are not
+    among its inputs."""
 
-    onnx: bytes
+    module: torch.fx.GraphModule = field(repr=False)
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    shapes: TorchTensors = field(default_factory=dict, repr=False)
+    values: tuple[Tensor, ...] = field(repr=False)
+    """The example's inputs, in order."""
+    example: TorchTensors = field(repr=False)
     """The outputs for the example."""
 
 
 @dataclass(frozen=True)
-class Program:
-    """A lowered program with positional inputs and outputs, and their names. Inputs that it does not read are not among them."""
+class Lowered:
+    """A program of the operators that a runtime has, with positional inputs and outputs, and their names."""
 
     exported: torch.export.ExportedProgram
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    example: TorchTensors
 
 
-def capture_program(function: NamedFunction, example: TorchTensors) -> Program:
-    """Trace `function` with a dynamic batch (the first dimension of every ``batch/...`` input but ``batch/normal/...``) and lower it.
+def trace(function: NamedFunction, example: TorchTensors) -> Trace:
+    """Trace `function` with symbolic sizes.
 
     `torch.export` alone does not pass through `torch.func.grad`; tracing with symbolic sizes first makes the gradient ordinary
     operators.
@@ -60,20 +62,34 @@ def capture_program(function: NamedFunction, example: TorchTensors) -> Program:
         outputs[:] = results
         return list(results.values())
 
-    batch = torch.export.Dim("batch", min=MIN_BATCH, max=MAX_BATCH)
-    try:
-        with _quiet():
-            made = function(example)
-            traced = make_fx(positional, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example.values())
-            read = _drop_unread(traced, names)
-            dynamic = tuple({0: batch} if n.startswith("batch/") and not n.startswith("batch/normal/") else None for n in read)
-            values = tuple(example[name] for name in read)
-            program = torch.export.export(traced, values, dynamic_shapes=dynamic, strict=False).run_decompositions(decompositions())
-    except ConfigError:
-        raise
-    except Exception as error:  # torch raises many kinds; the user needs the operator, not the trace
-        raise ConfigError(f"the model cannot be captured as a graph: {type(error).__name__}: {str(error).splitlines()[0]}") from error
-    return Program(program, tuple(read), tuple(outputs), made)
+    with _naming("the model cannot be captured as a graph"), quiet():
+        made = function(example)
+        traced = make_fx(positional, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example.values())
+        read = _drop_unread(traced, names)
+    return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
+
+
+def lower(traced: Trace, table: Table, max_batch: int = MAX_BATCH) -> Lowered:
+    """Lower a trace by a table of decompositions, with a dynamic batch (the first dimension of every ``batch/...`` input but
+    ``batch/normal/...``) of at most `max_batch` examples.
+
+    Raises:
+        ConfigError: an operator of the model cannot be lowered; the text names it.
+    """
+    batch = torch.export.Dim("batch", min=MIN_BATCH, max=max_batch)
+    dynamic = tuple({0: batch} if n.startswith("batch/") and not n.startswith("batch/normal/") else None for n in traced.inputs)
+    with _naming("the model cannot be captured as a graph"), quiet():
+        program = torch.export.export(traced.module, traced.values, dynamic_shapes=dynamic, strict=False).run_decompositions(table)
+    return Lowered(program, traced.inputs, traced.outputs)
+
+
+def capture_program(function: NamedFunction, example: TorchTensors) -> Lowered:
+    """`trace` and `lower`, for ONNX and for torch itself.
+
+    Raises:
+        ConfigError: as both.
+    """
+    return lower(trace(function, example), onnx_decompositions())
 
 
 def _drop_unread(traced: torch.fx.GraphModule, names: list[str]) -> list[str]:
@@ -89,48 +105,21 @@ def _drop_unread(traced: torch.fx.GraphModule, names: list[str]) -> list[str]:
     return read
 
 
-def capture_onnx(function: NamedFunction, example: TorchTensors) -> Captured:
-    """`capture_program`, as ONNX with the example's keys as input names and the function's keys as output names."""
-    program = capture_program(function, example)
+@contextlib.contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Torch raises many kinds of errors; the user needs the operator, not the trace."""
     try:
-        exported = _to_onnx(program)
-    except Exception as error:  # as above
-        raise ConfigError(f"the graph cannot be written as ONNX: {type(error).__name__}: {str(error).splitlines()[0]}") from error
-    model = exported.model_proto
-    _strip(model)
-    onnx.checker.check_model(model)
-    return Captured(model.SerializeToString(deterministic=True), program.inputs, program.outputs, program.example)
-
-
-def _to_onnx(program: Program) -> torch.onnx.ONNXProgram:
-    with _quiet():
-        exported = torch.onnx.export(
-            program.exported,
-            dynamo=True,
-            optimize=True,
-            verbose=False,
-            input_names=list(program.inputs),
-            output_names=list(program.outputs),
-        )
-    assert exported is not None
-    return exported
-
-
-def _strip(model: onnx.ModelProto) -> None:
-    """Remove stack traces and inferred shapes: they are nine tenths of the file."""
-    for node in model.graph.node:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-    for entry in (*model.graph.input, *model.graph.output, *model.graph.initializer, model.graph, model):
-        entry.ClearField("metadata_props")
-        entry.ClearField("doc_string")
-    model.graph.ClearField("value_info")
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what}: {type(error).__name__}: {str(error).splitlines()[0]}") from error
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter's progress and the notices about packages it does not need from the user."""
-    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
+def quiet() -> Iterator[None]:
+    """Keep an exporter's progress and the notices about packages it does not need from the user."""
+    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir", "executorch", "torchao")}
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         for name in levels:

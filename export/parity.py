@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime
 import torch
 from torch import nn
 
 from algorithms.contract import Objective, TorchTensors
 from export.describe import to_numpy
+from export.runtimes import load_graph, runtimes_of
 from wire.bundle import Bundle
 from wire.errors import BundleError
 from wire.tensors import Tensors
@@ -29,6 +29,7 @@ FLOOR = 0.01
 BatchNorm is zero but for rounding, and its own size would be no measure."""
 
 Step = Callable[[Tensors, dict[str, np.ndarray]], Tensors]
+"""From the tensors and a batch to the outputs."""
 
 
 class ParityError(BundleError):
@@ -37,8 +38,8 @@ class ParityError(BundleError):
 
 @dataclass(frozen=True)
 class Parity:
-    """What was found: `step_error`, the median over steps of the largest difference after one step, and the drift over all `steps` of what
-    stays, for the graph and for eager float32; each relative to the tensor's scale."""
+    """What was found on all runtimes: `step_error`, the median over steps of the largest difference after one step, and the drift over all
+    `steps` of what stays, for the graph and for eager float32; each relative to the tensor's scale."""
 
     steps: int
     step_error: float
@@ -47,47 +48,60 @@ class Parity:
 
 
 def check_parity(bundle: Bundle, objective: Objective, x: np.ndarray, y: np.ndarray, steps: int = 50, batch_size: int = 32) -> Parity:
-    """Train `steps` steps with every graph that trains, on examples x (n, \\*window) float32 with labels y (n,), and compare every
-    tensor at
-    every step.
+    """Run every graph for `steps` steps on every runtime that the bundle has graphs for, on examples x (n, \\*window) float32 with labels y
+    (n,), and compare every output at every step.
 
     Raises:
         ParityError: names the tensor, the step, the difference and what is allowed.
     """
-    graphs = [name for name, g in bundle.manifest.graphs.items() if "metric/loss_sum" in g.outputs and any(map(_is_next, g.outputs))]
-    found = [_check_graph(bundle, objective, name, x, y, steps, batch_size) for name in graphs]
+    found = []
+    for runtime in runtimes_of(bundle):
+        held = bundle.initial
+        for name in sorted(bundle.manifest.graphs, key=lambda n: not _moves(bundle, n)):
+            parity, held = _check_graph(bundle, objective, name, runtime, held, x, y, steps, batch_size)
+            found.append(parity)
     return Parity(steps, *(max(getattr(f, n) for f in found) for n in ("step_error", "graph_drift", "eager_drift")))
 
 
-def _is_next(output: str) -> bool:
-    return output.startswith("next/")
+def _moves(bundle: Bundle, graph: str) -> bool:
+    return any(output.startswith("next/") for output in bundle.manifest.graphs[graph].outputs)
 
 
-def _check_graph(bundle: Bundle, objective: Objective, name: str, x: np.ndarray, y: np.ndarray, steps: int, batch_size: int) -> Parity:
+def _check_graph(
+    bundle: Bundle, objective: Objective, name: str, runtime: str, held: Tensors, x: np.ndarray, y: np.ndarray, steps: int, batch_size: int
+) -> tuple[Parity, Tensors]:
+    """What was found for a graph on a runtime, and the tensors as it leaves them, for graphs that do not move any."""
     rng = np.random.default_rng(0)
     graph, eager, exact = (
-        _graph_step(bundle, name),
+        _graph_step(bundle, name, runtime),
         _eager_step(objective, name, torch.float32),
         _eager_step(objective, name, torch.float64),
     )
     measured = {k: rng.random(shape, np.float32) for g in bundle.manifest.graphs for k, _, shape in bundle.manifest.responses(g)}
-    at, at_eager, at_exact = ({**bundle.initial, **measured} for _ in range(3))
+    moves = _moves(bundle, name)
+    at, at_eager, at_exact = ({**(bundle.initial if moves else held), **measured} for _ in range(3))
     found: list[tuple[float, str]] = []
     for step in range(1, steps + 1):
         chosen = rng.integers(0, len(y), size=batch_size if step % 5 else max(2, batch_size // 3))
         batch = {"x": x[chosen], "y": y[chosen].astype(np.int64)} | _draw(objective, len(chosen), rng)
-        following = graph(at, batch)
-        errors = _errors(following, exact(at, batch))
+        outputs = graph(at, batch)
+        errors = _errors(outputs, exact(at, batch), len(chosen))
         found.append(max((error if error == error else float("inf"), f"{key} after step {step}") for key, error in errors.items()))
-        at, at_eager, at_exact = following, eager(at_eager, batch), exact(at_exact, batch)
+        if moves:
+            at = _next(at, outputs)
+            at_eager, at_exact = (_next(state, step_of(state, batch)) for state, step_of in ((at_eager, eager), (at_exact, exact)))
     found.sort()
     for (error, where), allowed in ((found[steps // 2], TYPICAL), (found[-1], FLIPPED)):
         if error > allowed:
             raise ParityError(
-                f"bundle {bundle.manifest.name}, graph {name}: {where} differs from float64 by {error:.3g} of its scale, "
+                f"bundle {bundle.manifest.name}, graph {name} on {runtime}: {where} differs from float64 by {error:.3g} of its scale, "
                 f"allowed is {allowed:g}"
             )
-    return Parity(steps, found[steps // 2][0], _drift(at, at_exact), _drift(at_eager, at_exact))
+    return Parity(steps, found[steps // 2][0], _drift(at, at_exact), _drift(at_eager, at_exact)), {**held, **at}
+
+
+def _next(state: Tensors, outputs: Tensors) -> Tensors:
+    return state | {k.removeprefix("next/"): v for k, v in outputs.items() if k.startswith("next/")}
 
 
 def _draw(objective: Objective, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -100,37 +114,33 @@ def _draw(objective: Objective, size: int, rng: np.random.Generator) -> dict[str
 
 def _drift(tensors: Tensors, exact: Tensors) -> float:
     """Over what stays when a round is over: the shared and private tensors and the statistics."""
-    return max(error for key, error in _errors(tensors, exact).items() if _role(key) in ("shared", "statistic", "private"))
+    stays = {k: v for k, v in exact.items() if _role(k) in ("shared", "statistic", "private")}
+    return max(_errors(tensors, stays).values(), default=0.0)
 
 
-def _errors(tensors: Tensors, exact: Tensors) -> dict[str, float]:
-    floor: dict[str, float] = {}
+def _errors(found: Tensors, exact: Tensors, num_examples: int = 1) -> dict[str, float]:
+    floor: dict[str, float] = {"metric/num_correct": num_examples}  # a count: its scale is what was counted
     for key, value in exact.items():
         floor[_role(key)] = max(floor.get(_role(key), 1e-30), FLOOR * float(np.abs(value).max()))
-    return {key: _difference(tensors[key], value, floor[_role(key)]) for key, value in exact.items()}
+    return {key: _difference(found[key], value, max(floor[_role(key)], floor.get(key, 0.0))) for key, value in exact.items()}
 
 
 def _role(key: str) -> str:
-    return key.split("/", 1)[0]
+    return key.removeprefix("next/").split("/", 1)[0]
 
 
 def _difference(a: np.ndarray, b: np.ndarray, floor: float) -> float:
     return float(np.max(np.abs(a.astype(np.float64) - b)) / max(floor, float(np.abs(b).max())))
 
 
-def _graph_step(bundle: Bundle, name: str) -> Step:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(bundle.graph_bytes(name), options, providers=["CPUExecutionProvider"])
-    graph, hyper = bundle.manifest.graphs[name], bundle.manifest.hyper
+def _graph_step(bundle: Bundle, name: str, runtime: str) -> Step:
+    run, hyper = load_graph(bundle, name, runtime), bundle.manifest.hyper
 
-    def advance(state: Tensors, batch: dict[str, np.ndarray]) -> Tensors:
+    def step(state: Tensors, batch: dict[str, np.ndarray]) -> Tensors:
         scalars = {f"hyper/{k}": np.asarray(v, np.float32) for k, v in hyper.items()}
-        feed = {**state, **scalars, **{f"batch/{k}": v for k, v in batch.items()}}
-        results = dict(zip(graph.outputs, session.run(None, {k: feed[k] for k in graph.inputs}), strict=True))
-        return state | {k.removeprefix("next/"): v for k, v in results.items() if k.startswith("next/")}
+        return run({**state, **scalars, **{f"batch/{k}": v for k, v in batch.items()}})
 
-    return advance
+    return step
 
 
 def _eager_step(objective: Objective, name: str, dtype: torch.dtype) -> Step:
@@ -143,9 +153,8 @@ def _eager_step(objective: Objective, name: str, dtype: torch.dtype) -> Step:
         if isinstance(part, nn.Module):  # what is fixed in a model is a constant of the graph, not among its tensors
             part.to(dtype)
 
-    def advance(state: Tensors, batch: dict[str, np.ndarray]) -> Tensors:
+    def step(state: Tensors, batch: dict[str, np.ndarray]) -> Tensors:
         hyper = {k: torch.tensor(v, dtype=dtype) for k, v in objective.hyper.items()}
-        outputs = objective.graphs()[name](cast(state), cast(batch), hyper)
-        return state | to_numpy({k.removeprefix("next/"): v for k, v in outputs.items() if k.startswith("next/")})
+        return to_numpy(objective.graphs()[name](cast(state), cast(batch), hyper))
 
-    return advance
+    return step

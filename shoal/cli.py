@@ -30,9 +30,9 @@ app = typer.Typer(
 )
 
 
-def _command(name: str, extra: str) -> Callable[..., None]:
+def _command(name: str, extra: str) -> Callable[..., None] | typer.Typer:
     try:
-        command: Callable[..., None] = getattr(import_module(f"shoal.commands.{name}"), name)
+        command: Callable[..., None] | typer.Typer = getattr(import_module(f"shoal.commands.{name}"), name)
     except ModuleNotFoundError as error:
         missing = error.name
 
@@ -45,7 +45,11 @@ def _command(name: str, extra: str) -> Callable[..., None]:
 
 
 for _name, _extra in COMMANDS.items():
-    app.command(_name)(_command(_name, _extra))
+    _made = _command(_name, _extra)
+    if isinstance(_made, typer.Typer):
+        app.add_typer(_made, name=_name)
+    else:
+        app.command(_name)(_made)
 
 
 def main() -> None:

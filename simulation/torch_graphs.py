@@ -17,6 +17,8 @@ PROCESSOR = torch.device("cpu")
 class TorchGraphs:
     """An `edge_client.ports.Graphs` without an export: the objective's functions themselves."""
 
+    max_batch: int | None = None
+
     def __init__(self, objective: Objective, device: torch.device = PROCESSOR) -> None:
         """`device`: where the objective's model lies."""
         self.device = device

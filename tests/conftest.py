@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+from algorithms.contract import Objective
 from edge_client.ports import Windows
+from export.bundle import RUNTIMES, capture_graphs, make_bundle
 from shoal.commands.export import write_bundle
 from simulation.datasets.windows import FleetData
 from simulation.embedded_broker import EmbeddedBroker, free_port
 from simulation.local_fleet import stop_processes
-from wire.bundle import Bundle, Window
+from simulation.simulate import build_objective
+from wire.bundle import Bundle, Window, unpack
 from wire.links.in_process import InProcessBroker
 
 torch.set_num_threads(1)  # the models are tiny: threads would wait for each other, and results would depend on their number
@@ -57,6 +60,36 @@ def exported(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Expo
     folder = tmp_path_factory.mktemp("bundle")
     bundle, _ = write_bundle(folder, fleet, "distfl", seed=0)
     return Exported(folder, bundle)
+
+
+@dataclass(frozen=True)
+class ExportedPrograms:
+    """FedAvg's step and evaluation for the synthetic fleet, for ONNX and ExecuTorch, with batches of 32 at most."""
+
+    bundle: Bundle
+    objective: Objective
+
+
+@pytest.fixture(scope="session")
+def exported_programs(fleet: FleetData) -> ExportedPrograms:
+    pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
+    objective = some_graphs(build_objective(fleet, "fedavg", 0), "step", "evaluate")
+    return ExportedPrograms(export_programs(fleet, objective, 32), objective)
+
+
+def some_graphs(objective: Objective, *names: str) -> Objective:
+    """The objective with these of its graphs alone: exporting one for ExecuTorch takes seconds."""
+    whole = type(objective)
+    some = type(whole.__name__, (whole,), {"graphs": lambda self: {name: whole.graphs(self)[name] for name in names}})
+    objective.__class__ = some
+    return objective
+
+
+def export_programs(fleet: FleetData, objective: Objective, max_batch: int) -> Bundle:
+    """A bundle for ONNX and ExecuTorch."""
+    captures = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
+    named = {"name": fleet.name, "bundle_version": 1, "objective": objective, "classes": fleet.classes, "window": fleet.window}
+    return unpack(make_bundle(captures, **named))
 
 
 @pytest.fixture

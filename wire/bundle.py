@@ -29,7 +29,23 @@ Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 BUNDLE_BYTES = 64 * 2**20
 START = "received/start."
 """Tensors of this prefix hold the shared tensors of the same name as they were received."""
+EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
+"""Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the operators it always has."""
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
+
+
+class Program(msgspec.Struct, frozen=True):
+    """A graph as a program of another runtime, with the graph's inputs and outputs by position; its method is ``forward``.
+
+    It takes batches of at most `max_batch` examples. `operators` counts what it is made of, as its runtime names it, and what it
+    delegates as ``delegated/BACKEND/NAME``; `num_bytes` is the file's size, `memory_bytes` what the runtime plans for its tensors.
+    """
+
+    file: Text
+    max_batch: Positive
+    operators: dict[str, int] = {}
+    num_bytes: Count = 0
+    memory_bytes: Count = 0
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -37,13 +53,15 @@ class Graph(msgspec.Struct, frozen=True):
 
     Inputs are ``ROLE/NAME`` of the manifest's tensors, ``batch/x`` and the like, ``hyper/NAME`` (float32 scalars) and
     ``response/GRAPH.NAME`` (what an earlier graph of the plan gave); outputs are ``next/ROLE/NAME``, ``metric/NAME`` (sums) and
-    ``output/NAME`` (one row per example). `responses` are the metrics, by name and shape, that go back as responses.
+    ``output/NAME`` (one row per example). `responses` are the metrics, by name and shape, that go back as responses. `file` is the
+    graph in ONNX; `programs` are the same graph for other runtimes, by runtime.
     """
 
     file: Text
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     responses: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    programs: dict[str, Program] = {}
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -128,6 +146,19 @@ class Bundle:
             raise BundleError(f"bundle {self.manifest.name}: no graph {name!r}, it has {', '.join(sorted(self.manifest.graphs))}")
         return self.files[self.manifest.graphs[name].file]
 
+    def program(self, graph: str, runtime: str) -> tuple[Program, bytes]:
+        """A graph's program for a runtime, and its bytes.
+
+        Raises:
+            BundleError: the bundle has no such graph, or no program of it for this runtime.
+        """
+        self.graph_bytes(graph)
+        programs = self.manifest.graphs[graph].programs
+        if runtime not in programs:
+            has = f"it has {', '.join(sorted(programs))}" if programs else "it was exported for ONNX alone"
+            raise BundleError(f"bundle {self.manifest.name}: graph {graph!r} has no program for {runtime}, {has}")
+        return programs[runtime], self.files[programs[runtime].file]
+
 
 def pack(manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: Ed25519PrivateKey | None = None) -> bytes:
     """Write a bundle; the hashes in the manifest are filled in here, and it is signed when a key is given."""
@@ -171,7 +202,8 @@ def unpack(payload: bytes, trusted: Ed25519PublicKey | None = None) -> Bundle:
     for name, data in entries.items():
         if digest(data) != manifest.files[name]:
             raise TamperedBundle(f"bundle {manifest.name}: {name} has SHA-256 {digest(data)}, its manifest says {manifest.files[name]}")
-    if missing := ({graph.file for graph in manifest.graphs.values()} | {INITIAL}) - entries.keys():
+    named = {INITIAL, *(g.file for g in manifest.graphs.values()), *(p.file for g in manifest.graphs.values() for p in g.programs.values())}
+    if missing := named - entries.keys():
         raise BundleError(f"bundle {manifest.name}: {sorted(missing)} missing")
     return Bundle(manifest, entries, digest(payload), payload)
 

@@ -10,6 +10,8 @@ from wire.tensors import Tensors
 class OnnxGraphs:
     """Sessions are made when a graph is first run. One thread per session: a device has other work to do."""
 
+    max_batch: int | None = None
+
     def __init__(self, bundle: Bundle, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1) -> None:
         self._bundle, self._providers, self._threads = bundle, list(providers), threads
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}

@@ -1,14 +1,18 @@
-"""`shoal export`: model + algorithm -> what devices and the aggregator are given."""
+"""`shoal export`: model + algorithm -> what devices and the aggregator are given; `shoal export inspect`: what is in a bundle."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from algorithms.probe import make_probe, whole_model
-from export.bundle import capture_graphs, inspect_graph, make_bundle, save_probe
+from export.bundle import MAX_BATCH, RUNTIMES, capture_graphs, make_bundle, save_probe
+from export.inspect import inspect_bundle
 from export.parity import check_parity
+from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.report import prepare_folder
 from simulation.datasets.catalog import load_data
@@ -17,9 +21,13 @@ from simulation.simulate import build_objective
 from wire.bundle import Bundle, new_key, private_pem, public_pem, read_private, unpack
 from wire.errors import ConfigError
 
+export = typer.Typer(help="Export the training step for devices, check it against eager torch, and sign it.")
 
-def export(
-    out: Annotated[Path, typer.Option(help="Folder for device.shoal, server.pt2, signing.key and trust.pem.")],
+
+@export.callback(invoke_without_command=True)
+def write(
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="Folder for device.shoal, server.pt2, signing.key and trust.pem.")] = None,
     data: opt.Data = "watch",
     algorithm: opt.AlgorithmName = "distfl",
     model: opt.ModelName = "",
@@ -28,20 +36,53 @@ def export(
     seed: opt.Seed = 0,
     bundle_version: Annotated[int, typer.Option(min=1, help="Devices refuse a bundle older than one they have used.")] = 1,
     key: Annotated[Path | None, typer.Option(help="Signing key (PEM); OUT/signing.key is made when there is none.")] = None,
+    runtimes: Annotated[str, typer.Option(help=f"What devices train with: {ONNX}, or {','.join(RUNTIMES)}.")] = ONNX,
+    max_batch: Annotated[int, typer.Option(min=8, help="Windows in a batch of ExecuTorch's programs, at most.")] = MAX_BATCH,
 ) -> None:
     """Export the training step for devices, check it against eager torch, and sign it."""
+    if context.invoked_subcommand is not None:
+        return
+    if out is None:
+        raise ConfigError("shoal export needs --out, a folder to write to; `shoal export inspect FILE` looks into a bundle")
     console = Console()
     fleet = load_data(data)
     with console.status("capturing the step, checking 50 steps against eager torch"):
         bundle, parity = write_bundle(
-            prepare_folder(out), fleet, opt.with_privacy(algorithm, privacy), seed, bundle_version, key, model, pretrain
+            *(prepare_folder(out), fleet, opt.with_privacy(algorithm, privacy), seed, bundle_version, key, model, pretrain),
+            runtimes=runtimes.split(","),
+            max_batch=max_batch,
         )
     console.print(f"{out / 'device.shoal'}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
-    for name in bundle.manifest.graphs:
-        operators = inspect_graph(bundle.graph_bytes(name))
-        console.print(f"  {name}.onnx: {len(bundle.graph_bytes(name)):,} bytes, {sum(operators.values())} operators")
+    for row in inspect_bundle(bundle):
+        console.print(f"  {row.file}: {row.num_bytes:,} bytes, {row.num_operators} operators")
     console.print(f"largest difference to float64 after one step: {parity:.1e} of a tensor's scale")
     console.print(f"devices trust {out / 'trust.pem'}; keep {key or out / 'signing.key'} to yourself", soft_wrap=True)
+
+
+@export.command("inspect")
+def show(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, or the folder that `shoal export` wrote it to.")],
+    operators: Annotated[bool, typer.Option("--operators", help="Also list every graph's operators.")] = False,
+) -> None:
+    """What is in a bundle: for each graph and runtime its size, its memory and its operators."""
+    path = bundle / "device.shoal" if bundle.is_dir() else bundle
+    try:
+        read = unpack(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"bundle {path}: {error.strerror}") from None
+    manifest, console = read.manifest, Console()
+    made_with = ", ".join(f"{name} {number}" for name, number in manifest.created_by.items())
+    console.print(f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} bytes, made with {made_with}")
+    table = Table("graph", "runtime", "bytes", "largest batch", "planned memory", "operators", "delegated")
+    rows = inspect_bundle(read)
+    for row in rows:
+        largest, memory = (f"{number:,}" if number else "" for number in (row.max_batch, row.memory_bytes))
+        table.add_row(row.graph, row.runtime, f"{row.num_bytes:,}", largest, memory, str(row.num_operators), str(row.num_delegated))
+    console.print(table)
+    for row in rows if operators else []:
+        console.print(
+            f"{row.graph} on {row.runtime}: " + ", ".join(f"{name} {count}" for name, count in row.operators.items()), soft_wrap=True
+        )
 
 
 def write_bundle(
@@ -53,6 +94,8 @@ def write_bundle(
     key_file: Path | None = None,
     model: str = "",
     pretrain: str = "",
+    runtimes: Sequence[str] = (ONNX,),
+    max_batch: int = MAX_BATCH,
 ) -> tuple[Bundle, float]:
     """Write a bundle, its probe and its keys into `out`. Returns the bundle and the parity check's largest one-step difference.
 
@@ -72,7 +115,7 @@ def write_bundle(
         key_path.touch(mode=0o600)
         key_path.write_bytes(private_pem(key))
     payload = make_bundle(
-        capture_graphs(objective, shape),
+        capture_graphs(objective, shape, runtimes, max_batch),
         name=fleet.name,
         bundle_version=version,
         objective=objective,

@@ -17,7 +17,7 @@ from algorithms.models.har_cnn import HarCnn
 from algorithms.models.registry import ABOUT, MODELS, default_model, make_model
 from algorithms.models.resnet import resnet18
 from algorithms.models.vgg import vgg11
-from export.capture import capture_onnx
+from export.onnx_graph import capture_onnx
 from wire.bundle import Window
 from wire.errors import ConfigError
 

@@ -27,8 +27,8 @@ from algorithms.privacy.none import NoPrivacy
 from algorithms.probe import make_probe
 from edge_client.executor import Executor
 from edge_client.ports import Windows
-from export.capture import capture_onnx
 from export.describe import describe_bundle, example_inputs, named, responses_of, to_numpy
+from export.onnx_graph import capture_onnx
 from simulation.torch_graphs import TorchGraphs
 from tests.contracts.objective import (
     CLASSES,

@@ -23,7 +23,7 @@ from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, spent
 from algorithms.privacy.none import NoPrivacy
 from algorithms.privacy.per_example import clipped_gradients, example_gradients
-from export.capture import capture_onnx
+from export.onnx_graph import capture_onnx
 from wire.errors import ConfigError
 from wire.messages import Protect
 from wire.privacy import add_noise, clip

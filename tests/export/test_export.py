@@ -15,9 +15,9 @@ from algorithms.native.answers import answer
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.probe import make_probe, whole_model
 from export import parity
-from export.bundle import inspect_graph, save_probe
-from export.capture import capture_onnx
-from export.lowering import convolution_backward
+from export.bundle import save_probe
+from export.lowering.onnx import convolution_backward
+from export.onnx_graph import capture_onnx, count_operators
 from export.parity import ParityError, check_parity
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
@@ -180,4 +180,4 @@ def test_damaged_probe_file_is_one_clear_error() -> None:
 
 
 def test_inspect_counts_operators(exported: Exported) -> None:
-    assert inspect_graph(exported.bundle.graph_bytes("predict"))["Conv"] == 2
+    assert count_operators(exported.bundle.graph_bytes("predict"))["Conv"] == 2

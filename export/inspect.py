@@ -1,0 +1,43 @@
+"""What is in a bundle, graph by graph and runtime by runtime: files, sizes, memory, operators."""
+
+from dataclasses import dataclass
+
+from export.onnx_graph import count_operators
+from export.runtimes import ONNX
+from wire.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Row:
+    """One graph for one runtime. `memory_bytes`: what the runtime plans for its tensors at the largest batch, 0 where it plans nothing
+    ahead; `operators`: how often each occurs, ``delegated/BACKEND/NAME`` for what a backend carries out."""
+
+    graph: str
+    runtime: str
+    file: str
+    num_bytes: int
+    max_batch: int | None
+    memory_bytes: int
+    operators: dict[str, int]
+
+    @property
+    def num_operators(self) -> int:
+        """How many operators there are."""
+        return sum(self.operators.values())
+
+    @property
+    def num_delegated(self) -> int:
+        """How many of them a backend carries out."""
+        return sum(count for name, count in self.operators.items() if name.startswith("delegated/"))
+
+
+def inspect_bundle(bundle: Bundle) -> list[Row]:
+    """A row for each graph and runtime, in the manifest's order, ONNX first."""
+    rows = []
+    for name, graph in bundle.manifest.graphs.items():
+        data = bundle.graph_bytes(name)
+        rows.append(Row(name, ONNX, graph.file, len(data), None, 0, count_operators(data)))
+        for runtime, program in sorted(graph.programs.items()):
+            size, memory = program.num_bytes, program.memory_bytes
+            rows.append(Row(name, runtime, program.file, size, program.max_batch, memory, dict(program.operators)))
+    return rows

@@ -1,0 +1,289 @@
+"""For ExecuTorch: convolutions, linear layers and BatchNorm, forward and backward, as batched matrix products and element-wise operators.
+
+Its own convolutions are plain loops, and XNNPACK takes weights that are constants only; its batched matrix product takes any two
+tensors. So a convolution is the product of its weight with the unfolded input, and so are its gradients. A sum over a channel is a
+product with ones and then a sum over the batch: its own sums add number after number, which loses digits over thousands of them.
+
+XNNPACK has no comparisons either, and ExecuTorch's own are slow: where a gradient passes, and where it does not, is found by arithmetic.
+"""
+
+import functools
+from math import prod
+
+import torch
+from torch import Tensor
+
+from export.lowering import shared
+from export.lowering.shared import Table, check_convolution, outer, per_dimension, shared_decompositions, spread, taps, view
+
+_aten = torch.ops.aten
+LARGE = 1e38
+"""Brings every positive normal float32 to at least 1."""
+
+
+def executorch_decompositions() -> Table:
+    """The table for ExecuTorch."""
+    return {
+        **shared_decompositions(),
+        _aten.convolution.default: convolution,
+        _aten.convolution_backward.default: convolution_backward,
+        _aten.max_pool2d_with_indices.default: max_pool,
+        _aten.max_pool2d_with_indices_backward.default: max_pool_backward,
+        _aten.threshold_backward.default: threshold_backward,
+        _aten.mm.default: mm,
+        _aten.addmm.default: addmm,
+        _aten._native_batch_norm_legit_functional.default: batch_norm,
+        _aten._native_batch_norm_legit_no_training.default: batch_norm_without_training,
+        _aten.native_batch_norm_backward.default: batch_norm_backward,
+    }
+
+
+def mm(a: Tensor, b: Tensor) -> Tensor:
+    """A matrix product as a batch of one, which XNNPACK takes."""
+    return torch.bmm(a.unsqueeze(0), b.unsqueeze(0)).squeeze(0)
+
+
+def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * bias + alpha * a b."""
+    product = mm(a, b) if alpha == 1 else alpha * mm(a, b)
+    return product + (bias if beta == 1 else beta * bias)
+
+
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
+    """A convolution in one or two dimensions: weight (outputs, positions * channels) times columns (positions * channels, batch * out)."""
+    check_convolution(weight, dilation, transposed, groups)
+    kernel, dims = weight.shape[2:], weight.dim() - 2
+    stride, padding = per_dimension(stride, dims), per_dimension(padding, dims)
+    out = torch.Size((x.shape[d + 2] + 2 * padding[d] - kernel[d]) // stride[d] + 1 for d in range(dims))
+    result = torch.bmm(_rows_by_output(weight), _columns(x, kernel, stride, padding, out))
+    if bias is not None:
+        result = result + bias.reshape(1, -1, 1)
+    return _batch_first(result, out)
+
+
+def convolution_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    wanted: list[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of a convolution in one or two dimensions, by input, weight and bias."""
+    check_convolution(weight, dilation, transposed, groups)
+    kernel, dims = weight.shape[2:], weight.dim() - 2
+    stride, padding = per_dimension(stride, dims), per_dimension(padding, dims)
+    grad_x = grad_weight = grad_bias = None
+    if wanted[0]:
+        grad_x = _gradient_of_input(grad, x.shape[2:], weight, stride, padding)
+    if wanted[1] or wanted[2]:
+        rows = view(grad.transpose(0, 1), [1, grad.shape[1], -1])
+        if wanted[1]:
+            columns = _columns(x, kernel, stride, padding, grad.shape[2:])
+            product = torch.bmm(columns, rows.transpose(1, 2)).reshape(*kernel, weight.shape[1], weight.shape[0])
+            grad_weight = product.permute(dims + 1, dims, *range(dims)).contiguous()
+        if wanted[2]:
+            grad_bias = channel_sums(grad)
+    return grad_x, grad_weight, grad_bias
+
+
+def batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The output, the batch's mean and 1 / sqrt(variance + eps) (channels,), and the running statistics after it."""
+    if not training:
+        return (*batch_norm_without_training(x, weight, bias, running_mean, running_var, momentum, eps), running_mean, running_var)
+    count = _count(x)
+    mean = channel_sums(x) / count
+    centred = x - _over_channels(mean, x)
+    variance = channel_sums(centred * centred) / count
+    scale = torch.rsqrt(variance + eps)
+    following = (
+        (1 - momentum) * running_mean + momentum * mean,
+        (1 - momentum) * running_var + momentum * (variance * (count / (count - 1))),
+    )
+    return (_scaled(centred, scale, weight, bias), mean, scale, *following)
+
+
+def batch_norm_without_training(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output by the running statistics, and two empty tensors."""
+    centred = x - _over_channels(running_mean, x)
+    return _scaled(centred, torch.rsqrt(running_var + eps), weight, bias), x.new_empty(0), x.new_empty(0)
+
+
+def batch_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor,
+    scale: Tensor,
+    training: bool,
+    eps: float,
+    wanted: list[bool],
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients by input, weight and bias. S. Ioffe, C. Szegedy, ICML 2015, section 3."""
+    if not training:
+        assert running_mean is not None
+        assert running_var is not None
+        mean, scale = running_mean, torch.rsqrt(running_var + eps)
+    centred = x - _over_channels(mean, x)
+    by_bias, product = channel_sums(grad), channel_sums(grad * centred)
+    slope = scale if weight is None else scale * weight
+    grad_x = grad * _over_channels(slope, x)
+    if training:
+        count = _count(x)
+        grad_x = (
+            grad_x - centred * _over_channels(slope * scale * scale * (product / count), x) - _over_channels(slope * (by_bias / count), x)
+        )
+    return grad_x, product * scale if wanted[1] else None, by_bias if wanted[2] else None
+
+
+def channel_sums(x: Tensor) -> Tensor:
+    """(batch, channels, \\*size) -> (channels,)"""
+    channels, size = x.shape[1], prod(x.shape[2:])
+    if x.dim() > 2 and size > 1:
+        ones = torch.ones((1, size, 1), dtype=x.dtype, device=x.device)
+        x = torch.bmm(view(x, [1, -1, size]), ones)
+        return view(x, [-1, channels]).sum(0)
+    return x.flatten(1).sum(0)
+
+
+def _count(x: Tensor) -> int:
+    """How many values a channel has."""
+    return x.shape[0] * prod(x.shape[2:])
+
+
+def _over_channels(values: Tensor, x: Tensor) -> Tensor:
+    """(channels,) as it meets x (batch, channels, \\*size)"""
+    return values.reshape(1, -1, *[1] * (x.dim() - 2))
+
+
+def _scaled(centred: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    scaled = centred * _over_channels(scale if weight is None else scale * weight, centred)
+    return scaled if bias is None else scaled + _over_channels(bias, centred)
+
+
+def max_pool(
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int] = (),  # type: ignore[assignment]
+    padding: list[int] = (0, 0),  # type: ignore[assignment]
+    dilation: list[int] = (1, 1),  # type: ignore[assignment]
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The maxima and their places, flat over the last two dimensions of x, where windows do not overlap."""
+    if not _apart(kernel, stride, padding, dilation, ceil_mode):
+        return NotImplemented  # type: ignore[no-any-return]  # torch then keeps the operator
+    parts = _windows(x, kernel)
+    best = functools.reduce(torch.maximum, parts)
+    # the places: nobody reads them in a training step, and they are dropped then
+    shares = _first_best(torch.ones_like(best), best, parts)
+    offsets = [x.shape[3] * (k // kernel[1]) + k % kernel[1] for k in range(len(parts))]
+    inside = functools.reduce(torch.add, [share * offset for share, offset in zip(shares, offsets, strict=True)])
+    rows, columns = (torch.arange(best.shape[d], device=x.device) * kernel[d - 2] for d in (2, 3))
+    return best, inside.to(torch.int64) + rows[:, None] * x.shape[3] + columns
+
+
+def max_pool_backward(
+    grad: Tensor, x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool, indices: Tensor
+) -> Tensor:
+    """The gradient goes to the first of the values that are the maximum of their window."""
+    if not _apart(kernel, stride, padding, dilation, ceil_mode):
+        return shared.max_pool_backward(grad, x, kernel, stride, padding, dilation, ceil_mode, indices)
+    parts = _windows(x, kernel)
+    shares = _first_best(grad, functools.reduce(torch.maximum, parts), parts)
+    channels, (height, width) = x.shape[1], grad.shape[2:]
+    stacked = view(torch.cat([share.unsqueeze(0) for share in shares]), [*kernel, -1, channels, height, width])
+    size = height * kernel[0], width * kernel[1]
+    whole = view(stacked.permute(2, 3, 4, 0, 5, 1), [-1, channels, *size])
+    rest = x.shape[3] - size[1], x.shape[2] - size[0]
+    return _aten.constant_pad_nd.default(whole, [0, rest[0], 0, rest[1]], 0.0) if any(rest) else whole
+
+
+def threshold_backward(grad: Tensor, result: Tensor, threshold: float) -> Tensor:
+    """ReLU: the gradient where the result is above 0."""
+    if threshold != 0:
+        return torch.where(result <= threshold, 0.0, grad)
+    return grad * _is_positive(torch.relu(result))
+
+
+def _apart(kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool) -> bool:
+    """Whether windows lie side by side, so that every value is in one at most."""
+    return (
+        list(stride or kernel) == list(kernel) and not any(padding) and all(d == 1 for d in dilation) and not ceil_mode and len(kernel) == 2
+    )
+
+
+def _windows(x: Tensor, kernel: list[int]) -> list[Tensor]:
+    """The values at each place of a window, (batch, channels, windows down, windows across), in the order of the places."""
+    channels, height, width = x.shape[1], x.shape[2] // kernel[0], x.shape[3] // kernel[1]
+    for d, size in ((2, height * kernel[0]), (3, width * kernel[1])):
+        x = x.narrow(d, 0, size) if size < x.shape[d] else x
+    parts = view(x, [-1, channels, height, kernel[0], width, kernel[1]]).permute(3, 5, 0, 1, 2, 4).contiguous()
+    flat = view(parts, [prod(kernel), -1, channels, height, width])
+    return [flat.select(0, k) for k in range(prod(kernel))]
+
+
+def _first_best(values: Tensor, best: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    """For each part `values` where it is the first that equals `best`, and 0 elsewhere."""
+    shares, left = [], values
+    for candidate in parts[:-1]:
+        passed = left * _is_positive(best - candidate)
+        shares.append(left - passed)
+        left = passed
+    return [*shares, left]
+
+
+def _is_positive(x: Tensor) -> Tensor:
+    """1 where x is above 0, 0 where it is 0 (it is never below); of an x that is no normal float32, something between."""
+    return torch.minimum(x * LARGE, torch.ones(1, dtype=x.dtype, device=x.device))
+
+
+def _gradient_of_input(grad: Tensor, size: torch.Size, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
+    """The convolution of the gradient, spread out where the stride is not 1, with the flipped kernel."""
+    kernel, dims = weight.shape[2:], weight.dim() - 2
+    flipped = weight.flip(list(range(2, weight.dim()))).transpose(0, 1)
+    padded = outer(spread(grad, stride), size, list(kernel), padding)
+    return _batch_first(torch.bmm(_rows_by_output(flipped), _columns(padded, kernel, [1] * dims, [0] * dims, size)), size)
+
+
+def _columns(x: Tensor, kernel: torch.Size, stride: list[int], padding: list[int], out: torch.Size) -> Tensor:
+    """The input under each kernel position: (1, positions * channels, batch * out)."""
+    found = taps(x.transpose(0, 1), kernel, stride, padding, out)
+    return view(torch.cat(found, 0) if len(found) > 1 else found[0], [1, prod(kernel) * x.shape[1], -1])
+
+
+def _rows_by_output(weight: Tensor) -> Tensor:
+    """(outputs, channels, \\*kernel) -> (1, outputs, positions * channels)"""
+    return weight.movedim(1, -1).reshape(1, weight.shape[0], -1)
+
+
+def _batch_first(rows: Tensor, out: torch.Size) -> Tensor:
+    """(1, channels, batch * out) -> (batch, channels, \\*out)"""
+    return view(rows, [rows.shape[1], -1, *out]).transpose(0, 1).contiguous()

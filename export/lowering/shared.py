@@ -1,0 +1,156 @@
+"""What every runtime needs: the operators of a backward pass that none of them has, as operators that all of them have."""
+
+import functools
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from wire.errors import ConfigError
+
+_aten = torch.ops.aten
+
+Table = dict[Any, Callable[..., Any]]
+"""For `torch.export.ExportedProgram.run_decompositions`: what takes the place of an operator."""
+
+
+def shared_decompositions() -> Table:
+    """The table without what is particular to a runtime: the gradients of a convolution."""
+    table: Table = dict(core_aten_decompositions().items())
+    table.update(get_decompositions([_aten._native_batch_norm_legit_functional.default, _aten.native_batch_norm_backward.default]))
+    table[_aten.max_pool2d_with_indices_backward.default] = max_pool_backward
+    table[_aten.avg_pool2d_backward.default] = average_pool_backward
+    table[_aten._adaptive_avg_pool2d.default] = adaptive_average_pool
+    table[_aten._adaptive_avg_pool2d_backward.default] = adaptive_average_pool_backward
+    table[_aten.var_mean.correction] = var_mean
+    return table
+
+
+def var_mean(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """torch's own decomposition of var_mean fails on a dynamic batch."""
+    return _aten.var.correction(x, dim, correction=correction, keepdim=keepdim), _aten.mean.dim(x, dim, keepdim)
+
+
+def check_convolution(weight: Tensor, dilation: list[int], transposed: bool, groups: int) -> None:
+    """
+    Raises:
+        ConfigError: a convolution whose gradients no runtime is given.
+    """
+    if transposed or groups != 1 or any(d != 1 for d in dilation) or weight.dim() not in (3, 4):
+        raise ConfigError(
+            f"Conv{weight.dim() - 2}d with transposed={transposed}, groups={groups}, dilation={list(dilation)}: "
+            "training it on a device is not supported; use one or two dimensions, groups=1, dilation=1 and no transposed convolution"
+        )
+
+
+def per_dimension(values: list[int], count: int) -> list[int]:
+    """A stride or padding for each dimension, where one may stand for all."""
+    return list(values) * count if len(values) == 1 else list(values)
+
+
+def taps(x: Tensor, kernel: torch.Size, stride: list[int], padding: list[int], out: torch.Size) -> list[Tensor]:
+    """What each position of the kernel meets: views of the padded x (rows, columns, \\*size), each (rows, columns, \\*out), in the order of
+    the kernel's positions."""
+    pads = [p for size in reversed(padding) for p in (size, size)]
+    padded = _aten.constant_pad_nd(x, pads, 0.0) if any(padding) else x
+    found = []
+    for position in range(prod(kernel)):
+        tap, rest = padded, position
+        for axis in reversed(range(len(kernel))):
+            rest, offset = divmod(rest, kernel[axis])
+            tap = _aten.slice.Tensor(tap, axis + 2, offset, offset + (out[axis] - 1) * stride[axis] + 1, stride[axis])
+        found.append(tap)
+    return found
+
+
+def max_pool_backward(
+    grad: Tensor, x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool, indices: Tensor
+) -> Tensor:
+    """Send each gradient back to the place its maximum came from (indices are flat over the last two dimensions of x)."""
+    batch, channels, height, width = x.shape
+    plain = list(stride or kernel) == list(kernel) and not any(padding) and all(d == 1 for d in dilation)
+    if plain and height == 1 and kernel[0] == 1 and width % kernel[1] == 0:
+        # windows of one dimension that do not overlap: comparing is faster than scattering and needs no zero tensor
+        places = torch.arange(width, device=x.device).reshape(1, 1, width // kernel[1], kernel[1])
+        hit = indices.reshape(batch, channels, -1, 1) == places
+        return torch.where(hit, grad.reshape(batch, channels, -1, 1), 0.0).reshape(batch, channels, height, width)
+    flat = torch.zeros_like(x).reshape(batch, channels, height * width)
+    spread: Tensor = _aten.scatter_add(flat, 2, indices.reshape(batch, channels, -1), grad.reshape(batch, channels, -1))
+    return spread.reshape(batch, channels, height, width)
+
+
+def adaptive_average_pool(x: Tensor, size: list[int]) -> Tensor:
+    """Means over windows that lie side by side.
+
+    Raises:
+        ConfigError: windows would be of different sizes.
+    """
+    kernel = [whole // parts for whole, parts in zip(x.shape[2:], size, strict=True)]
+    if [side * parts for side, parts in zip(kernel, size, strict=True)] != list(x.shape[2:]):
+        raise ConfigError(f"AdaptiveAvgPool from {list(x.shape[2:])} to {list(size)} values: expected a divisor of each, or AvgPool")
+    pooled: Tensor = _aten.avg_pool2d.default(x, kernel, kernel)
+    return pooled
+
+
+def adaptive_average_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """As that of the average over windows that lie side by side."""
+    kernel = [whole // parts for whole, parts in zip(x.shape[2:], grad.shape[2:], strict=True)]
+    return average_pool_backward(grad, x, kernel, kernel, [0, 0], False, True, None)
+
+
+def average_pool_backward(
+    grad: Tensor,
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    """Every value gets its share of the gradient of each window that it lies in."""
+    kernel, stride, padding = (per_dimension(values, 2) for values in (kernel, stride or kernel, padding))
+    if ceil_mode or divisor_override or (any(padding) and not count_include_pad):
+        raise ConfigError(
+            f"AvgPool with ceil_mode={ceil_mode}, divisor_override={divisor_override}, count_include_pad={count_include_pad}: "
+            "training it on a device is not supported; use none of them"
+        )
+    share = grad / prod(kernel)
+    (height, width), out = x.shape[2:], grad.shape[2:]
+    plain = kernel == stride and not any(padding) and (out[0] * kernel[0], out[1] * kernel[1]) == (height, width)
+    if plain and kernel[0] == 1:
+        ones = torch.ones((1, 1, kernel[1]), dtype=x.dtype, device=x.device)
+        return view(torch.bmm(view(share, [1, -1, 1]), ones), [-1, x.shape[1], height, width])
+    if plain:
+        shared = share.unsqueeze(3).unsqueeze(5).expand(-1, -1, -1, kernel[0], -1, kernel[1])
+        return view(shared, [-1, x.shape[1], height, width])
+    found = taps(outer(spread(share, stride), x.shape[2:], kernel, padding), torch.Size(kernel), [1, 1], [0, 0], x.shape[2:])
+    return functools.reduce(torch.add, found)
+
+
+def outer(spread: Tensor, size: torch.Size, kernel: list[int], padding: list[int]) -> Tensor:
+    """Padded so that windows of `kernel`, at every place, give `size` again. Output p reads input p * stride - padding + k: what is at the
+    end of the input and never read meets zeros."""
+    pads = [side for d in reversed(range(len(kernel))) for side in (kernel[d] - 1 - padding[d], size[d] - spread.shape[d + 2] + padding[d])]
+    padded: Tensor = _aten.constant_pad_nd(spread, pads, 0.0) if any(pads) else spread
+    return padded
+
+
+def spread(grad: Tensor, stride: list[int]) -> Tensor:
+    """Zeros between neighbours, for strides above 1: (batch, channels, \\*out) -> each side (out - 1) * stride + 1."""
+    for d, step in enumerate(stride):
+        if step > 1:
+            side = grad.shape[d + 2]
+            padded = _aten.constant_pad_nd(grad.unsqueeze(d + 3), [0, 0] * (grad.dim() - d - 3) + [0, step - 1], 0.0)
+            merged = view(padded, [-1, *grad.shape[1 : d + 2], side * step, *grad.shape[d + 3 :]])
+            grad = merged.narrow(d + 2, 0, (side - 1) * step + 1)
+    return grad
+
+
+def view(x: Tensor, shape: list[int]) -> Tensor:
+    """A view that leaves the size that follows from the batch to the runtime, as -1: XNNPACK takes no other dynamic one."""
+    viewed: Tensor = _aten.view.default(x.contiguous(), shape)
+    return viewed

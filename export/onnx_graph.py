@@ -1,0 +1,83 @@
+"""A captured function as an ONNX graph with named inputs and outputs."""
+
+from dataclasses import dataclass, field
+
+import onnx
+import torch
+
+from algorithms.contract import TorchTensors
+from export.capture import Lowered, NamedFunction, Trace, lower, quiet, trace
+from export.lowering.onnx import onnx_decompositions
+from wire.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One graph: its ONNX bytes and the names of its inputs and outputs, in order."""
+
+    onnx: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shapes: TorchTensors = field(default_factory=dict, repr=False)
+    """The outputs for the example."""
+
+
+def capture_onnx(function: NamedFunction, example: TorchTensors) -> Captured:
+    """A function as ONNX with the example's keys as input names and the function's keys as output names.
+
+    Raises:
+        ConfigError: an operator cannot be captured or written; the text names it.
+    """
+    return to_onnx(trace(function, example))
+
+
+def to_onnx(traced: Trace) -> Captured:
+    """A trace as ONNX.
+
+    Raises:
+        ConfigError: an operator cannot be lowered or written; the text names it.
+    """
+    program = lower(traced, onnx_decompositions())
+    try:
+        exported = _export(program)
+    except Exception as error:  # torch raises many kinds; the user needs the operator, not the trace
+        raise ConfigError(f"the graph cannot be written as ONNX: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+    model = exported.model_proto
+    _strip(model)
+    onnx.checker.check_model(model)
+    return Captured(model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example)
+
+
+def count_operators(data: bytes) -> dict[str, int]:
+    """How often each operator occurs in an ONNX graph, by name."""
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:
+        raise ConfigError(f"ONNX graph of {len(data)} bytes: {error}") from None
+    names = [str(node.op_type) for node in model.graph.node]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def _export(program: Lowered) -> torch.onnx.ONNXProgram:
+    with quiet():
+        exported = torch.onnx.export(
+            program.exported,
+            dynamo=True,
+            optimize=True,
+            verbose=False,
+            input_names=list(program.inputs),
+            output_names=list(program.outputs),
+        )
+    assert exported is not None
+    return exported
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Remove stack traces and inferred shapes: they are nine tenths of the file."""
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    for entry in (*model.graph.input, *model.graph.output, *model.graph.initializer, model.graph, model):
+        entry.ClearField("metadata_props")
+        entry.ClearField("doc_string")
+    model.graph.ClearField("value_info")

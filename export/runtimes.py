@@ -1,0 +1,71 @@
+"""The runtimes that exported graphs are checked on: onnxruntime, and ExecuTorch's own."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+
+from export.capture import quiet
+from wire.bundle import Bundle
+from wire.tensors import Tensors
+
+ONNX = "onnx"
+
+Run = Callable[[Tensors], Tensors]
+"""From everything a graph may read, by name, to its outputs by name."""
+
+
+def load_graph(bundle: Bundle, graph: str, runtime: str = ONNX) -> Run:
+    """A graph of a bundle on a runtime: `ONNX`, or one that the bundle has programs for.
+
+    Raises:
+        BundleError: the bundle has no such graph, or no program of it for this runtime.
+    """
+    described = bundle.manifest.graphs[graph]
+    call = _onnx(bundle.graph_bytes(graph)) if runtime == ONNX else _executorch(bundle.program(graph, runtime)[1])
+
+    def run(inputs: Tensors) -> Tensors:
+        return dict(zip(described.outputs, call([inputs[name] for name in described.inputs]), strict=True))
+
+    return run
+
+
+def runtimes_of(bundle: Bundle) -> tuple[str, ...]:
+    """Every runtime that a bundle has graphs for."""
+    return (ONNX, *sorted({runtime for graph in bundle.manifest.graphs.values() for runtime in graph.programs}))
+
+
+@cache
+def registered_operators() -> frozenset[str]:
+    """The operators that ExecuTorch's runtime has, as programs name them: ``aten::add.out``."""
+    return frozenset(_runtime().operator_registry.operator_names)
+
+
+def _onnx(data: bytes) -> Callable[[list[Any]], list[Any]]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    names = [entry.name for entry in session.get_inputs()]
+    return lambda values: session.run(None, dict(zip(names, values, strict=True)))
+
+
+def _executorch(data: bytes) -> Callable[[list[Any]], list[Any]]:
+    method = _runtime().load_program(data).load_method("forward")
+
+    def call(values: list[Any]) -> list[Any]:
+        # the runtime reads 0-d and read-only arrays as torch tensors alone; its outputs lie in memory that the next call writes to
+        outputs = method.execute([torch.from_numpy(np.array(value)) for value in values])
+        return [output.numpy().copy() for output in outputs]
+
+    return call
+
+
+@cache
+def _runtime() -> Any:
+    with quiet():
+        from executorch.runtime import Runtime
+
+        return Runtime.get()
