@@ -1,11 +1,11 @@
-# make demo | test | check | bench | papers | peers: each makes .venv and installs pinned versions when they are missing.
+# make demo | test | check | native | bench | papers | peers: each makes .venv and installs pinned versions when they are missing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export SHOAL_DATA ?= $(abspath ../shared/data)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: setup demo test slow check bench papers peers clean
+.PHONY: setup demo test slow check native bench papers peers clean
 
 setup: $(VENV)/.installed
 
@@ -31,8 +31,13 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup
-	$(BIN)/python -m benchmarks.first_light
+# The library that boards run ExecuTorch programs with, and what it needs, as a folder to copy to one of the same kind.
+native: setup deploy/.debian
+	$(BIN)/python -m edge_client.native.build --out build/native
+
+BENCHMARKS := first_light native server clustering virtual_time transport edge curves
+bench: setup deploy/.debian
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 papers: setup
 	$(BIN)/python -m benchmarks.papers $(ARGS)
@@ -40,10 +45,11 @@ papers: setup
 peers: setup
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-# Debian packages that tests use: the Mosquitto broker, and JUnit for the Kotlin tests. Installed when missing and we may; a test that needs it says so otherwise.
+# Debian packages that tests use: the Mosquitto broker; Java, JUnit, npm (it brings the Kotlin compiler), a C++ compiler and Android's
+# tools for the phone client. Installed when missing and we may; a test that needs one says so otherwise.
 .PHONY: deploy/.debian
 deploy/.debian:
-	@deploy/install-debian mosquitto junit5
+	@deploy/install-debian mosquitto g++ junit5 default-jdk-headless npm aapt dexdump android-framework-res
 
 clean:
-	rm -rf $(VENV) build *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

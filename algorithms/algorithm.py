@@ -29,7 +29,8 @@ from algorithms.contract import (
 )
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.stack import Stack
-from algorithms.means.weighted import StreamingMean, UniformMean, WeightedMean
+from algorithms.means.streaming import Branch, StreamingMean, place_of
+from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.objectives.coordinator import Plain
 from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
@@ -143,7 +144,15 @@ class Algorithm:
         context = self.coordinator.absorb(state.context, models, nobody, {NEWCOMER: model})
         return replace(state, models={**state.models, NEWCOMER: model}, context=context)
 
-    def apply(self, state: State, contributions: Sequence[Contribution], probe: Probe, seed: int, work: Work) -> tuple[State, Grouped]:
+    def apply(
+        self,
+        state: State,
+        contributions: Sequence[Contribution],
+        probe: Probe,
+        seed: int,
+        work: Work,
+        branches: Mapping[str, Sequence[Branch]] | None = None,
+    ) -> tuple[State, Grouped]:
         """Group the devices of a round and average inside each group.
 
         Where a mean leaves devices out or counts them less, the notes say how much each one counted in its group: ``shares``, by device,
@@ -152,6 +161,8 @@ class Algorithm:
         The order of `contributions` does not matter: they are sorted by device id, because a float sum depends on its order.
         A model counts in its group's mean unless its device started as a newcomer while the group has a model of its own; such a
         device's first model only places it.
+
+        Where the algorithm `streams`, contributions may have been summed up before (`sum_up`): `branches` holds the sums, by start.
         """
         streamed = {c.device_id: c for c in contributions} if self.streams else {}
         models, stack = self._unread(contributions) if streamed else self._locals(state, contributions)
@@ -166,7 +177,8 @@ class Algorithm:
                 continue
             members = [models[i] for i in trained or places]
             if streamed:
-                following[group] = self._stream(state, [streamed[m.device_id] for m in members], layout, seed, group)
+                sums = self._sums(state, [streamed[m.device_id] for m in members], branches)
+                following[group] = self._finish(sums.result(), layout, len(members), seed, group) if layout else {}
                 continue
             following[group], weights = self._average(self.mean, stack.part(np.array(trained or places)), members, layout, seed, group)
             shares |= {m.device_id: round(float(w), 4) for m, w in zip(members, weights, strict=True)}
@@ -237,15 +249,26 @@ class Algorithm:
         made = mean.combine(stack, np.array([m.num_examples for m in members], dtype=np.int64), layout, seed)
         return self._finish(made.flat, layout, len(members), seed, group), made.weights
 
-    def _stream(self, state: State, members: Sequence[Contribution], layout: tuple[Slice, ...], seed: int, group: str) -> Tensors:
-        """A group's model, from one contribution after the other."""
+    def sum_up(self, received: Tensors, contributions: Sequence[Contribution]) -> StreamingMean:
+        """The sum of the models of devices that started from the same one (roles shared and statistic), wherever they trained."""
+        layout = layout_of(received)
         row = np.empty(size_of(layout), np.float32)
         mean = StreamingMean(len(row))
-        for c in members:
-            write_change(row, layout, state.models[c.start], c.read())
-            self._complete(row, layout, state.models[c.start])
-            mean.add(row, 1 if isinstance(self.mean, UniformMean) else c.num_examples)
-        return self._finish(mean.result(), layout, len(members), seed, group) if len(row) else {}
+        for place, c in sorted(((place_of(c.device_id), c) for c in contributions), key=lambda pair: (pair[0], pair[1].device_id)):
+            write_change(row, layout, received, c.read())
+            self._complete(row, layout, received)
+            mean.add(row, 1 if isinstance(self.mean, UniformMean) else c.num_examples, place)
+        return mean
+
+    def _sums(self, state: State, members: Sequence[Contribution], branches: Mapping[str, Sequence[Branch]] | None) -> StreamingMean:
+        """Of the members of a group, who have all started from one model."""
+        (start,) = {c.start for c in members}
+        if branches is None:
+            return self.sum_up(state.models[start], members)
+        mean = StreamingMean(size_of(layout_of(state.models[start])))
+        for branch in sorted(branches[start], key=lambda b: b.begin):
+            mean.join(branch)
+        return mean
 
     def _finish(self, flat: Array, layout: tuple[Slice, ...], num_members: int, seed: int, group: str) -> Tensors:
         """The tensors of a group's mean, with the noise of the privacy mechanism."""

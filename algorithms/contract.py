@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from algorithms.means.stack import Stack
 from algorithms.models.classifier import Classifier
+from algorithms.native.plan import Plan
 from wire.messages import Train, Verb
 from wire.tensors import Array, Tensors
 
@@ -134,6 +135,8 @@ class Probe:
     """The probabilities alone: the same numbers as `run` gives, sooner. None where the model has no such function."""
     predict_folded: Callable[[TorchTensors, Tensor], Tensor] | None = None
     """The same within rounding, sooner still, with BatchNorm folded into the layers before it."""
+    plan: Plan | None = None
+    """The model as the native engine reads it, where it knows all of its layers: the soonest."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.contract import Probe, TorchTensors, functional
+from algorithms.models.classifier import Classifier
+from algorithms.native.plan import Plan, Unsupported, plan_of
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -55,7 +57,14 @@ def make_probe(model: nn.Module, input_shape: tuple[int, ...]) -> Probe:
     def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
         return torch.softmax(functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], dim=1)
 
-    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded)
+    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded, _plan_of(model, input_shape))
+
+
+def _plan_of(model: nn.Module, input_shape: tuple[int, ...]) -> Plan | None:
+    try:
+        return plan_of(model, input_shape) if isinstance(model, Classifier) else None
+    except Unsupported:
+        return None
 
 
 def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]]]:

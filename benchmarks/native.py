@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from algorithms.models.classifier import Classifier, Scale
-from simulation.native.plan import plan_of
-from simulation.native.trainer import Trainer, available_targets
+from algorithms.native.plan import plan_of
+from algorithms.native.trainer import Trainer, available_targets
 
 CHANNELS, TIME, CLASSES, WINDOWS, BATCH, LR, MOMENTUM = 9, 128, 6, 256, 32, 0.01, 0.9
 CONVOLUTIONS, LINEARS = ((9, 32, 128), (32, 64, 64)), ((512, 64), (64, 6))

@@ -9,10 +9,11 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,10 @@ from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum, krum_scores
 from algorithms.means.median import Median, TrimmedMean
 from algorithms.means.stack import Stack
-from algorithms.means.weighted import StreamingMean, UniformMean, WeightedMean
+from algorithms.means.streaming import StreamingMean
+from algorithms.means.weighted import UniformMean, WeightedMean
+from benchmarks.peers.environments import install, python_of
+from benchmarks.peers.systems import choose
 from benchmarks.report import put
 from wire.tensors import Array
 
@@ -77,11 +81,20 @@ def read_once(arena: Array) -> None:
     torch.from_numpy(arena).max()
 
 
-def flower_aggregate(layers_of: Sequence[Sequence[Array]], counts: Sequence[int]) -> list[Array]:
-    """What ``flwr.server.strategy.aggregate.aggregate`` does: every layer of every client times its examples, then one sum."""
-    total = sum(counts)
-    weighted = [[layer * count for layer in layers] for layers, count in zip(layers_of, counts, strict=True)]
-    return [reduce(np.add, layers) / total for layers in zip(*weighted, strict=True)]
+def measure_flower(arena: Array, turns: int, venvs: Path) -> dict[str, dict[str, float]]:
+    """Milliseconds of Flower's own aggregation of these models, in its own environment, which is made where it is missing."""
+    (system,) = choose(["flower"])
+    install(system, venvs, lambda line: print(line[:120], file=sys.stderr), 900.0)
+    counts = np.random.default_rng(1).integers(50, 500, len(arena))
+    with tempfile.NamedTemporaryFile(prefix="shoal-arena-") as file:
+        arena.tofile(file.name)
+        script = Path(__file__).parent / "peers" / "flower_aggregate.py"
+        told = [json.dumps(value) for value in (SHAPES, counts.tolist(), turns)]
+        command = [str(python_of(system, venvs).absolute()), "-W", "ignore", str(script), file.name, *told]
+        threads = {"OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS), "FLWR_TELEMETRY_ENABLED": "0"}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900, env=os.environ | threads)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {f"Flower {found['version']}, {way}": {"ms": found[way], "turns": turns} for way in ("records", "parameters")}
 
 
 def plain_krum(arena: Array) -> Array:
@@ -101,7 +114,6 @@ def streaming(arena: Array, counts: Sequence[int]) -> Array:
 def contestants(arena: Array) -> dict[str, Callable[[], Any]]:
     """What is measured on an arena, by name: every mean, and after ``plain`` the form that needs no thought."""
     counts = np.random.default_rng(1).integers(50, 500, len(arena))
-    layers = [[row[part.start : part.stop].reshape(part.shape) for part in LAYOUT] for row in arena]
     half = np.flatnonzero(np.random.default_rng(2).permutation(len(arena)) % 2)
 
     def of(mean: Mean) -> Callable[[], Any]:
@@ -112,7 +124,6 @@ def contestants(arena: Array) -> dict[str, Callable[[], Any]]:
     made["weighted, half of the rows"] = lambda: WeightedMean().combine(Stack(arena, half), counts[half], LAYOUT, 0).flat
     made["weighted, streaming"] = lambda: streaming(arena, counts.tolist())
     made["plain weighted"] = lambda: np.average(arena, axis=0, weights=counts)
-    made["Flower's weighted"] = lambda: flower_aggregate(layers, counts.tolist())
     made["plain median"] = lambda: np.median(arena, axis=0)
     made["plain trimmed"] = lambda: trim_mean(arena, 0.1, axis=0)
     made["plain krum"] = lambda: plain_krum(arena)
@@ -158,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--numbers", type=int, nargs="+", default=NUMBERS, help="how many models")
     parser.add_argument("--turns", type=int, default=7, help="how often each is measured; what takes seconds, once")
+    parser.add_argument("--venvs", type=Path, default=None, help="folder of Flower's environment, to measure it too")
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args(arguments)
     known: dict[str, float] = {}
@@ -166,6 +178,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     try:
         with threadpool_limits(THREADS):
             models = {str(num): measure(num, asked.turns, known) for num in sorted(asked.numbers)}
+        if asked.venvs:
+            for num, found in models.items():
+                flower = measure_flower(make_arena(int(num)), asked.turns, asked.venvs)
+                found.update({name: made | {"of_read": round(made["ms"] / found[READ]["ms"], 2)} for name, made in flower.items()})
     finally:
         torch.set_num_threads(before)
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": THREADS}

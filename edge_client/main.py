@@ -20,7 +20,6 @@ from wire.links.port import Will
 from wire.messages import DeviceStatus
 from wire.topics import Topics
 
-
 RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 """What a check-in calls each runtime."""
 

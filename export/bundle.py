@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
+import msgspec
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -18,7 +19,6 @@ from export.runtimes import ONNX
 from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
 from wire.tensors import Tensors, TensorSpec
-
 
 RUNTIMES = (ONNX, EXECUTORCH)
 """What a bundle may hold graphs for: ONNX always, ExecuTorch (with XNNPACK and without) when asked for."""
@@ -101,5 +101,6 @@ def save_probe(probe: Probe, model: TorchTensors) -> bytes:
     buffer = io.BytesIO()
     read = [name for name in program.inputs if name != "batch/x"]
     names = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
-    torch.export.save(program.exported, buffer, extra_files={"names.txt": "\n\n".join(names.values())})
+    extra = {"names.txt": "\n\n".join(names.values()), "plan.json": msgspec.json.encode(probe.plan).decode()}
+    torch.export.save(program.exported, buffer, extra_files=extra)
     return buffer.getvalue()

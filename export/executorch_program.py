@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx.passes.infra.pass_base import PassResult
 
-from export.capture import Lowered, Trace, lower, quiet
+from export.capture import Trace, lower, quiet
 from export.lowering.executorch import executorch_decompositions
 from export.runtimes import registered_operators
 from wire.bundle import EXECUTORCH, PORTABLE
@@ -122,7 +122,7 @@ def _operators(made: Any) -> dict[str, int]:
             if hasattr(arguments, "op_index"):
                 operator = plan.operators[arguments.op_index]
                 counts[f"{operator.name}.{operator.overload}" if operator.overload else operator.name] += 1
-    for name, part in made.exported_program(METHOD).graph_module.named_children():
+    for part in made.exported_program(METHOD).graph_module.children():
         if hasattr(part, "original_module"):
             for node in part.original_module.graph.nodes:
                 if node.op == "call_function":

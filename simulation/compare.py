@@ -25,6 +25,7 @@ from simulation.engine.options import Engine
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet
 from simulation.simulate import SimulationSettings, simulate
+from simulation.timing.report import time_to_accuracy
 from wire.errors import ConfigError, Stalled
 
 NOTHING: dict[str, Any] = {
@@ -136,6 +137,7 @@ def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None, workers
         "attack": summary.get("attack"),
         "newcomers": summary.get("newcomers"),
         "preparations": summary["preparations"],
+        "accuracy_over_time": summary["time"].get("accuracy", []) if "time" in summary else [],
         "heterogeneity": _heterogeneity(*dealt),
         "wall_s": summary["wall_s"],
     }
@@ -222,6 +224,7 @@ def tabulate(results: Sequence[Mapping[str, Any]], target: float | None = None) 
 def _row(name: str, runs: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any]:
     accuracies = [r["accuracy"]["mean"] for r in runs if r["accuracy"]["mean"] is not None]
     reached = [_rounds_to(r["accuracy_by_round"], target) for r in runs]
+    reached_s = [time_to_accuracy([tuple(point) for point in r.get("accuracy_over_time", [])], target) for r in runs]
     row: dict[str, Any] = {
         "algorithm": name,
         "seeds": len(runs),
@@ -235,6 +238,7 @@ def _row(name: str, runs: Sequence[Mapping[str, Any]], target: float) -> dict[st
         "target": round(target, 6),
         "preparations": _mean(r["preparations"] for r in runs),
         "rounds_to_target": None if None in reached else _mean(reached),
+        "time_to_target_s": None if None in reached_s else _mean(reached_s),
         "epsilon": _mean(r["epsilon"] for r in runs),
         "wall_s": _mean(r["wall_s"] for r in runs),
     }

@@ -1,4 +1,4 @@
-"""Kotlin phones on this machine's Java: the Android client's core and its ExecuTorch adapter, without Android (`android_bridge/jvm-host`)."""
+"""Kotlin phones on this machine's Java: the Android client's core and ExecuTorch adapter without Android (`android_bridge/jvm-host`)."""
 
 import shlex
 import subprocess

@@ -3,12 +3,14 @@
 import io
 from copy import deepcopy
 
+import msgspec
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from algorithms.contract import Probe, TorchTensors
+from algorithms.native.plan import Plan
 from wire.errors import BundleError
 
 aten = torch.ops.aten
@@ -20,10 +22,11 @@ def load_probe(payload: bytes) -> Probe:
     Raises:
         BundleError: not such a file, or one of another version of torch that this one cannot read.
     """
-    extra = {"names.txt": ""}
+    extra = {"names.txt": "", "plan.json": ""}
     try:
         module = torch.export.load(io.BytesIO(payload), extra_files=extra).module()
         names, layers, shape = (part.split("\n") if part else [] for part in extra["names.txt"].split("\n\n"))
+        plan = msgspec.json.decode(extra["plan.json"] or "null", type=Plan | None)
     except Exception as error:  # torch raises many kinds for a file that is not its own
         raise BundleError(f"probe file of {len(payload)} bytes: {type(error).__name__}: {str(error).splitlines()[0]}") from None
 
@@ -41,7 +44,7 @@ def load_probe(payload: bytes) -> Probe:
         made: Tensor = answer_folded(*(tensors[name] for name in names), x)
         return made
 
-    return Probe(run, tuple(int(n) for n in shape[0].split(",")), tuple(layers), tuple(names), predict, predict_folded)
+    return Probe(run, tuple(int(n) for n in shape[0].split(",")), tuple(layers), tuple(names), predict, predict_folded, plan)
 
 
 def _first_output(module: GraphModule, fold: bool) -> GraphModule:

@@ -20,6 +20,8 @@ from wire.tensors import Array
 
 MOST_GROUPS = 8
 """Groups in one split; more are found because each part is tested again."""
+NOTHING = 1e-6
+"""Directions in which points vary less than this part of the widest one are left out of what is drawn."""
 BATCH = 49
 """Populations between two looks of a test that may stop early."""
 
@@ -58,13 +60,14 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
     noise = np.sqrt(num_examples.mean() / num_examples)
     even = points / noise[:, None]
     deviations = np.linalg.svd(even - even.mean(0), compute_uv=False)[: size - 1] / np.sqrt(size - 1)
+    deviations = deviations[deviations > NOTHING * deviations.max()]
     noise = np.sort(noise)[:, None]
     observed, tree = _log_within(scipy.spatial.distance.pdist(points), size)
     rng = np.random.default_rng(seed)
     pairs = np.triu_indices(size, 1)
     null = np.empty((draws.most, len(observed)))
     for done in range(1, draws.most + 1):
-        null[done - 1] = _log_within(_lengths(rng.standard_normal((size, size - 1)) * deviations * noise, pairs), size)[0]
+        null[done - 1] = _log_within(_lengths(rng.standard_normal((size, len(deviations))) * deviations * noise, pairs), size)[0]
         if done == draws.most or (draws.enough is not None and done % BATCH == 0):
             as_grouped, z, gap, sd = _compare(observed, null[:done])
             if done == draws.most or (draws.enough is not None and as_grouped >= draws.enough):

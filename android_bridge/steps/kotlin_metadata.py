@@ -22,7 +22,9 @@ def restore(original: Path, shrunk: Path) -> None:
         entries = {name: jar.read(name) for name in jar.namelist()}
     with zipfile.ZipFile(shrunk, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as jar:
         for name, content in sorted(entries.items()):
-            jar.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), _with_metadata(known[name], content) if name in known else content, 8)
+            jar.writestr(
+                zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), _with_metadata(known[name], content) if name in known else content, 8
+            )
 
 
 class _ClassFile:

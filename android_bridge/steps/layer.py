@@ -38,7 +38,9 @@ def aar() -> str:
     target, linked = OUT / "shoal-android.aar", link_resources()
     classes = OUT / "aar-classes.jar"
     libraries = [*_libraries(), *_run_time(), *resource_jars()]
-    _run_r8("R8", classes, ["--classfile", "--release", "--pg-conf", ROOT / "android" / "aar-rules.pro", *_rules()], [_classes_jar()], libraries)
+    _run_r8(
+        "R8", classes, ["--classfile", "--release", "--pg-conf", ROOT / "android" / "aar-rules.pro", *_rules()], [_classes_jar()], libraries
+    )
     kotlin_metadata.restore(OUT / "classes.jar", classes)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(linked / "AndroidManifest.xml", "AndroidManifest.xml")

@@ -72,7 +72,14 @@ MODULES = {
 
 def compile_kotlin(sources: list[Path], classpath: list[Path], target: Path, options: tuple[str, ...]) -> None:
     """Compile into a jar, unless it was made from the same sources with the same options already."""
-    arguments = [*options, "-no-reflect", "-Werror", *(["-cp", os.pathsep.join(map(str, classpath))] if classpath else []), "-d", str(target)]
+    arguments = [
+        *options,
+        "-no-reflect",
+        "-Werror",
+        *(["-cp", os.pathsep.join(map(str, classpath))] if classpath else []),
+        "-d",
+        str(target),
+    ]
     seen = digest_of([*sources, *classpath], KOTLIN, arguments)
     if unchanged(target, seen):
         return

@@ -92,7 +92,9 @@ def executorch_wheel() -> Path:
     try:
         return Path(str(importlib.metadata.distribution("executorch").locate_file("executorch")))
     except importlib.metadata.PackageNotFoundError:
-        raise Unavailable(f"the Python package executorch is not installed in {sys.prefix}: pip install executorch would run this") from None
+        raise Unavailable(
+            f"the Python package executorch is not installed in {sys.prefix}: pip install executorch would run this"
+        ) from None
 
 
 def npm(name: str, version: str) -> tuple[str, list[str]]:

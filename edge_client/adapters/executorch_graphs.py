@@ -33,7 +33,9 @@ class ExecutorchGraphs:
         have = self._library.shoal_executorch_version().decode()
         made = manifest.created_by.get("executorch", "")
         if _number(made) > _number(have):
-            raise BundleError(f"bundle {manifest.name} was exported by ExecuTorch {made}, this runtime is {have}: a program needs the same or newer")
+            raise BundleError(
+                f"bundle {manifest.name} was exported by ExecuTorch {made}, this runtime is {have}: a program needs the same or newer"
+            )
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         """Run a graph on the arrays it names; others in `inputs` are ignored.

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,13 @@ from wire.errors import BundleError, ConfigError
 from wire.tensors import Array
 
 INTERFACE, MAX_RANK, ERROR_SIZE = 1, 8, 1024
-DTYPES = {0: np.dtype(np.uint8), 3: np.dtype(np.int32), 4: np.dtype(np.int64), 6: np.dtype(np.float32), 11: np.dtype(np.bool_)}
+DTYPES: dict[int, np.dtype[Any]] = {
+    0: np.dtype(np.uint8),
+    3: np.dtype(np.int32),
+    4: np.dtype(np.int64),
+    6: np.dtype(np.float32),
+    11: np.dtype(np.bool_),
+}
 """ExecuTorch's numbers for data types."""
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 

@@ -1,4 +1,4 @@
-"""``python -m edge_client.native.build``: compiles the library over ExecuTorch's runtime, whose headers and libraries are in its pip package.
+"""``python -m edge_client.native.build``: compiles the library over ExecuTorch's runtime, which is in its pip package with its headers.
 
 Into the user's cache, under a name that is a hash of source, flags, compiler and runtime: what is there already is never built again.
 With ``--out FOLDER`` also a copy beside the runtime's own libraries: a folder that a board needs no pip package for.

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from export.lowering import shared
-from export.lowering.shared import Table, check_convolution, per_dimension, shared_decompositions, taps
-from wire.errors import ConfigError
+from export.lowering.shared import Table, check_convolution, outer, per_dimension, shared_decompositions, spread, taps, view
 
 _aten = torch.ops.aten
 LARGE = 1e38
@@ -28,7 +27,6 @@ def executorch_decompositions() -> Table:
         **shared_decompositions(),
         _aten.convolution.default: convolution,
         _aten.convolution_backward.default: convolution_backward,
-        _aten.avg_pool2d_backward.default: average_pool_backward,
         _aten.max_pool2d_with_indices.default: max_pool,
         _aten.max_pool2d_with_indices_backward.default: max_pool_backward,
         _aten.threshold_backward.default: threshold_backward,
@@ -94,7 +92,7 @@ def convolution_backward(
     if wanted[0]:
         grad_x = _gradient_of_input(grad, x.shape[2:], weight, stride, padding)
     if wanted[1] or wanted[2]:
-        rows = _view(grad.transpose(0, 1), [1, grad.shape[1], -1])
+        rows = view(grad.transpose(0, 1), [1, grad.shape[1], -1])
         if wanted[1]:
             columns = _columns(x, kernel, stride, padding, grad.shape[2:])
             product = torch.bmm(columns, rows.transpose(1, 2)).reshape(*kernel, weight.shape[1], weight.shape[0])
@@ -160,7 +158,9 @@ def batch_norm_backward(
     grad_x = grad * _over_channels(slope, x)
     if training:
         count = _count(x)
-        grad_x = grad_x - centred * _over_channels(slope * scale * scale * (product / count), x) - _over_channels(slope * (by_bias / count), x)
+        grad_x = (
+            grad_x - centred * _over_channels(slope * scale * scale * (product / count), x) - _over_channels(slope * (by_bias / count), x)
+        )
     return grad_x, product * scale if wanted[1] else None, by_bias if wanted[2] else None
 
 
@@ -169,8 +169,8 @@ def channel_sums(x: Tensor) -> Tensor:
     channels, size = x.shape[1], prod(x.shape[2:])
     if x.dim() > 2 and size > 1:
         ones = torch.ones((1, size, 1), dtype=x.dtype, device=x.device)
-        x = torch.bmm(_view(x, [1, -1, size]), ones)
-        return _view(x, [-1, channels]).sum(0)
+        x = torch.bmm(view(x, [1, -1, size]), ones)
+        return view(x, [-1, channels]).sum(0)
     return x.flatten(1).sum(0)
 
 
@@ -189,36 +189,6 @@ def _scaled(centred: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor 
     return scaled if bias is None else scaled + _over_channels(bias, centred)
 
 
-def average_pool_backward(
-    grad: Tensor,
-    x: Tensor,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Tensor:
-    """Every value gets its share of the gradient of each window that it lies in."""
-    kernel, stride, padding = (per_dimension(values, 2) for values in (kernel, stride or kernel, padding))
-    if ceil_mode or divisor_override or (any(padding) and not count_include_pad):
-        raise ConfigError(
-            f"AvgPool with ceil_mode={ceil_mode}, divisor_override={divisor_override}, count_include_pad={count_include_pad}: "
-            "training it with ExecuTorch is not supported; use none of them"
-        )
-    share = grad / prod(kernel)
-    (height, width), out = x.shape[2:], grad.shape[2:]
-    plain = kernel == stride and not any(padding) and (out[0] * kernel[0], out[1] * kernel[1]) == (height, width)
-    if plain and kernel[0] == 1:
-        ones = torch.ones((1, 1, kernel[1]), dtype=x.dtype, device=x.device)
-        return _view(torch.bmm(_view(share, [1, -1, 1]), ones), [-1, x.shape[1], height, width])
-    if plain:
-        spread = share.unsqueeze(3).unsqueeze(5).expand(-1, -1, -1, kernel[0], -1, kernel[1])
-        return _view(spread, [-1, x.shape[1], height, width])
-    found = taps(_outer(_spread(share, stride), x.shape[2:], kernel, padding), torch.Size(kernel), [1, 1], [0, 0], x.shape[2:])
-    return functools.reduce(torch.add, found)
-
-
 def max_pool(
     x: Tensor,
     kernel: list[int],
@@ -229,7 +199,7 @@ def max_pool(
 ) -> tuple[Tensor, Tensor]:
     """The maxima and their places, flat over the last two dimensions of x, where windows do not overlap."""
     if not _apart(kernel, stride, padding, dilation, ceil_mode):
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]  # torch then keeps the operator
     parts = _windows(x, kernel)
     best = functools.reduce(torch.maximum, parts)
     # the places: nobody reads them in a training step, and they are dropped then
@@ -249,9 +219,9 @@ def max_pool_backward(
     parts = _windows(x, kernel)
     shares = _first_best(grad, functools.reduce(torch.maximum, parts), parts)
     channels, (height, width) = x.shape[1], grad.shape[2:]
-    stacked = _view(torch.cat([share.unsqueeze(0) for share in shares]), [*kernel, -1, channels, height, width])
+    stacked = view(torch.cat([share.unsqueeze(0) for share in shares]), [*kernel, -1, channels, height, width])
     size = height * kernel[0], width * kernel[1]
-    whole = _view(stacked.permute(2, 3, 4, 0, 5, 1), [-1, channels, *size])
+    whole = view(stacked.permute(2, 3, 4, 0, 5, 1), [-1, channels, *size])
     rest = x.shape[3] - size[1], x.shape[2] - size[0]
     return _aten.constant_pad_nd.default(whole, [0, rest[0], 0, rest[1]], 0.0) if any(rest) else whole
 
@@ -265,7 +235,9 @@ def threshold_backward(grad: Tensor, result: Tensor, threshold: float) -> Tensor
 
 def _apart(kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool) -> bool:
     """Whether windows lie side by side, so that every value is in one at most."""
-    return list(stride or kernel) == list(kernel) and not any(padding) and all(d == 1 for d in dilation) and not ceil_mode and len(kernel) == 2
+    return (
+        list(stride or kernel) == list(kernel) and not any(padding) and all(d == 1 for d in dilation) and not ceil_mode and len(kernel) == 2
+    )
 
 
 def _windows(x: Tensor, kernel: list[int]) -> list[Tensor]:
@@ -273,8 +245,8 @@ def _windows(x: Tensor, kernel: list[int]) -> list[Tensor]:
     channels, height, width = x.shape[1], x.shape[2] // kernel[0], x.shape[3] // kernel[1]
     for d, size in ((2, height * kernel[0]), (3, width * kernel[1])):
         x = x.narrow(d, 0, size) if size < x.shape[d] else x
-    parts = _view(x, [-1, channels, height, kernel[0], width, kernel[1]]).permute(3, 5, 0, 1, 2, 4).contiguous()
-    flat = _view(parts, [prod(kernel), -1, channels, height, width])
+    parts = view(x, [-1, channels, height, kernel[0], width, kernel[1]]).permute(3, 5, 0, 1, 2, 4).contiguous()
+    flat = view(parts, [prod(kernel), -1, channels, height, width])
     return [flat.select(0, k) for k in range(prod(kernel))]
 
 
@@ -297,37 +269,14 @@ def _gradient_of_input(grad: Tensor, size: torch.Size, weight: Tensor, stride: l
     """The convolution of the gradient, spread out where the stride is not 1, with the flipped kernel."""
     kernel, dims = weight.shape[2:], weight.dim() - 2
     flipped = weight.flip(list(range(2, weight.dim()))).transpose(0, 1)
-    padded = _outer(_spread(grad, stride), size, list(kernel), padding)
+    padded = outer(spread(grad, stride), size, list(kernel), padding)
     return _batch_first(torch.bmm(_rows_by_output(flipped), _columns(padded, kernel, [1] * dims, [0] * dims, size)), size)
-
-
-def _outer(spread: Tensor, size: torch.Size, kernel: list[int], padding: list[int]) -> Tensor:
-    """Padded so that windows of `kernel`, at every place, give `size` again. Output p reads input p * stride - padding + k: what is at the
-    end of the input and never read meets zeros."""
-    pads = [
-        side
-        for d in reversed(range(len(kernel)))
-        for side in (kernel[d] - 1 - padding[d], size[d] - spread.shape[d + 2] + padding[d])
-    ]
-    padded: Tensor = _aten.constant_pad_nd(spread, pads, 0.0) if any(pads) else spread
-    return padded
-
-
-def _spread(grad: Tensor, stride: list[int]) -> Tensor:
-    """Zeros between neighbours, for strides above 1: (batch, channels, \\*out) -> each side (out - 1) * stride + 1."""
-    for d, step in enumerate(stride):
-        if step > 1:
-            side = grad.shape[d + 2]
-            padded = _aten.constant_pad_nd(grad.unsqueeze(d + 3), [0, 0] * (grad.dim() - d - 3) + [0, step - 1], 0.0)
-            merged = _view(padded, [-1, *grad.shape[1 : d + 2], side * step, *grad.shape[d + 3 :]])
-            grad = merged.narrow(d + 2, 0, (side - 1) * step + 1)
-    return grad
 
 
 def _columns(x: Tensor, kernel: torch.Size, stride: list[int], padding: list[int], out: torch.Size) -> Tensor:
     """The input under each kernel position: (1, positions * channels, batch * out)."""
     found = taps(x.transpose(0, 1), kernel, stride, padding, out)
-    return _view(torch.cat(found, 0) if len(found) > 1 else found[0], [1, prod(kernel) * x.shape[1], -1])
+    return view(torch.cat(found, 0) if len(found) > 1 else found[0], [1, prod(kernel) * x.shape[1], -1])
 
 
 def _rows_by_output(weight: Tensor) -> Tensor:
@@ -337,10 +286,4 @@ def _rows_by_output(weight: Tensor) -> Tensor:
 
 def _batch_first(rows: Tensor, out: torch.Size) -> Tensor:
     """(1, channels, batch * out) -> (batch, channels, \\*out)"""
-    return _view(rows, [rows.shape[1], -1, *out]).transpose(0, 1).contiguous()
-
-
-def _view(x: Tensor, shape: list[int]) -> Tensor:
-    """A view that leaves the size that follows from the batch to the runtime, as -1: XNNPACK takes no other dynamic one."""
-    viewed: Tensor = _aten.view.default(x.contiguous(), shape)
-    return viewed
+    return view(rows, [rows.shape[1], -1, *out]).transpose(0, 1).contiguous()

@@ -1,5 +1,6 @@
 """What every runtime needs: the operators of a backward pass that none of them has, as operators that all of them have."""
 
+import functools
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -21,6 +22,9 @@ def shared_decompositions() -> Table:
     table: Table = dict(core_aten_decompositions().items())
     table.update(get_decompositions([_aten._native_batch_norm_legit_functional.default, _aten.native_batch_norm_backward.default]))
     table[_aten.max_pool2d_with_indices_backward.default] = max_pool_backward
+    table[_aten.avg_pool2d_backward.default] = average_pool_backward
+    table[_aten._adaptive_avg_pool2d.default] = adaptive_average_pool
+    table[_aten._adaptive_avg_pool2d_backward.default] = adaptive_average_pool_backward
     table[_aten.var_mean.correction] = var_mean
     return table
 
@@ -76,3 +80,77 @@ def max_pool_backward(
     flat = torch.zeros_like(x).reshape(batch, channels, height * width)
     spread: Tensor = _aten.scatter_add(flat, 2, indices.reshape(batch, channels, -1), grad.reshape(batch, channels, -1))
     return spread.reshape(batch, channels, height, width)
+
+
+def adaptive_average_pool(x: Tensor, size: list[int]) -> Tensor:
+    """Means over windows that lie side by side.
+
+    Raises:
+        ConfigError: windows would be of different sizes.
+    """
+    kernel = [whole // parts for whole, parts in zip(x.shape[2:], size, strict=True)]
+    if [side * parts for side, parts in zip(kernel, size, strict=True)] != list(x.shape[2:]):
+        raise ConfigError(f"AdaptiveAvgPool from {list(x.shape[2:])} to {list(size)} values: expected a divisor of each, or AvgPool")
+    pooled: Tensor = _aten.avg_pool2d.default(x, kernel, kernel)
+    return pooled
+
+
+def adaptive_average_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """As that of the average over windows that lie side by side."""
+    kernel = [whole // parts for whole, parts in zip(x.shape[2:], grad.shape[2:], strict=True)]
+    return average_pool_backward(grad, x, kernel, kernel, [0, 0], False, True, None)
+
+
+def average_pool_backward(
+    grad: Tensor,
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    """Every value gets its share of the gradient of each window that it lies in."""
+    kernel, stride, padding = (per_dimension(values, 2) for values in (kernel, stride or kernel, padding))
+    if ceil_mode or divisor_override or (any(padding) and not count_include_pad):
+        raise ConfigError(
+            f"AvgPool with ceil_mode={ceil_mode}, divisor_override={divisor_override}, count_include_pad={count_include_pad}: "
+            "training it on a device is not supported; use none of them"
+        )
+    share = grad / prod(kernel)
+    (height, width), out = x.shape[2:], grad.shape[2:]
+    plain = kernel == stride and not any(padding) and (out[0] * kernel[0], out[1] * kernel[1]) == (height, width)
+    if plain and kernel[0] == 1:
+        ones = torch.ones((1, 1, kernel[1]), dtype=x.dtype, device=x.device)
+        return view(torch.bmm(view(share, [1, -1, 1]), ones), [-1, x.shape[1], height, width])
+    if plain:
+        shared = share.unsqueeze(3).unsqueeze(5).expand(-1, -1, -1, kernel[0], -1, kernel[1])
+        return view(shared, [-1, x.shape[1], height, width])
+    found = taps(outer(spread(share, stride), x.shape[2:], kernel, padding), torch.Size(kernel), [1, 1], [0, 0], x.shape[2:])
+    return functools.reduce(torch.add, found)
+
+
+def outer(spread: Tensor, size: torch.Size, kernel: list[int], padding: list[int]) -> Tensor:
+    """Padded so that windows of `kernel`, at every place, give `size` again. Output p reads input p * stride - padding + k: what is at the
+    end of the input and never read meets zeros."""
+    pads = [side for d in reversed(range(len(kernel))) for side in (kernel[d] - 1 - padding[d], size[d] - spread.shape[d + 2] + padding[d])]
+    padded: Tensor = _aten.constant_pad_nd(spread, pads, 0.0) if any(pads) else spread
+    return padded
+
+
+def spread(grad: Tensor, stride: list[int]) -> Tensor:
+    """Zeros between neighbours, for strides above 1: (batch, channels, \\*out) -> each side (out - 1) * stride + 1."""
+    for d, step in enumerate(stride):
+        if step > 1:
+            side = grad.shape[d + 2]
+            padded = _aten.constant_pad_nd(grad.unsqueeze(d + 3), [0, 0] * (grad.dim() - d - 3) + [0, step - 1], 0.0)
+            merged = view(padded, [-1, *grad.shape[1 : d + 2], side * step, *grad.shape[d + 3 :]])
+            grad = merged.narrow(d + 2, 0, (side - 1) * step + 1)
+    return grad
+
+
+def view(x: Tensor, shape: list[int]) -> Tensor:
+    """A view that leaves the size that follows from the batch to the runtime, as -1: XNNPACK takes no other dynamic one."""
+    viewed: Tensor = _aten.view.default(x.contiguous(), shape)
+    return viewed

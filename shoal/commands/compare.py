@@ -40,6 +40,8 @@ def compare(
     model: opt.ModelName = "",
     pretrain: opt.Pretrain = "",
     cohort: opt.Cohort = 0,
+    profiles: opt.Profiles = "",
+    policy: opt.Policy = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Runs at the same time; one for each core when not given.")] = None,
 ) -> None:
     """Compare algorithms in one table and one picture. Started again, it goes on where it was interrupted."""
@@ -48,7 +50,7 @@ def compare(
     for name in names:
         make_algorithm(name)
     common = SimulationSettings(
-        "", rounds, local_epochs, 0, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers, cohort
+        "", rounds, local_epochs, 0, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers, cohort, profiles, policy
     )
     asked = Asked(data, names, seeds, partition, devices, common)
     jobs = asked.jobs()
@@ -105,6 +107,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "MB up": lambda r: f"{r['bytes']['up'] / 1e6:.1f}",
         "down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
         "to " + percent(rows[0]["target"]): lambda r: _number(r["rounds_to_target"], "g"),
+        "in hours": lambda r: "-" if r["time_to_target_s"] is None else f"{r['time_to_target_s'] / 3600:.3g}",
         "epsilon": lambda r: _number(r["epsilon"], ".2f"),
         "ASR": lambda r: percent(r["attack"]["success_rate"]) if "attack" in r else "-",
         "apart": lambda r: f"{r['attack']['told_apart']}/{r['seeds']}" if "attack" in r else "-",

@@ -8,14 +8,16 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.summary import summarize
+from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.commands.export import write_bundle
 from shoal.report import device_table, megabytes, percent, prepare_folder, slug, verdict, write_report
@@ -23,7 +25,9 @@ from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import select_devices
 from simulation.embedded_broker import EmbeddedBroker, free_port
 from simulation.local_fleet import LocalFleet, start_process, stop_processes
-from wire.errors import ShoalError
+from simulation.phones import phone_command
+from wire.bundle import EXECUTORCH
+from wire.errors import ConfigError, ShoalError
 
 FLEET = "demo"
 
@@ -36,23 +40,34 @@ def demo(
     data: opt.Data = "watch",
     local_epochs: opt.LocalEpochs = 1,
     seed: opt.Seed = 0,
+    phones: Annotated[
+        int, typer.Option(min=0, help="So many of the devices are Kotlin phones with ExecuTorch, on this machine's Java.")
+    ] = 0,
 ) -> None:
     """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."""
     console = Console()
     fleet = select_devices(load_data(data), devices)
+    if phones > len(fleet.devices):
+        raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
+    chosen = sorted(fleet.devices)[:: max(1, len(fleet.devices) // phones)][:phones] if phones else []
+    if chosen:
+        with console.status("compiling the phone client"):
+            phone_command()  # what is missing is said before anything begins
+    runtimes = (ONNX, EXECUTORCH) if chosen else (ONNX,)
     _make_room(prepare_folder(out))
-    console.print(f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': one process each, no torch in them.")
+    others = len(fleet.devices) - len(chosen)
+    console.print(f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.")
     with console.status("exporting the training step and checking it against eager torch"):
-        bundle, error = write_bundle(prepare_folder(out / "bundle"), fleet, algorithm, seed)
+        bundle, error = write_bundle(prepare_folder(out / "bundle"), fleet, algorithm, seed, runtimes=runtimes)
         plain = out / "bundle"
         if bundle.manifest.algorithm != "fedavg" or ":" in algorithm or "dp-sgd" in algorithm:  # the comparison has a step of its own
             plain = prepare_folder(out / "bundle-fedavg")
-            write_bundle(plain, fleet, "fedavg", seed, key_file=out / "bundle" / "signing.key")
+            write_bundle(plain, fleet, "fedavg", seed, key_file=out / "bundle" / "signing.key", runtimes=runtimes)
     console.print(f"bundle: {len(bundle.payload) / 1000:.0f} KB, signed; one step differs from float64 by {error:.0e} of a tensor's scale")
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # not before: the broker's process would inherit it
-        edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, out / "bundle" / "trust.pem"))
+        edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, out / "bundle" / "trust.pem", chosen))
         console.print(
             f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and {out}/devices/ID/edge.log", soft_wrap=True
         )
@@ -62,7 +77,8 @@ def demo(
         other = summary
         if algorithm != "fedavg":
             other, _ = _serve(console, out, "fedavg", {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
-        summary["edge"] = {"processes": len(edges.processes), "max_rss_bytes": edges.max_rss_bytes(), "torch_loaded": edges.torch_loaded()}
+        summary["edge"] = {"processes": others, "max_rss_bytes": edges.max_rss_bytes(), "torch_loaded": edges.torch_loaded()}
+        summary["phones"] = {"devices": chosen, "max_rss_bytes": edges.phones_rss_bytes()}
     summary["comparison"] = {"fedavg": _comparison(other)}
     files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(algorithm)))
     store.close()
@@ -70,6 +86,10 @@ def demo(
     console.print(verdict(summary), style="bold")
     rss = summary["edge"]["max_rss_bytes"] / 2**20
     traffic = f"{megabytes(summary['bytes']['up'])} up, {megabytes(summary['bytes']['down'])} down"
+    if chosen:
+        console.print(
+            f"the {len(chosen)} phones share a process of {summary['phones']['max_rss_bytes'] / 2**20:.0f} MiB: {', '.join(chosen)}"
+        )
     console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if summary['edge']['torch_loaded'] else 'no'}")
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
 
@@ -99,7 +119,7 @@ def _serve(
                 if process.poll() is not None:
                     raise ShoalError(f"the aggregator stopped with status {process.returncode}; see {out / 'aggregator.log'}")
                 if dead := [d for d, p in edges.processes.items() if p.poll() is not None]:
-                    raise ShoalError(f"device {dead[0]} stopped; see {out / 'devices' / dead[0] / 'edge.log'}")
+                    raise ShoalError(f"device {dead[0]} stopped; see {edges.log(dead[0])}")
                 run = _get(port, "/run")
                 if run is None:
                     continue
@@ -117,6 +137,11 @@ def _serve(
         return summarize(state, store.rounds(), wall_s), store
     finally:
         stop_processes([process])
+
+
+def _processes(num_edges: int, phones: list[str]) -> str:
+    alone = f"{num_edges} processes of shoal-edge, no torch in them" if phones else "one process each, no torch in them"
+    return f"{alone}; {len(phones)} Kotlin phones with ExecuTorch in one process of Java" if phones else alone
 
 
 def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_devices: int) -> str:

@@ -21,7 +21,6 @@ from simulation.simulate import build_objective
 from wire.bundle import Bundle, new_key, private_pem, public_pem, read_private, unpack
 from wire.errors import ConfigError
 
-
 export = typer.Typer(help="Export the training step for devices, check it against eager torch, and sign it.")
 
 
@@ -81,7 +80,9 @@ def show(
         table.add_row(row.graph, row.runtime, f"{row.num_bytes:,}", largest, memory, str(row.num_operators), str(row.num_delegated))
     console.print(table)
     for row in rows if operators else []:
-        console.print(f"{row.graph} on {row.runtime}: " + ", ".join(f"{name} {count}" for name, count in row.operators.items()), soft_wrap=True)
+        console.print(
+            f"{row.graph} on {row.runtime}: " + ", ".join(f"{name} {count}" for name, count in row.operators.items()), soft_wrap=True
+        )
 
 
 def write_bundle(

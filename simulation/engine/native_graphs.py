@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from algorithms.contract import Objective
+from algorithms.native.plan import Unsupported, plan_of
+from algorithms.native.trainer import Outcome, Trainer
 from algorithms.objectives.supervised import Sgd, Supervised, slot_of
-from simulation.native.plan import Unsupported, plan_of
-from simulation.native.trainer import Outcome, Trainer
 from simulation.torch_graphs import TorchGraphs
 from wire.tensors import Array, Tensors
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from algorithms.contract import Objective
+from algorithms.native.build import NoCompiler, find_compiler
+from algorithms.native.plan import Unsupported
 from edge_client.ports import Graphs
 from simulation.engine.batched_graphs import BatchedGraphs
 from simulation.engine.native_graphs import NativeGraphs
 from simulation.engine.options import Engine
-from simulation.native.build import NoCompiler, find_compiler
-from simulation.native.plan import Unsupported
 from simulation.torch_graphs import TorchGraphs
 from wire.bundle import Manifest
 from wire.errors import ConfigError

@@ -51,7 +51,7 @@ class Processes:
             self._links.append(ours)
             self._processes.append(process)
 
-    def run(self, plans: Sequence[Plan], models: Models) -> Iterator[Done]:
+    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[Done]:
         for link in self._links:
             link.send(models)
         waiting = iter(plans)

@@ -28,6 +28,8 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from algorithms.algorithm import Contribution
+from algorithms.means.streaming import LEVELS, Branch, place_of
 from simulation.engine.kept import Carried, Kept
 from simulation.engine.options import LOCAL_RAY
 from simulation.engine.site import Blueprint, Done, Models, Site
@@ -67,13 +69,14 @@ class Worker:
     def greet(self) -> None:
         """Answers when the actor has been started."""
 
-    def work(self, models: tuple[Ref], tasks: Sequence[Task]) -> list[Result]:
-        """Carry out plans, one after the other, with a round's models."""
+    def work(self, models: tuple[Ref], tasks: Sequence[Task], level: int | None) -> list[Result]:
+        """Carry out plans, one after the other, with a round's models. With a `level`, they are all of one branch of that level of the
+        tree over the fleet (`algorithms.means.streaming`), and only the sum of their models goes back."""
         if self._site is None:
             torch.set_num_threads(1)
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # graphs do not write into what they are given
             blueprint: Blueprint = _fetch(self._blueprint)
-            self._site = blueprint.site(self._kept)
+            self._site, self._algorithm = blueprint.site(self._kept), blueprint.algorithm
         if models[0] != self._models[0]:
             self._models = (models[0], _fetch(models[0]))
         results: list[Result] = []
@@ -81,7 +84,21 @@ class Worker:
             self._kept.load(kept)
             done = self._site.carry_out(plan, self._models[1])
             results.append((done, self._kept.after))
-        return results
+        return results if level is None else self._sum_up(results, level)
+
+    def _sum_up(self, results: list[Result], level: int) -> list[Result]:
+        trained = [done for done, _ in results if not done.problem]
+        sums: dict[str, Branch] = {}
+        for start in {done.model for done in trained}:
+            model = {k: v for k, v in self._models[1][start].items() if k.startswith(("shared/", "statistic/"))}
+            mine = [Contribution(d.device_id, d.num_train, d.num_steps, start, d.tensors) for d in trained if d.model == start]
+            sums[start] = self._algorithm.sum_up(model, mine).branch(level)
+        made = [(replace(done, tensors={}, carried=done.layout), after) for done, after in results]
+        for at, (done, after) in enumerate(made):
+            if not done.problem:  # one whose result is looked at
+                made[at] = (replace(done, sums=sums), after)
+                break
+        return made
 
 
 @dataclass
@@ -119,7 +136,7 @@ class RayWorkers:
         self._why = ""
         """Why an actor could not be started."""
 
-    def run(self, plans: Sequence[Plan], models: Models) -> Iterator[Done]:
+    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[Done]:
         """The results of these plans.
 
         Raises:
@@ -128,11 +145,12 @@ class RayWorkers:
         shared = (ray.put(dict(models)),)
         self._fill_up()
         size = min(LARGEST_CHUNK, max(1, len(plans) // (CHUNKS * max(1, len(self._members)))))
-        waiting = deque(_Chunk(plans[at : at + size]) for at in range(0, len(plans), size))
+        level = min(LEVELS, max(0, LEVELS - (len(plans) // size).bit_length())) if summed else None
+        waiting = deque(_by_branch(plans, level) if level is not None else _in_order(plans, size))
         seen_s = monotonic()
         try:
             while waiting or any(member.chunks for member in self._members):
-                self._deal(waiting, shared)
+                self._deal(waiting, shared, level)
                 if any(member.greeting is None for member in self._members):
                     seen_s = monotonic()
                 elif monotonic() - seen_s > PATIENCE_S:
@@ -162,14 +180,14 @@ class RayWorkers:
             actor: Any = self._start((self._blueprint,))
             self._members.append(_Member(actor, actor.greet.remote()))
 
-    def _deal(self, waiting: deque[_Chunk], shared: tuple[Ref]) -> None:
+    def _deal(self, waiting: deque[_Chunk], shared: tuple[Ref], level: int | None) -> None:
         while waiting:
             free = [m for m in self._members if m.greeting is None and len(m.chunks) < IN_FLIGHT]
             if not free:
                 return
             member, chunk = min(free, key=lambda m: len(m.chunks)), waiting.popleft()
             tasks = [(plan, self._kept.get(plan.device_id, plan.round)) for plan in chunk.plans]
-            member.chunks[member.actor.work.remote(shared, tasks)] = chunk
+            member.chunks[member.actor.work.remote(shared, tasks, level)] = chunk
 
     def _answers(self, waiting: deque[_Chunk]) -> Iterator[tuple[_Chunk, list[Result]]]:
         """The chunk that is ready next, if one is within a second. Those of an actor that is lost are put back."""
@@ -213,6 +231,18 @@ class RayWorkers:
     def _room(self) -> str:
         free, there = (resources.get("CPU", 0.0) for resources in (ray.available_resources(), ray.cluster_resources()))
         return f"{free:g} of the cluster's {there:g} CPUs are free, one is needed{self._why}"
+
+
+def _in_order(plans: Sequence[Plan], size: int) -> list[_Chunk]:
+    return [_Chunk(plans[at : at + size]) for at in range(0, len(plans), size)]
+
+
+def _by_branch(plans: Sequence[Plan], level: int) -> list[_Chunk]:
+    """The plans of each branch of this level."""
+    found: dict[int, list[Plan]] = {}
+    for plan in plans:
+        found.setdefault(place_of(plan.device_id) >> level, []).append(plan)
+    return [_Chunk(found[branch]) for branch in sorted(found)]
 
 
 def _fetch(ref: Ref) -> Any:

@@ -36,8 +36,9 @@ EVALUATED = 10_000
 class Workers(Protocol):
     """Carry out plans, in any order; each result is handed out as soon as it is there."""
 
-    def run(self, plans: Sequence[Plan], models: Models) -> Iterator[Done]:
-        """The results of these plans. Their tensors hold until the next call."""
+    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[Done]:
+        """The results of these plans. Their tensors hold until the next call. Where nobody looks at single updates (`summed`), workers may
+        hand out sums of them instead."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class Rounds:
         older = {**progress.older, progress.round: models}
         stale = {_name(key, v): model for v in set(invited.versions.values()) for key, model in older[v].items()}
         plans = self._plans(state, starts, invited, number, closing, stale)
-        received = self._received(plans, {**models, **stale}, workers)
+        summed = self.algorithm.streams and not (closing or preparing or invited.weights)
+        received = self._received(plans, {**models, **stale}, workers, summed)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         evaluated = {d.device_id: d.evaluated for d in received}
         trained = Metrics(*(sum(getattr(d.trained, name) for d in received) for name in ("num_examples", "loss_sum", "num_correct")))
@@ -89,7 +91,8 @@ class Rounds:
                 state = self.algorithm.prepare(state, contributions)
             else:
                 seed = settings.seed * 1_000_003 + number
-                state, grouped = self.algorithm.apply(state, contributions, self.probe, seed, work_of(settings))
+                branches = {start: [d.sums[start] for d in received if start in d.sums] for d in received for start in d.sums}
+                state, grouped = self.algorithm.apply(state, contributions, self.probe, seed, work_of(settings), branches or None)
         record = RoundRecord(
             round=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
@@ -177,7 +180,7 @@ class Rounds:
                     tensors[name] = newest[name] + np.float32(weight) * (value - newest[name])
         return Contribution(done.device_id, done.num_train, done.num_steps, start if stale else done.model, tensors, done.trained.mean_loss)
 
-    def _received(self, plans: Sequence[Plan], models: Models, workers: Workers) -> list[Done]:
+    def _received(self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool) -> list[Done]:
         """The updates that would have been admitted, by device id.
 
         Raises:
@@ -188,7 +191,7 @@ class Rounds:
         self.traffic.weigh(needed)
         received: list[Done] = []
         problem = ""
-        for done in workers.run(plans, needed):
+        for done in workers.run(plans, needed, summed):
             if done.problem:
                 problem = problem or f"{done.device_id}: {done.problem}"
                 log.warning("%s device=%s: %s", "refused" if done.refused else "declined", done.device_id, done.problem)

@@ -61,7 +61,7 @@ def run_fast(
     way = choose(objective, bundle.manifest, engine, _trained(rounds, progress), settings.batch_size, steps)
     arena = Arena(checkpoint.arena if checkpoint else None, rounds.device_ids, (devices[d].num_train for d in rounds.device_ids))
     site = Site(settings, bundle, way.graphs, devices, arena, attack)
-    blueprint = Blueprint(settings, bundle, way.make, devices, attack)
+    blueprint = Blueprint(settings, bundle, algorithm, way.make, devices, attack)
     with _on_ray(blueprint, engine, arena) if engine.ray else _workers(site, way, engine, settings, steps) as workers:
         if not progress.finished:
             tell(told_of(progress.trained, {}))

@@ -6,12 +6,14 @@ from time import perf_counter
 
 from aggregator.core.admission import check_tensors
 from aggregator.core.state import RunSettings
+from algorithms.algorithm import Algorithm
+from algorithms.means.streaming import Branch
 from edge_client.executor import Executor
 from edge_client.ports import Graphs, Windows
 from simulation.attacks import Attack
 from simulation.engine.kept import Kept
 from simulation.secret import repeatable_secret
-from wire.bundle import Bundle
+from wire.bundle import Bundle, Layout
 from wire.errors import ShoalError
 from wire.messages import Metrics, Plan
 from wire.tensors import Array, Tensors
@@ -33,9 +35,18 @@ class Done:
     trained: Metrics = field(default_factory=Metrics)
     train_s: float = 0.0
     tensors: Tensors = field(default_factory=dict, repr=False)
+    carried: Layout = ()
+    """What was in the update, where its tensors have gone into a sum."""
+    sums: Mapping[str, Branch] = field(default_factory=dict, repr=False)
+    """With one device of a branch of the tree: the sums of all models there, by the key of the one that they started from."""
     problem: str = ""
     refused: bool = False
     """Whether the aggregator's admission would have refused the update; else the device could not carry out the plan."""
+
+    @property
+    def layout(self) -> Layout:
+        """Name, dtype and shape of what is in the update."""
+        return self.carried or tuple((name, str(value.dtype), value.shape) for name, value in self.tensors.items())
 
 
 class Site:
@@ -81,6 +92,7 @@ class Blueprint:
 
     settings: RunSettings
     bundle: Bundle
+    algorithm: Algorithm
     make_graphs: Callable[[], Graphs]
     devices: Mapping[str, Windows]
     attack: Attack | None

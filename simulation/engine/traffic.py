@@ -6,6 +6,7 @@ layout did: another one differs by the digits of its numbers.
 
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from aggregator.core.state import RunSettings
@@ -43,7 +44,7 @@ class Traffic:
 
     def up(self, done: Done) -> int:
         """Bytes of an update."""
-        layout = tuple((name, value.shape) for name, value in done.tensors.items())
+        layout = done.layout
         if layout not in self._layouts:
             message = Update(
                 self._settings.run_id,
@@ -57,7 +58,7 @@ class Traffic:
                 self._bundle_bytes,
                 round(done.train_s, 6),
             )
-            self._layouts[layout] = len(encode_update(message, done.tensors))
+            self._layouts[layout] = len(encode_update(message, {name: np.zeros(shape, dtype) for name, dtype, shape in layout}))
         return self._layouts[layout]
 
     def _plan_bytes(self, plan: Plan) -> int:

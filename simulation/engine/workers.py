@@ -16,7 +16,7 @@ class Inline:
     def __init__(self, site: Site) -> None:
         self._site = site
 
-    def run(self, plans: Sequence[Plan], models: Models) -> Iterator[Done]:
+    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[Done]:
         for plan in plans:
             yield self._site.carry_out(plan, models)
 
@@ -30,7 +30,7 @@ class Threads:
     def __init__(self, site: Site, count: int) -> None:
         self._site, self._pool = site, ThreadPoolExecutor(count, "shoal-worker")
 
-    def run(self, plans: Sequence[Plan], models: Models) -> Iterator[Done]:
+    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[Done]:
         futures = [self._pool.submit(self._site.carry_out, plan, models) for plan in plans]
         try:
             for future in as_completed(futures):
@@ -51,7 +51,7 @@ class Batched:
         self._site, self._graphs, self._count = site, graphs, count
         self._pool = ThreadPoolExecutor(count, "shoal-device")
 
-    def run(self, plans: Sequence[Plan], models: Models) -> Iterator[Done]:
+    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[Done]:
         meeting = self._graphs.meeting
         size = ceil(len(plans) / ceil(len(plans) / self._count))
         for first in range(0, len(plans), size):

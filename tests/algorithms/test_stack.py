@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from algorithms.contract import Mean
 from algorithms.means.stack import COLUMNS, ROWS, Stack, column_blocks, each
-from algorithms.means.weighted import StreamingMean, UniformMean, WeightedMean, shares
+from algorithms.means.streaming import LEVELS, StreamingMean
+from algorithms.means.weighted import UniformMean, WeightedMean, shares
 from tests.algorithms.test_means import LAYOUT, MEANS, SIZE, by_name, models
 from wire.tensors import Array
 
@@ -116,6 +117,33 @@ class TestStreaming:
             made = mean.combine(Stack(stack), counts, LAYOUT, 0)
             assert error_of(streamed.result(), stack, made.weights) < 1e-7
             assert streamed.result() == pytest.approx(made.flat, rel=1e-6, abs=1e-6)
+
+    @many
+    @given(seed=st.integers(0, 1000), num=st.integers(1, 60), level=st.integers(0, LEVELS), without=st.floats(0, 1))
+    def test_bits_do_not_depend_on_where_branches_are_summed_up(self, seed: int, num: int, level: int, without: float) -> None:
+        rng = np.random.default_rng(seed)
+        stack, counts = models(num, seed), rng.integers(0, 100, num) * (rng.random(num) >= without)
+        places = np.sort(rng.integers(0, 2**LEVELS, num))
+        here, there = StreamingMean(SIZE), StreamingMean(SIZE)
+        for first in range(0, 2**LEVELS, 2**level):
+            part = StreamingMean(SIZE)
+            mine = np.flatnonzero((places >= first) & (places < first + 2**level))
+            for i in mine:
+                here.add(stack[i], int(counts[i]), int(places[i]))
+                part.add(stack[i], int(counts[i]), int(places[i]))
+            if len(mine):
+                there.join(part.branch(level))
+        assert here.result().tobytes() == there.result().tobytes()
+        assert here.branch().weight == counts.sum()
+
+    def test_places_ascend(self) -> None:
+        mean = StreamingMean(SIZE)
+        mean.add(models(1, 0)[0], 1, 7)
+        with pytest.raises(ValueError, match="place 3 after place 7"):
+            mean.add(models(1, 0)[0], 1, 3)
+        mean.add(models(1, 0)[0], 1, 8)
+        with pytest.raises(ValueError, match="not within one branch of level 2"):
+            mean.branch(2)
 
     def test_of_one_model_is_that_model(self) -> None:
         mean = StreamingMean(SIZE)

@@ -116,9 +116,7 @@ def exported(data: FleetData, algorithm: str, folder: Path) -> Path:
         "distfl",
         pytest.param("dbe", marks=pytest.mark.slow),
         pytest.param("cgau:units=8", marks=pytest.mark.slow),
-        pytest.param(
-            "feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:density_units=4", marks=pytest.mark.slow
-        ),
+        pytest.param("feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:density_units=4", marks=pytest.mark.slow),
         pytest.param("fedavg+ifca", marks=pytest.mark.slow),
     ],
 )

@@ -11,12 +11,10 @@ from benchmarks.server import LAYOUT, SIZE, contestants, main, make_arena, table
 def test_what_is_compared_computes_the_same() -> None:
     arena = make_arena(12)
     results = {name: work() for name, work in contestants(arena).items()}
-    flower = np.concatenate([layer.ravel() for layer in results["Flower's weighted"]])
     assert SIZE == 45190 == LAYOUT[-1].stop
     for one, two in (("weighted", "plain weighted"), ("weighted, streaming", "plain weighted"), ("median", "plain median")):
         assert results[one] == pytest.approx(results[two], rel=1e-5, abs=1e-6), one
     assert results["trimmed"] == pytest.approx(results["plain trimmed"], rel=1e-5, abs=1e-6)
-    assert results["weighted"] == pytest.approx(flower, rel=1e-4, abs=1e-6)
     assert np.array_equal(results["krum"], results["plain krum"])
 
 

@@ -91,7 +91,7 @@ class TestWhatTheRuntimeRefuses:
     def test_a_missing_input_and_an_unknown_graph(self, exported_programs: ExportedPrograms) -> None:
         graphs = ExecutorchGraphs(exported_programs.bundle)
         with pytest.raises(BundleError, match="input 'batch/x' is missing"):
-            graphs.run("evaluate", {k: v for k, v in exported_programs.bundle.initial.items()})
+            graphs.run("evaluate", dict(exported_programs.bundle.initial))
         with pytest.raises(BundleError, match="no graph 'other'"):
             graphs.run("other", {})
 
@@ -188,7 +188,12 @@ def test_the_plain_runner_trains_as_the_client_does(fleet: FleetData, exported_p
     (tmp_path / "p.pte").write_bytes(program)
     (tmp_path / "state").write_bytes(b"".join(state[n].tobytes() for n in graph.inputs if not n.startswith("batch/")))
     (tmp_path / "batches").write_bytes(b"".join(batches) * 3)
-    command = [str(build().with_name("shoal-train")), *(str(tmp_path / n) for n in ("p.pte", "state", "out")), "3", str(tmp_path / "batches")]
+    command = [
+        str(build().with_name("shoal-train")),
+        *(str(tmp_path / n) for n in ("p.pte", "state", "out")),
+        "3",
+        str(tmp_path / "batches"),
+    ]
     done = subprocess.run([*command, *words], capture_output=True, text=True)
     assert "ms per step" in done.stdout, done.stderr
     graphs = ExecutorchGraphs(bundle)

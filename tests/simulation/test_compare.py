@@ -65,6 +65,16 @@ def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
     assert json.loads(json.dumps(rows)) == rows
 
 
+def test_time_to_the_target_is_that_of_the_virtual_clock(npz: str, tmp_path: Path) -> None:
+    results = run_all(asked(npz, profiles="boards:available=1:dropout=0", policy="sync").jobs(), tmp_path, workers=1)
+    own = [r["accuracy_over_time"] for r in results if r["algorithm"] == "fedavg"]
+    assert tabulate(results, target=0.0)[0]["time_to_target_s"] == pytest.approx(np.mean([points[0][0] for points in own]))
+    last = [points[-1] for points in own]
+    assert all(0 <= points[0][0] < end[0] for points, end in zip(own, last, strict=True))
+    assert tabulate(results, target=1.01)[0]["time_to_target_s"] is None
+    assert tabulate(run_all(asked(npz).jobs(), tmp_path, workers=1), target=0.0)[0]["time_to_target_s"] is None
+
+
 def test_a_run_is_the_simulation_of_the_same_settings(npz: str) -> None:
     from simulation.partition import make_fleet
 

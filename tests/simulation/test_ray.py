@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from algorithms.algorithm import Algorithm
 from simulation.engine.kept import Arena, Carried
 from simulation.engine.options import Engine
 from simulation.ran import Outcome
@@ -85,6 +86,14 @@ def test_what_a_device_keeps_goes_with_the_plan_and_comes_back() -> None:
 def test_same_bits_as_in_one_process(cluster: Any, workers: list[Any]) -> None:
     same(run("distfl", "eager"), on_ray(cluster.address, "distfl"))
     assert not ray.is_initialized()
+
+
+def test_models_that_nobody_looks_at_are_summed_up_where_they_are_trained(
+    cluster: Any, workers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = run("fedavg", "eager")
+    monkeypatch.setattr(Algorithm, "sum_up", None)  # the driver's; actors have modules of their own
+    same(here, on_ray(cluster.address, "fedavg"))
 
 
 def test_a_machine_lost_in_a_round_changes_no_bit(

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from simulation.native.build import TARGETS, load_library
-from simulation.native.plan import Layer, Plan
+from algorithms.native.build import TARGETS, load_library
+from algorithms.native.plan import Layer, Plan
 from wire.errors import ConfigError, DataError
 from wire.tensors import Array
 

@@ -21,10 +21,10 @@ from torch import nn
 from algorithms.models.blocks import conv_stack
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.registry import MODELS
-from simulation.native import build
-from simulation.native.build import NoCompiler
-from simulation.native.plan import Plan, Unsupported, plan_of
-from simulation.native.trainer import Floats, Outcome, Trainer, available_targets
+from algorithms.native import build
+from algorithms.native.build import NoCompiler
+from algorithms.native.plan import Plan, Unsupported, plan_of
+from algorithms.native.trainer import Floats, Outcome, Trainer, available_targets
 from wire.bundle import Window
 from wire.errors import ConfigError, DataError
 
@@ -477,7 +477,7 @@ def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.slow
 def test_processes_build_at_the_same_time(tmp_path: Path) -> None:
-    program = "from simulation.native.trainer import available_targets; print(*available_targets())"
+    program = "from algorithms.native.trainer import available_targets; print(*available_targets())"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     running = [subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = {process.communicate()[0] for process in running}

@@ -1,0 +1,123 @@
+"""The mean of models that come one at a time, whose bits do not depend on who sums up which of them.
+
+Every device has a place, and places are the leaves of a binary tree: models of one place are summed in the order in which they come,
+branches in pairs. So a branch can be summed up on any machine, and what travels is one sum instead of many models.
+"""
+
+from dataclasses import dataclass, field
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from algorithms.means.stack import column_blocks
+from wire.tensors import Array
+
+LEVELS = 8
+"""Of the tree: a fleet has 2^8 places."""
+ON_ONE_THREAD = 2**14
+"""Numbers that torch adds without sharing them among threads, which costs more than it saves."""
+
+
+def place_of(device_id: str) -> int:
+    """A device's leaf, the same in every round of every run."""
+    return crc32(device_id.encode()) % (1 << LEVELS)
+
+
+@dataclass
+class Branch:
+    """The sum over the places [index, index + 1) * 2^level: `total` (D,) float64 is the models times their examples; where no model has
+    any (`weight` 0), the plain sum of `count` models."""
+
+    level: int
+    index: int
+    total: Tensor = field(repr=False)
+    weight: int = 0
+    count: int = 0
+
+    def add(self, model: Array, num_examples: int) -> None:
+        """Take in one model."""
+        if num_examples and not self.weight:
+            self.total.zero_()  # models without examples count only where no model has any
+        if num_examples or not self.weight:
+            values = torch.from_numpy(model)
+            for columns in column_blocks(len(model), ON_ONE_THREAD):
+                self.total[columns].add_(values[columns], alpha=float(num_examples or 1))
+        self.count, self.weight = self.count + 1, self.weight + num_examples
+
+    def absorb(self, other: "Branch") -> None:
+        """Take in the branch beside this one."""
+        if other.weight and not self.weight:
+            self.total = other.total
+        elif other.weight or not self.weight:
+            for columns in column_blocks(len(self.total), ON_ONE_THREAD):
+                self.total[columns].add_(other.total[columns])
+        self.count, self.weight = self.count + other.count, self.weight + other.weight
+
+    @property
+    def begin(self) -> int:
+        """Its first place."""
+        return self.index << self.level
+
+
+class StreamingMean:
+    """What `WeightedMean` (or `UniformMean`, where every count given is 1) makes of models, in memory for a few models, however many come.
+    It is of use where nobody looks at the models besides: see `Algorithm.streams`. Sums are made in float64.
+    """
+
+    def __init__(self, size: int) -> None:
+        """`size`: D, the numbers in a model."""
+        self._size = size
+        self._branches: list[Branch] = []
+
+    def add(self, model: Array, num_examples: int, place: int = 0) -> None:
+        """Take in a model (D,) float32, writable, that was trained on so many examples; it is not kept. Places must ascend."""
+        last = self._branches[-1] if self._branches else None
+        if last is None or (last.level, last.index) != (0, place):
+            self._append(Branch(0, place, torch.zeros(self._size, dtype=torch.float64)))
+        self._branches[-1].add(model, num_examples)
+
+    def join(self, branch: Branch) -> None:
+        """Take in what was summed up elsewhere, over places behind those that have come."""
+        self._append(branch)
+
+    def branch(self, level: int = LEVELS) -> Branch:
+        """All that has come, as one branch of this level.
+
+        Raises:
+            ValueError: nothing has come, or it is not within one branch of this level.
+        """
+        if not self._branches:
+            raise ValueError("the mean of no models: expected at least one to be added")
+        while self._branches[-1].level < level:
+            self._raise()
+        if len(self._branches) > 1:
+            raise ValueError(f"places up to {self._branches[-1].begin} are not within one branch of level {level}")
+        return self._branches[0]
+
+    def result(self) -> Array:
+        """The mean (D,) float32 of what has come.
+
+        Raises:
+            ValueError: nothing has come.
+        """
+        whole = self.branch()
+        made: Array = (whole.total / (whole.weight or whole.count)).numpy().astype("float32")
+        return made
+
+    def _append(self, branch: Branch) -> None:
+        if self._branches and branch.begin < self._branches[-1].begin:
+            raise ValueError(f"place {branch.begin} after place {self._branches[-1].begin}: expected them to ascend")
+        while self._branches and (last := self._branches[-1]).index >> 1 != branch.begin >> (last.level + 1):
+            self._raise()
+        self._branches.append(branch)
+
+    def _raise(self) -> None:
+        """The last branch becomes the one above it, together with that beside it if there is one."""
+        last = self._branches.pop()
+        if self._branches and (self._branches[-1].level, self._branches[-1].index) == (last.level, last.index ^ 1):
+            left = self._branches.pop()
+            left.absorb(last)
+            last = left
+        last.level, last.index = last.level + 1, last.index >> 1
+        self._branches.append(last)

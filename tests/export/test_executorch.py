@@ -1,0 +1,275 @@
+"""Programs for ExecuTorch: decompositions against autograd, whole steps on the real runtime, parity of objectives, and what is refused."""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from algorithms.models.classifier import Classifier
+from algorithms.objectives.fedavg import FedAvg
+from algorithms.registry import OBJECTIVES
+from export import parity
+from export.bundle import capture_graphs
+from export.capture import trace
+from export.describe import example_inputs, named
+from export.executorch_program import to_executorch
+from export.inspect import inspect_bundle
+from export.lowering import executorch, onnx, shared
+from export.parity import ParityError, check_parity
+from export.runtimes import _executorch, load_graph, runtimes_of
+from simulation.datasets.windows import FleetData
+from simulation.simulate import build_objective
+from tests.conftest import ExportedPrograms, export_programs, some_graphs
+from wire.bundle import EXECUTORCH, PORTABLE, pack, unpack
+from wire.errors import BundleError, ConfigError
+
+pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
+
+CONVOLUTIONS = [
+    (nn.Conv1d(3, 4, 5, padding=2), (2, 3, 16)),
+    (nn.Conv1d(3, 4, 3, stride=2, padding=1), (2, 3, 17)),
+    (nn.Conv1d(3, 4, 4, stride=3), (2, 3, 16)),
+    (nn.Conv2d(2, 3, 3, padding=1), (2, 2, 8, 7)),
+    (nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0)), (2, 2, 9, 8)),
+    (nn.Conv2d(2, 3, 1, stride=2), (2, 2, 8, 8)),
+]
+
+
+@pytest.mark.parametrize("backward", [executorch.convolution_backward, onnx.convolution_backward])
+@pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS)
+def test_convolutions_equal_autograd(layer: nn.Conv1d, shape: tuple[int, ...], backward: Callable[..., tuple[Tensor, ...]]) -> None:
+    x = torch.randn(*shape, requires_grad=True)
+    out = layer(x)
+    grad = torch.randn_like(out)
+    assert layer.bias is not None
+    expected = torch.autograd.grad(out, (x, layer.weight, layer.bias), grad)
+    given = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0] * (x.dim() - 2), 1)
+    for a, b in zip(backward(grad, x, layer.weight, [len(layer.bias)], *given, [True] * 3), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(executorch.convolution(x, layer.weight, layer.bias, *given), out, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backward", [executorch.max_pool_backward, shared.max_pool_backward])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "shape"),
+    [
+        ((1, 2), (1, 2), 0, (2, 3, 1, 8)),
+        ((1, 3), (1, 3), 0, (2, 3, 1, 8)),
+        ((2, 2), (2, 2), 0, (2, 3, 5, 6)),
+        ((3, 3), (2, 2), 1, (2, 3, 7, 6)),
+    ],
+)
+@pytest.mark.parametrize("ties", [False, True])
+def test_max_pooling_equals_autograd_ties_included(
+    backward: Callable[..., Tensor], kernel: tuple[int, int], stride: tuple[int, int], padding: int, shape: tuple[int, ...], ties: bool
+) -> None:
+    x = torch.randint(-1, 2, shape).float() if ties else torch.randn(*shape)
+    x.requires_grad_()
+    out, indices = F.max_pool2d(x, kernel, stride, padding, return_indices=True)
+    grad = torch.randn_like(out)
+    (expected,) = torch.autograd.grad(out, x, grad)
+    given = (list(kernel), list(stride), [padding] * 2, [1, 1], False)
+    assert torch.equal(backward(grad, x.detach(), *given, indices), expected)
+    if padding == 0:
+        best, places = executorch.max_pool(x.detach(), *given)
+        assert torch.equal(best, out)
+        assert torch.equal(places, indices)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "shape"),
+    [
+        ((1, 4), (1, 4), (0, 0), (2, 3, 1, 8)),
+        ((2, 3), (2, 3), (0, 0), (2, 3, 4, 6)),
+        ((3, 2), (2, 1), (1, 0), (2, 3, 7, 6)),
+        ((1, 3), (1, 3), (0, 0), (2, 3, 1, 8)),
+    ],
+)
+def test_average_pooling_equals_autograd(
+    kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], shape: tuple[int, ...]
+) -> None:
+    x = torch.randn(*shape, requires_grad=True)
+    out = F.avg_pool2d(x, kernel, stride, padding)
+    grad = torch.randn_like(out)
+    (expected,) = torch.autograd.grad(out, x, grad)
+    torch.testing.assert_close(
+        shared.average_pool_backward(grad, x, list(kernel), list(stride), list(padding), False, True, None), expected
+    )
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 8), (5, 3, 4, 6)])
+@pytest.mark.parametrize("affine", [False, True])
+def test_batch_norm_equals_autograd(shape: tuple[int, ...], affine: bool) -> None:
+    x = (3 + 2 * torch.randn(*shape)).requires_grad_()
+    weight, bias = (torch.randn(3, requires_grad=True) if affine else None for _ in range(2))
+    mean, variance = torch.randn(3), torch.rand(3) + 0.5
+    moved = mean.clone(), variance.clone()
+    out = F.batch_norm(x, *moved, weight, bias, True, 0.1, 1e-5)
+    found = executorch.batch_norm(x, weight, bias, mean, variance, True, 0.1, 1e-5)
+    for a, b in zip((found[0], *found[3:]), (out, *moved), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    grad = torch.randn_like(out)
+    expected = torch.autograd.grad(out, [x, *([weight, bias] if affine else [])], grad)  # type: ignore[list-item]
+    made = executorch.batch_norm_backward(grad, x, weight, None, None, found[1], found[2], True, 1e-5, [True, affine, affine])
+    for c, d in zip([t for t in made if t is not None], expected, strict=True):
+        torch.testing.assert_close(c, d, rtol=1e-4, atol=1e-5)
+
+
+class Net(Classifier):
+    """A classifier around a layer under test."""
+
+    def __init__(self, *layers: nn.Module, features: int) -> None:
+        super().__init__(nn.Identity(), nn.Sequential(*layers, nn.Flatten()), nn.Linear(features, 3))
+
+
+class Recurrent(nn.Module):
+    """x (batch, channels, time) -> what a recurrent layer makes of the last sample."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.layer(x.transpose(1, 2))[0][:, -1]
+        return made
+
+
+NETS = {
+    "batch norm, max pool": (
+        lambda: Net(nn.Conv1d(2, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(2), features=32), (2, 16)),
+    "overlapping max pool": (lambda: Net(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.MaxPool1d(3, stride=2, padding=1), features=28), (2, 16)),
+    "stride, adaptive pool": (
+        lambda: Net(nn.Conv1d(2, 4, 3, stride=2), nn.BatchNorm1d(4), nn.ReLU(), nn.AdaptiveAvgPool1d(1), features=4), (2, 17)),
+    "two dimensions": (lambda: Net(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), features=64), (1, 8, 8)),
+    "average pools": (lambda: Net(nn.Conv2d(1, 4, 3, 2, 1), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Tanh(), features=16), (1, 16, 16)),
+    "group norm": (lambda: Net(nn.Conv1d(2, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.AdaptiveAvgPool1d(2), features=8), (2, 18)),
+    "GRU": (lambda: Net(Recurrent(nn.GRU(2, 5, batch_first=True)), features=5), (2, 6)),
+    "LSTM": (lambda: Net(Recurrent(nn.LSTM(2, 5, batch_first=True)), features=5), (2, 6)),
+}  # fmt: skip
+QUICK = ("two dimensions", "average pools")
+
+
+@pytest.mark.parametrize("net", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS])
+def test_steps_of_networks_equal_eager_torch(net: str) -> None:
+    torch.manual_seed(0)
+    make, shape = NETS[net]
+    objective = FedAvg(make())
+    example = example_inputs(objective, shape)
+    step = named(objective.step)
+    traced = trace(step, example)
+    written = to_executorch(traced, 32)
+    calls = {runtime: _executorch(program.data) for runtime, program in written.items()}
+    state = {k: v for k, v in example.items() if not k.startswith("batch/")}
+    for size in (2, 7, 32):
+        inputs = {**state, "batch/x": torch.randn(size, *shape), "batch/y": torch.randint(0, 3, (size,))}
+        expected = step(inputs)
+        for runtime, call in calls.items():
+            found = dict(zip(traced.outputs, call([inputs[k].detach().numpy() for k in traced.inputs]), strict=True))
+            for key, value in expected.items():
+                np.testing.assert_allclose(found[key], value.detach().numpy(), rtol=2e-3, atol=2e-5, err_msg=f"{key} on {runtime}")
+        state |= {k.removeprefix("next/"): v.detach() for k, v in expected.items() if k.startswith("next/")}
+
+
+class TestWhatCannotBeLowered:
+    @pytest.mark.parametrize(
+        ("net", "shape", "text"),
+        [
+            (Net(nn.Conv1d(2, 4, 3, groups=2), features=56), (2, 16), "Conv1d with transposed=False, groups=2"),
+            (Net(nn.Conv1d(2, 4, 3, dilation=2), features=48), (2, 16), r"Conv1d with .*dilation=\[2\]"),
+            (Net(nn.AvgPool1d(3, ceil_mode=True), nn.Tanh(), nn.Conv1d(2, 2, 1), features=12), (2, 16), None),
+            (Net(nn.Conv1d(2, 2, 1), nn.AdaptiveAvgPool1d(5), features=10), (2, 16), r"AdaptiveAvgPool from \[1, 16\] to \[1, 5\]"),
+        ],
+    )
+    def test_a_layer_is_named(self, net: Net, shape: tuple[int, ...], text: str | None) -> None:
+        objective = FedAvg(net)
+        traced = trace(named(objective.step), example_inputs(objective, shape))
+        if text is None:  # the gradient does not pass through the pooling: there is nothing to refuse
+            assert to_executorch(traced, 16)[PORTABLE].data
+            return
+        with pytest.raises(ConfigError, match=text):
+            to_executorch(traced, 16)
+
+    def test_an_operator_that_the_runtime_does_not_have_is_named(self) -> None:
+        def determinant(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {"output/x": torch.linalg.det(inputs["batch/x"].unsqueeze(1).expand(-1, 3, 3) + torch.eye(3))}
+
+        with pytest.raises(ConfigError, match="linalg_det"):
+            to_executorch(trace(determinant, {"batch/x": torch.randn(7, 3)}), 16)
+
+    def test_runtimes_and_batches_that_make_no_sense(self, fleet: FleetData) -> None:
+        objective = build_objective(fleet, "fedavg", 0)
+        with pytest.raises(ConfigError, match="runtimes tflite: expected onnx"):
+            capture_graphs(objective, fleet.window.shape, ("tflite",))
+        with pytest.raises(ConfigError, match="max_batch 4: expected more than 7"):
+            capture_graphs(objective, fleet.window.shape, max_batch=4)
+
+
+def test_the_same_content_has_the_same_bytes(fleet: FleetData, exported_programs: ExportedPrograms) -> None:
+    objective = some_graphs(build_objective(fleet, "fedavg", 0), "step", "evaluate")
+    again = export_programs(fleet, objective, 32)
+    assert again.digest == exported_programs.bundle.digest
+
+
+def test_inspection_counts_operators_of_every_runtime(exported_programs: ExportedPrograms) -> None:
+    rows = {(row.graph, row.runtime): row for row in inspect_bundle(exported_programs.bundle)}
+    assert rows.keys() == {(g, r) for g in ("step", "evaluate") for r in ("onnx", EXECUTORCH, PORTABLE)}
+    xnnpack, portable = rows["step", EXECUTORCH], rows["step", PORTABLE]
+    assert xnnpack.operators["delegated/XnnpackBackend/aten.bmm.default"] >= 8
+    assert (portable.num_delegated, portable.operators["aten::bmm.out"]) == (
+        0,
+        xnnpack.operators["delegated/XnnpackBackend/aten.bmm.default"],
+    )
+    assert xnnpack.max_batch == 32
+    assert rows["step", "onnx"].max_batch is None
+    assert portable.memory_bytes > 100_000
+
+
+def test_parity_holds_on_every_runtime(fleet: FleetData, exported_programs: ExportedPrograms) -> None:
+    bundle, windows = exported_programs.bundle, fleet.devices["d0"]
+    assert runtimes_of(bundle) == ("onnx", EXECUTORCH, PORTABLE)
+    found = check_parity(bundle, exported_programs.objective, windows.train_x, windows.train_y, steps=100)
+    assert found.step_error < 1e-4
+
+
+@pytest.mark.parametrize("runtime", [EXECUTORCH, PORTABLE])
+def test_parity_fails_loudly_when_a_program_does_something_else(
+    fleet: FleetData, exported_programs: ExportedPrograms, runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity, "runtimes_of", lambda _bundle: (runtime,))
+    bundle, windows = exported_programs.bundle, fleet.devices["d0"]
+    wrong = msgspec.structs.replace(bundle.manifest, hyper={"lr": 0.02, "momentum": 0.9})
+    files = {name: data for name, data in bundle.files.items() if name.endswith((".onnx", ".pte"))}
+    with pytest.raises(ParityError, match=f"graph step on {runtime}: next/shared/.* differs from float64"):
+        check_parity(unpack(pack(wrong, files, bundle.initial)), exported_programs.objective, windows.train_x, windows.train_y, steps=3)
+
+
+def test_a_runtime_without_a_program_is_one_clear_error(exported_programs: ExportedPrograms) -> None:
+    with pytest.raises(BundleError, match="graph 'step' has no program for coreml, it has executorch, executorch-portable"):
+        load_graph(exported_programs.bundle, "step", "coreml")
+
+
+def check_objective(fleet: FleetData, name: str, *graphs: str) -> None:
+    """100 steps of an objective's graphs, or of these of them, on every runtime against float64."""
+    objective = build_objective(fleet, name, 0)
+    if graphs:
+        objective = some_graphs(objective, *graphs)
+    windows = fleet.devices["d0"]
+    found = check_parity(export_programs(fleet, objective, 32), objective, windows.train_x, windows.train_y, steps=100)
+    assert found.step_error < 1e-4
+    assert found.graph_drift < max(2e-2, 10 * found.eager_drift)
+
+
+@pytest.mark.parametrize("name", ["dbe", "cgau:units=8", "feddisk:density_units=4"])
+def test_steps_of_objectives_equal_float64(fleet: FleetData, name: str) -> None:
+    check_objective(fleet, name, "step")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [*OBJECTIVES, "fedavg+dp-sgd"])
+def test_all_graphs_of_every_objective_equal_float64(fleet: FleetData, name: str) -> None:
+    check_objective(fleet, name)
