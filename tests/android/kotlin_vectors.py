@@ -117,15 +117,46 @@ def _message(rng: random.Random) -> m.Message:
 
 
 def _verdicts(rng: random.Random) -> list[str]:
-    """Messages and tensor files changed at random, in hexadecimal, and whether Python reads or refuses them."""
+    """Messages and tensor files changed at random, in hexadecimal, and whether Python reads or refuses them.
+
+    Left out are messages in which a key comes twice, and those that Python reads though they are not UTF-8: msgspec does not look at keys
+    that it does not know.
+    """
     lines = []
     for _ in range(6000):
         payload = changed(encode(_message(rng)), rng)
-        lines.append(f"{'refused' if refuses(decode, payload, m.Message) else 'read'} message {payload.hex()}")
+        refused = refuses(decode, payload, m.Message)
+        if not _ambiguous(payload) or (refused and not _utf8(payload)):
+            lines.append(f"{'refused' if refused else 'read'} message {payload.hex()}")
     for number in range(3000):
         payload = changed(_tensor_file(np.random.default_rng(number)), rng)
         lines.append(f"{'refused' if refuses(decode_tensors, payload) else 'read'} tensors {payload.hex()}")
     return lines
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise LookupError("a key comes twice")
+    return dict(pairs)
+
+
+def _utf8(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _ambiguous(payload: bytes) -> bool:
+    """Whether a key comes twice, or the bytes are not UTF-8."""
+    try:
+        json.loads(payload, object_pairs_hook=_once)
+    except (UnicodeDecodeError, LookupError):
+        return True
+    except ValueError:
+        return False
+    return False
 
 
 def _tensor_file(rng: np.random.Generator) -> bytes:
