@@ -17,11 +17,12 @@ import numpy as np
 from edge_client.adapters.windows import load_folder
 from edge_client.executor import Executor
 from edge_client.ports import Windows
+from tests.wire.test_fuzz import changed, refuses
 from tests.wire.write_vectors import MESSAGES
 from wire import messages as m
 from wire.bundle import Graph, Manifest, Window, new_key, pack, public_pem, unpack
-from wire.codec import digest, encode, encode_update
-from wire.tensors import Array, Tensors, TensorSpec, encode_tensors
+from wire.codec import decode, digest, encode, encode_update
+from wire.tensors import Array, Tensors, TensorSpec, decode_tensors, encode_tensors
 
 NUMPY = Path(__file__).parents[2] / "android_bridge" / "core" / "src" / "test" / "resources" / "numpy.json"
 F32 = np.float32
@@ -60,6 +61,7 @@ def write(folder: Path) -> None:
     (folder / "numpy.json").write_text(_lines(_numpy_cases(rng, 500, 2000)))
     (folder / "floats.txt").write_text("\n".join(_float_lines(rng)))
     (folder / "messages.jsonl").write_bytes(b"\n".join(encode(_message(rng)) for _ in range(300)))
+    (folder / "verdicts.txt").write_text("\n".join(_verdicts(rng)))
     (folder / "tensors").mkdir()
     for number in range(40):
         (folder / "tensors" / f"{number}.safetensors").write_bytes(_tensor_file(np.random.default_rng(number)))
@@ -112,6 +114,49 @@ def _message(rng: random.Random) -> m.Message:
         *MESSAGES.values(),
     ]
     return rng.choice(made)
+
+
+def _verdicts(rng: random.Random) -> list[str]:
+    """Messages and tensor files changed at random, in hexadecimal, and whether Python reads or refuses them.
+
+    Left out are messages in which a key comes twice, and those that Python reads though they are not UTF-8: msgspec does not look at keys
+    that it does not know.
+    """
+    lines = []
+    for _ in range(6000):
+        payload = changed(encode(_message(rng)), rng)
+        refused = refuses(decode, payload, m.Message)
+        if not _ambiguous(payload) or (refused and not _utf8(payload)):
+            lines.append(f"{'refused' if refused else 'read'} message {payload.hex()}")
+    for number in range(3000):
+        payload = changed(_tensor_file(np.random.default_rng(number)), rng)
+        lines.append(f"{'refused' if refuses(decode_tensors, payload) else 'read'} tensors {payload.hex()}")
+    return lines
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise LookupError("a key comes twice")
+    return dict(pairs)
+
+
+def _utf8(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _ambiguous(payload: bytes) -> bool:
+    """Whether a key comes twice, or the bytes are not UTF-8."""
+    try:
+        json.loads(payload, object_pairs_hook=_once)
+    except (UnicodeDecodeError, LookupError):
+        return True
+    except ValueError:
+        return False
+    return False
 
 
 def _tensor_file(rng: np.random.Generator) -> bytes:

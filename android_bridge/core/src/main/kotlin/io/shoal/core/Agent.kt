@@ -141,7 +141,10 @@ internal class Agent(
 
     private fun onReply(reply: Reply) {
         when (reply) {
-            is Refuse -> log.write(Log.Level.WARNING, "refused device=$deviceId round=${reply.round} reason=${reply.reason}: ${reply.detail}")
+            is Refuse -> {
+                val what = "refused device=$deviceId round=${reply.round} reason=${reply.reason}"
+                log.write(Log.Level.WARNING, "$what: ${reply.detail}")
+            }
             is Finish -> want(setOf(reply.model))
             is Acknowledge -> {}
         }
@@ -271,8 +274,10 @@ internal class Agent(
         if (text.codePointCount(0, text.length) <= 1000) text else text.substring(0, text.offsetByCodePoints(0, 1000))
 
     private companion object {
-        /** An update without an answer, or a blob that does not come, is sent or asked for again after this, then twice as long, up to … */
+        /** An update without an answer, or a blob that does not come, is sent or asked for again after this. */
         const val FIRST_PAUSE_S = 10.0
+
+        /** The pause doubles up to this. */
         const val LONGEST_PAUSE_S = 300.0
     }
 }

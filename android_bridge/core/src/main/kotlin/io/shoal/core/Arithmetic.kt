@@ -30,7 +30,11 @@ internal fun difference(one: Tensor, other: Tensor): Tensor = combined(one, othe
 internal fun sum(one: Tensor, other: Tensor): Tensor = combined(one, other) { a, b -> a + b }
 
 /** Numbers below 0 replaced by 0. */
-internal fun notNegative(tensor: Tensor): Tensor = Tensor.of(tensor.toFloatArray().also { for (i in it.indices) it[i] = maxOf(it[i], 0f) }, tensor.shape)
+internal fun notNegative(tensor: Tensor): Tensor {
+    val numbers = tensor.toFloatArray()
+    for (i in numbers.indices) numbers[i] = maxOf(numbers[i], 0f)
+    return Tensor.of(numbers, tensor.shape)
+}
 
 /** Tensors one below the other, of one type and the same shape but for the first dimension. */
 internal fun concatenate(parts: List<Tensor>): Tensor {
@@ -45,8 +49,8 @@ internal fun concatenate(parts: List<Tensor>): Tensor {
 }
 
 /**
- * The [update], of finite numbers, scaled to a Euclidean norm of at most [norm]; unchanged when it is within. Exact: the norm of the result,
- * computed in float64, is never above. Every number is rounded to float32 towards zero (`wire/SPEC.md`, 'Protect').
+ * The [update], of finite numbers, scaled to a Euclidean norm of at most [norm]; unchanged when it is within. Exact: the norm of the
+ * result, computed in float64, is never above. Every number is rounded to float32 towards zero (`wire/SPEC.md`, 'Protect').
  */
 internal fun clip(update: FloatArray, norm: Double): FloatArray {
     val length = Math.sqrt(update.sumOf { it.toDouble() * it })

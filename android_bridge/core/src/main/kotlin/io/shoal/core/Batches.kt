@@ -7,6 +7,12 @@ import java.util.zip.CRC32
 /** Evaluation and annotation run on batches of at most this many examples. */
 internal const val EVALUATION_BATCH = 256
 
+/** Cuts examples for a graph that does not train: no batch is above [maxBatch] (null: no limit), also with the rest that joins it. */
+internal fun evaluationRanges(numExamples: Int, minBatch: Int, maxBatch: Int?): List<IntRange> {
+    val size = if (maxBatch == null) EVALUATION_BATCH else minOf(EVALUATION_BATCH, maxBatch - minBatch + 1).coerceAtLeast(1)
+    return batchRanges(numExamples, size, minBatch)
+}
+
 /** Cuts [numExamples] into batches, from the first of each up to the next's; a rest smaller than [minBatch] joins the batch before it. */
 internal fun batchRanges(numExamples: Int, batchSize: Int, minBatch: Int): List<IntRange> {
     val starts = (0 until numExamples step batchSize).toMutableList()
@@ -24,7 +30,10 @@ internal fun heldOut(numExamples: Int, share: Double, deviceId: String): Boolean
     return mask
 }
 
-/** The examples of each batch, by index: every epoch in a new order, for `epochs` passes or exactly `steps` batches. Drawn as it is read. */
+/**
+ * The examples of each batch, by index: every epoch in a new order, for `epochs` passes or exactly `steps` batches. Orders are drawn when
+ * their first batch is asked for.
+ */
 internal fun trainingBatches(train: Train, examples: IntArray, minBatch: Int, random: Generator): Sequence<IntArray> = sequence {
     var done = 0L
     var epoch = 0

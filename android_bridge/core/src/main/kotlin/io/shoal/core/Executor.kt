@@ -68,13 +68,13 @@ public class Executor(
         return job.finish()
     }
 
-    /** Class probabilities (n, classes) float32 of examples [x] (n, window), with the device's own model: what it was given, and has kept. */
+    /** Class probabilities (n, classes) float32 of examples [x] (n, window) by the device's own model: what it was given, and has kept. */
     public fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
         val kept = private.filterKeys { it.startsWith(KEPT) }.mapKeys { it.key.removePrefix(KEPT) }
         val held = bundle.initial + private + model + kept
         val minBatch = bundle.manifest.minBatch
         val rows = IntArray(maxOf(x.rows, minBatch)) { if (it < x.rows) it else 0 }
-        val parts = batchRanges(rows.size, evaluationBatch(graphs, minBatch), minBatch).map { part ->
+        val parts = evaluationRanges(rows.size, minBatch, graphs.maxBatch).map { part ->
             graphs.run("predict", held + ("batch/x" to x.take(rows.sliceArray(part)))).getValue("output/probabilities")
         }
         return concatenate(parts).take(IntArray(x.rows) { it })
@@ -90,10 +90,4 @@ public class Executor(
             throw DataException("$split labels hold $unknown, bundle ${manifest.name} has classes 0..${manifest.classes.size - 1}")
         }
     }
-}
-
-/** How many examples an evaluation takes at once, so that with a rest that joined it a batch is not above what the graphs take. */
-internal fun evaluationBatch(graphs: Graphs, minBatch: Int): Int {
-    val most = graphs.maxBatch ?: return EVALUATION_BATCH
-    return minOf(EVALUATION_BATCH, most - minBatch + 1).coerceAtLeast(1)
 }

@@ -10,6 +10,7 @@ import java.nio.channels.FileChannel
 import java.nio.file.Files
 import java.nio.file.StandardCopyOption
 import java.nio.file.StandardOpenOption
+import java.util.Locale
 
 /**
  * A [Storage] in a folder of its own: `session.json update.safetensors private.RUN.ROUND blobs/SHA256`.
@@ -30,7 +31,8 @@ public class FolderStorage(private val folder: File) : Storage {
         return try {
             decodeSession(text)
         } catch (error: Malformed) {
-            throw ConfigException("$sessionFile: not a session of this version (${error.message}); remove the folder to start afresh", error)
+            val advice = "remove the folder to start afresh"
+            throw ConfigException("$sessionFile: not a session of this version (${error.message}); $advice", error)
         }
     }
 
@@ -45,7 +47,8 @@ public class FolderStorage(private val folder: File) : Storage {
     override fun keepBlobs(digests: Set<String>): Unit = filesIn(blobs).filter { it.name !in digests }.forEach(::delete)
 
     override fun putUpdate(runId: String, round: Long, payload: ByteArray, private: Tensors) {
-        if (private.isNotEmpty()) writeAtomically(File(folder, "private.$runId.${"%08d".format(java.util.Locale.ROOT, round)}"), encodeTensors(private))
+        val name = "private.%s.%08d".format(Locale.ROOT, runId, round)
+        if (private.isNotEmpty()) writeAtomically(File(folder, name), encodeTensors(private))
         writeAtomically(updateFile, payload)
         privateFiles(runId, round).dropLast(2).forEach(::delete)
     }
@@ -62,9 +65,10 @@ public class FolderStorage(private val folder: File) : Storage {
     /** The files of a run's private tensors up to a round, the earliest first. */
     private fun privateFiles(runId: String, upTo: Long): List<File> {
         val prefix = "private.$runId."
-        return filesIn(folder)
-            .filter { it.name.startsWith(prefix) && (it.name.removePrefix(prefix).takeIf { n -> n.length >= 8 }?.toLongOrNull() ?: Long.MAX_VALUE) <= upTo }
-            .sortedBy { it.name.removePrefix(prefix).toLong() }
+        val rounds = filesIn(folder).filter { it.name.startsWith(prefix) }.mapNotNull { file ->
+            file.name.removePrefix(prefix).takeIf { it.length >= ROUND_DIGITS }?.toLongOrNull()?.let { round -> round to file }
+        }
+        return rounds.filter { it.first <= upTo }.sortedBy { it.first }.map { it.second }
     }
 
     private fun filesIn(folder: File): List<File> = folder.listFiles()?.toList() ?: throw IOException("$folder cannot be read")
@@ -73,6 +77,11 @@ public class FolderStorage(private val folder: File) : Storage {
 
     private fun delete(file: File) {
         Files.deleteIfExists(file.toPath())
+    }
+
+    private companion object {
+        /** A round's number has at least so many digits in a file's name. */
+        const val ROUND_DIGITS = 8
     }
 }
 

@@ -28,10 +28,9 @@ internal class Job(
     private val manifest = bundle.manifest
     private val initial = bundle.initial
     private val random = Generator(plan.seed, checksum(plan.deviceId))
-    private val batchSize = evaluationBatch(graphs, manifest.minBatch)
 
     /** The bundle's hyper-parameters, and in their place those that the plan's training asks for: the same in every verb. */
-    private val hyper: Tensors = (manifest.hyper + plan.verbs.filterIsInstance<Train>().flatMap { it.hyper.entries.map { (k, v) -> k to v } })
+    private val hyper: Tensors = plan.verbs.filterIsInstance<Train>().fold(manifest.hyper) { all, verb -> all + verb.hyper }
         .entries.associate { (name, value) -> "hyper/$name" to Tensor.scalar(value.toFloat()) }
 
     /** All that graphs may read, by name. */
@@ -86,7 +85,9 @@ internal class Job(
             val numCorrect = sums.totals.remove("num_correct")!!.single()
             evaluated = Metrics(sums.count.toLong(), lossSum, Math.rint(numCorrect).toLong())
         }
-        val responses = sums.totals.entries.associate { (name, total) -> "response/${verb.graph}.$name" to total.mean(maxOf(1, sums.count)) }
+        val responses = sums.totals.entries.associate { (name, total) ->
+            "response/${verb.graph}.$name" to total.mean(maxOf(1, sums.count))
+        }
         tensors += responses
         if (verb.report) sent += responses
     }
@@ -105,8 +106,8 @@ internal class Job(
 
     fun annotate(verb: Annotate) {
         if (windows.numTrain == 0) throw DataException("no training windows: there is nothing to annotate")
-        val rows = batchRanges(windows.numTrain, batchSize, manifest.minBatch).map { part ->
-            oneOutput(verb.graph, tensors + batch(windows.trainX, windows.trainY, part.toList().toIntArray(), training = true) + hyper)
+        val rows = ranges(windows.numTrain).map { part ->
+            oneOutput(verb.graph, tensors + batch(windows.trainX, windows.trainY, part.toIntArray(), training = true) + hyper)
         }
         tensors["column/${verb.column}"] = concatenate(rows)
     }
@@ -122,11 +123,11 @@ internal class Job(
     fun respond(verb: Respond) {
         val x = fetch(verb.inputs)["x"]
         val expected = windows.trainX.shape.drop(1)
-        if (x == null || x.dtype != DType.FLOAT32 || x.shape.drop(1) != expected) {
+        if (x == null || x.dtype != DType.FLOAT32 || x.shape.drop(1) != expected || x.rows == 0) {
             throw Malformed("inputs of verb respond: tensor x is $x, expected float32 (n, $expected)")
         }
-        graphs.maxBatch?.let { if (x.rows > it) throw DataException("${x.rows} inputs of verb respond: the graphs take at most $it at once") }
-        sent["response/${verb.graph}"] = oneOutput(verb.graph, tensors + ("batch/x" to x))
+        val rows = ranges(x.rows).map { part -> oneOutput(verb.graph, tensors + ("batch/x" to x.take(part.toIntArray()))) }
+        sent["response/${verb.graph}"] = concatenate(rows)
     }
 
     /** Clips and noises what training changed, as one vector in the manifest's order. */
@@ -208,12 +209,16 @@ internal class Job(
             order = order.filter { mask[it] }.toIntArray()
         }
         val totals = LinkedHashMap<String, Total>()
-        for (part in batchRanges(order.size, batchSize, manifest.minBatch)) {
+        for (part in ranges(order.size)) {
             val outputs = graphs.run(graph, held + batch(x, y, order.sliceArray(part), training = split != "test") + hyper)
             for ((key, value) in outputs) totals.getOrPut(key.removePrefix("metric/")) { Total(value.shape) }.add(graph, value)
         }
         return Sums(totals, order.size)
     }
+
+    private fun ranges(numExamples: Int) = evaluationRanges(numExamples, manifest.minBatch, graphs.maxBatch)
+
+    private fun IntRange.toIntArray() = IntArray(last - first + 1) { first + it }
 
     private fun oneOutput(graph: String, inputs: Tensors): Tensor {
         val outputs = graphs.run(graph, inputs).filterKeys { it.startsWith("output/") }.values

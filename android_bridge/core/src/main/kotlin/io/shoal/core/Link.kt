@@ -32,8 +32,8 @@ public interface Link : Closeable {
     public fun publish(topic: String, payload: ByteArray, retain: Boolean = false)
 
     /**
-     * The next event; null after [timeoutMs]. A publication is acknowledged to the broker when the next event is asked for, so that one whose
-     * handling a crash cut short comes again.
+     * The next event; null after [timeoutMs]. A publication is acknowledged to the broker when the next event is asked for, so that one
+     * whose handling a crash cut short comes again.
      */
     public fun receive(timeoutMs: Long): LinkEvent?
 }

@@ -98,7 +98,8 @@ public class Phone(
         val status = topics.device(deviceId, "status")
         val will = Will(status, encode(DeviceStatus(deviceId, false)))
         return MqttLink.connect(broker, clientId, will, connectMs, stop, log).use { link ->
-            Agent(deviceId, topics, link, windows, storage, StoppableLoader(loader, stop), trusted, health, clock, log, noise).use { agent ->
+            val stoppable = StoppableLoader(loader, stop)
+            Agent(deviceId, topics, link, windows, storage, stoppable, trusted, health, clock, log, noise).use { agent ->
                 try {
                     body(agent, link)
                 } catch (_: Stopped) {

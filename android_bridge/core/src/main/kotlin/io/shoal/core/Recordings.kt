@@ -4,9 +4,9 @@ package io.shoal.core
 public class Recording(public val samples: Tensor, public val labels: LongArray)
 
 /**
- * Cuts recordings into windows of [length] samples, one every [stride] samples, as the Python side does (`edge_client/adapters/windows.py`):
- * the first 75 % of each recording are for training; windows are cut on either side of that point, so that none is shared, and only where
- * the label stays the same.
+ * Cuts recordings into windows of [length] samples, one every [stride] samples, as `edge_client/adapters/windows.py` does: the first
+ * 75 % of each recording are for training; windows are cut on either side of that point, so that none is shared, and only where the label
+ * stays the same.
  *
  * @throws DataException recordings that do not fit each other, a value that is not finite, or no window for training
  */

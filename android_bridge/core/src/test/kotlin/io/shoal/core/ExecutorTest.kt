@@ -30,7 +30,8 @@ class ExecutorTest {
     fun `makes the update that Python makes`(): List<DynamicTest> = File(Fixture.folder, "cases").listFiles()!!.sorted().map { case ->
         DynamicTest.dynamicTest(case.name) {
             val plan = decode<Plan>(File(case, "plan.json").readBytes())
-            val noise = (parseJson(File(case, "noise.json").readBytes()) as JsonArray).items.map { (it as JsonNumber).text.toDouble() }.iterator()
+            val listed = (parseJson(File(case, "noise.json").readBytes()) as JsonArray).items
+            val noise = listed.map { (it as JsonNumber).text.toDouble() }.iterator()
             val executor = Executor(Fixture.bundle, FakeGraphs(), Fixture.windows, Noise { noise.next() })
             val before = decodeTensors(File(case, "before.safetensors").readBytes()).tensors
             val result = executor.execute(plan, tensors(plan.model), before, ::tensors)
@@ -51,10 +52,13 @@ class ExecutorTest {
         val graphs = FakeGraphs(maxBatch = 6)
         val executor = Executor(Fixture.bundle, graphs, Fixture.windows)
         val model = decodeTensors(Fixture.model).tensors
-        executor.execute(Fixture.plan(verbs = listOf(Evaluate(), Evaluate("train"), Annotate("weigh", "weight"), Train(5), Train(6))), model, emptyMap(), ::tensors)
+        val verbs = listOf(Evaluate(), Evaluate("train"), Annotate("weigh", "weight"), Train(5), Train(6))
+        executor.execute(Fixture.plan(verbs = verbs), model, emptyMap(), ::tensors)
         executor.predict(model, emptyMap(), Fixture.windows.trainX)
         assertEquals(6, graphs.batches.max())
-        val error = assertFailsWith<DataException> { executor.execute(Fixture.plan(verbs = listOf(Train(8))), model, emptyMap(), ::tensors) }
+        val error = assertFailsWith<DataException> {
+            executor.execute(Fixture.plan(verbs = listOf(Train(8))), model, emptyMap(), ::tensors)
+        }
         assertTrue("at most 6" in error.message!!)
     }
 

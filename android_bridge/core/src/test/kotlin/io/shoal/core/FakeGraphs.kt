@@ -19,7 +19,10 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
                 val p = inputs.getValue("private/p").toFloatArray()
                 mapOf("next/private/p" to Tensor.of(p.map { it * 2 }.toFloatArray()), "metric/norm" to Tensor.scalar(p[0]))
             }
-            "predict" -> mapOf("output/probabilities" to Tensor.of(sums(inputs).flatMap { listOf(it, -it) }.toFloatArray(), listOf(inputs.getValue("batch/x").rows, 2)))
+            "predict" -> {
+                val rows = sums(inputs)
+                mapOf("output/probabilities" to Tensor.of(rows.flatMap { listOf(it, -it) }.toFloatArray(), listOf(rows.size, 2)))
+            }
             else -> throw BundleException("no graph '$graph'")
         }
     }

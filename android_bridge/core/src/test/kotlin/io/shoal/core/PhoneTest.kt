@@ -105,9 +105,13 @@ class PhoneTest {
     fun `a phone that keeps running goes through rounds and a broker that restarts`() {
         var stopping = false
         val running = thread { phone().run { stopping } }
+        sent("check-in")
         for (round in 1L..3L) {
             send(Fixture.plan(round))
-            assertEquals(round, decodeUpdate(sent("update")).first.round)
+            do {
+                val received = decodeUpdate(sent("update")).first.round // an earlier one may come again when the broker does
+                assertTrue(received <= round)
+            } while (received < round)
             acknowledge(round)
             if (round == 2L) {
                 broker.stop()

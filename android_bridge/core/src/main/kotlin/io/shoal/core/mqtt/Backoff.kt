@@ -2,7 +2,7 @@ package io.shoal.core.mqtt
 
 import java.util.Random
 
-/** Pauses that double, from one second to a minute, each drawn between half of that and one and a half: a fleet must not come back at once. */
+/** Pauses that double, from one second to a minute, each drawn between half of it and one and a half: a fleet must not return at once. */
 internal class Backoff(private val random: Random = Random()) {
     private var ms = FIRST_MS
 

@@ -110,7 +110,8 @@ internal class Connection private constructor(private val socket: Socket, privat
                 plain.soTimeout = ANSWER_MS
                 val socket = address.tls?.let { secured(plain, address, it) } ?: plain
                 val connection = Connection(socket, keepAliveS * 1000L)
-                connection.write(Packets.connect(clientId, keepAliveS, will?.let { it.topic to it.payload }, address.username, address.password))
+                val last = will?.let { it.topic to it.payload }
+                connection.write(Packets.connect(clientId, keepAliveS, last, address.username, address.password))
                 val answer = connection.read() as? Packet.ConnAck ?: throw ProtocolException("its first packet was no CONNACK")
                 if (answer.code != 0) refused(address, clientId, answer.code)
                 socket.soTimeout = 0

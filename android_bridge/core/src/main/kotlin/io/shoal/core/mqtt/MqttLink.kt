@@ -17,8 +17,8 @@ import java.util.concurrent.TimeUnit
 import kotlin.concurrent.thread
 
 /**
- * A [Link] over MQTT 3.1.1. Two threads of its own: one connects, reads, and connects again; one watches that the broker is alive. After a new
- * connection subscriptions are renewed, and publications without an acknowledgement sent again.
+ * A [Link] over MQTT 3.1.1. Two threads of its own: one connects, reads, and connects again; one watches that the broker is alive. After
+ * a new connection subscriptions are renewed, and publications without an acknowledgement sent again.
  */
 internal class MqttLink private constructor(
     private val address: BrokerAddress,
@@ -142,7 +142,7 @@ internal class MqttLink private constructor(
         when (packet) {
             is Packet.Publish -> events += Incoming(Delivery(packet.topic, packet.payload), current, packet.id)
             is Packet.PubAck -> outbox.acknowledge(packet.id)
-            is Packet.SubAck -> if (packet.codes.any { it == REFUSED }) log.write(Log.Level.WARNING, "broker $address: refused a subscription")
+            is Packet.SubAck -> if (REFUSED in packet.codes) log.write(Log.Level.WARNING, "broker $address: refused a subscription")
             is Packet.UnsubAck, is Packet.PingResp -> {}
             is Packet.ConnAck -> throw ProtocolException("a second CONNACK")
         }

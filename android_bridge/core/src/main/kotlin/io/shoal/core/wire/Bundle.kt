@@ -8,7 +8,11 @@ import io.shoal.core.TamperedBundle
 import io.shoal.core.Tensors
 
 /** A verified bundle: [files] holds the bytes of each file by name, [digest] is the hash of the whole archive. */
-public class Bundle private constructor(public val manifest: Manifest, public val files: Map<String, ByteArray>, public val digest: String) {
+public class Bundle private constructor(
+    public val manifest: Manifest,
+    public val files: Map<String, ByteArray>,
+    public val digest: String,
+) {
     /** The initial value of every tensor that has one, by `ROLE/NAME`; not to be written into. */
     public val initial: Tensors by lazy { decodeTensors(files.getValue(INITIAL)).tensors }
 

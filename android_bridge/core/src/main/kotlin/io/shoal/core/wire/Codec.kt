@@ -26,7 +26,8 @@ public fun encode(message: Message): ByteArray = jsonText(fieldsOf(message)).toB
  */
 public inline fun <reified T : Message> decode(payload: ByteArray): T {
     val message = decodeAny(payload)
-    return message as? T ?: throw Malformed("message of ${payload.size} bytes: its type is '${message.type}', expected ${T::class.java.simpleName}")
+    val expected = T::class.java.simpleName
+    return message as? T ?: throw Malformed("message of ${payload.size} bytes: its type is '${message.type}', expected $expected")
 }
 
 /** Reads one message of any type; see [decode]. */

@@ -97,7 +97,8 @@ internal class Fields(value: Json, private val path: String) {
 
     private fun missing(key: String): Nothing = throw Malformed("$path: field '$key' is missing")
 
-    private fun wrong(key: String, expected: String, got: Json): Nothing = throw Malformed("$path.$key: expected $expected, got ${got.kind}")
+    private fun wrong(key: String, expected: String, got: Json): Nothing =
+        throw Malformed("$path.$key: expected $expected, got ${got.kind}")
 
     companion object {
         const val TEXT_LENGTH = 1000
@@ -106,7 +107,8 @@ internal class Fields(value: Json, private val path: String) {
 
         /** A whole number of 0 or more. */
         fun countOf(value: Json, path: String): Long =
-            (value as? JsonNumber)?.takeIf { it.isInteger }?.text?.toLongOrNull()?.takeIf { it >= 0 } ?: throw Malformed("$path: expected a count")
+            (value as? JsonNumber)?.takeIf { it.isInteger }?.text?.toLongOrNull()?.takeIf { it >= 0 }
+                ?: throw Malformed("$path: expected a count")
 
         /** A list of sizes, each 0 or more and no more than an array can have. */
         fun sizesOf(value: Json, path: String): List<Int> {

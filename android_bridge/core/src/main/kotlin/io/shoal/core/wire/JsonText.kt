@@ -5,8 +5,8 @@ import java.math.MathContext
 import java.math.RoundingMode
 
 /**
- * Writes maps, lists, text, numbers, truth values and null as JSON without spaces, to the bytes that msgspec writes: text escaped only where
- * it must be, floating-point numbers by [formatDouble].
+ * Writes maps, lists, text, numbers, truth values and null as JSON without spaces, to the bytes that msgspec writes: text escaped only
+ * where it must be, floating-point numbers by [formatDouble].
  */
 internal fun jsonText(value: Any?): String = StringBuilder().apply { appendJson(value) }.toString()
 

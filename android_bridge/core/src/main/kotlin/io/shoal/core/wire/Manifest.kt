@@ -26,7 +26,7 @@ public data class Program(
     val memoryBytes: Long = 0,
 )
 
-/** One graph of a bundle. [inputs] and [outputs] are in the graph's order; [programs] are by runtime (`executorch`, `executorch-portable`). */
+/** One graph of a bundle. [inputs] and [outputs] are in the graph's order; [programs] by runtime (`executorch`, `executorch-portable`). */
 public data class Graph(
     val file: String,
     val inputs: List<String>,
@@ -110,7 +110,8 @@ public data class Manifest(
             inputs = f.strings("inputs"),
             outputs = f.strings("outputs"),
             responses = f.list("responses", emptyList()) { it, path ->
-                val pair = (it as? JsonArray)?.items?.takeIf { items -> items.size == 2 } ?: throw Malformed("$path: expected [name, shape]")
+                val pair = (it as? JsonArray)?.items.orEmpty()
+                if (pair.size != 2) throw Malformed("$path: expected [name, shape]")
                 string(pair[0], path) to Fields.sizesOf(pair[1], path)
             },
             programs = f.map("programs", emptyMap()) { it, path -> program(Fields(it, path)) },

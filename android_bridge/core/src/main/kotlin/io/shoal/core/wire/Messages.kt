@@ -1,6 +1,6 @@
 package io.shoal.core.wire
 
-/** One message of the protocol (`wire/messages.py`, `wire/SPEC.md`); [type] says which on the wire. Lists and maps are not to be changed. */
+/** One message of the protocol (`wire/messages.py`, `wire/SPEC.md`); [type] says which on the wire. */
 public sealed interface Message {
     public val type: String
 }

@@ -31,9 +31,10 @@ public data class TensorFile(val tensors: Tensors, val message: String)
 private const val MESSAGE_KEY = "shoal"
 private const val METADATA = "__metadata__"
 
-/** Packs tensors, and a message of JSON text beside them, to the bytes that the safetensors library writes: widest type first, then by name. */
+/** Packs tensors, and a message of JSON text beside them, to the bytes that safetensors writes: widest type first, then by name. */
 public fun encodeTensors(tensors: Tensors, message: String = ""): ByteArray {
-    val sorted = tensors.entries.sortedWith(compareByDescending<Map.Entry<String, Tensor>> { it.value.dtype }.then { a, b -> compareUtf8(a.key, b.key) })
+    val widestFirst = compareByDescending<Map.Entry<String, Tensor>> { it.value.dtype }
+    val sorted = tensors.entries.sortedWith(widestFirst.then { a, b -> compareUtf8(a.key, b.key) })
     val header = StringBuilder("{")
     if (message.isNotEmpty()) header.append(""""$METADATA":""").append(jsonText(mapOf(MESSAGE_KEY to message)))
     var end = 0
@@ -60,7 +61,9 @@ public fun encodeTensors(tensors: Tensors, message: String = ""): ByteArray {
  * @throws Malformed not a safetensors file, or a type the protocol does not have
  */
 public fun decodeTensors(payload: ByteArray, limits: Limits = Limits.PROTOCOL): TensorFile {
-    if (payload.size > limits.totalBytes) throw LimitExceeded("tensor file of ${payload.size} bytes: at most ${limits.totalBytes} are accepted")
+    if (payload.size > limits.totalBytes) {
+        throw LimitExceeded("tensor file of ${payload.size} bytes: at most ${limits.totalBytes} are accepted")
+    }
     if (payload.size < 8) throw Malformed("tensor file of ${payload.size} bytes: expected at least the 8 bytes of the header's length")
     val length = ByteBuffer.wrap(payload).order(ByteOrder.LITTLE_ENDIAN).getLong(0)
     if (length < 0 || length > limits.headerBytes) {

@@ -18,7 +18,7 @@ public data class Train(
     override val type: String get() = "train"
 }
 
-/** Sum a graph's metrics over a split (`train`, `test`, `holdout`), on the tensors as they are (`received`) or the bundle's `initial` ones. */
+/** Sum a graph's metrics over a split (`train test holdout`), on the tensors as they are (`received`) or the bundle's `initial` ones. */
 public data class Evaluate(
     val split: String = "test",
     val graph: String = "evaluate",

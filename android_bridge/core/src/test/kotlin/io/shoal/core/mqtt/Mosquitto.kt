@@ -22,7 +22,8 @@ class Mosquitto(private val folder: File, certificates: Certificates? = null, re
                 "require_certificate $requireCertificate\n"
         }
         config.writeText(
-            "per_listener_settings false\nuser root\npersistence true\npersistence_location $folder/\nautosave_interval 1\nautosave_on_changes true\n" +
+            "per_listener_settings false\nuser root\npersistence true\npersistence_location $folder/\n" +
+                "autosave_interval 1\nautosave_on_changes true\n" +
                 "message_size_limit 67108864\nmax_queued_messages 0\nlistener $port 127.0.0.1\nallow_anonymous true\n${tls.orEmpty()}",
         )
         start()
@@ -48,7 +49,7 @@ class Mosquitto(private val folder: File, certificates: Certificates? = null, re
     override fun close() = stop()
 
     companion object {
-        private val PROGRAM = (System.getenv("PATH").split(':') + "/usr/sbin").map { File(it, "mosquitto").path }.firstOrNull { File(it).canExecute() }
+        private val PROGRAM = (System.getenv("PATH").split(':') + "/usr/sbin").map { File(it, "mosquitto") }.firstOrNull { it.canExecute() }?.path
 
         fun freePort(): Int = ServerSocket(0).use { it.localPort }
     }

@@ -192,7 +192,8 @@ class MqttLinkTest {
     @Test
     fun `a refusal is one clear error at once`() {
         answering(byteArrayOf(0x20, 2, 0, 5)).use { server ->
-            val error = assertFailsWith<LinkException> { MqttLink.connect(BrokerAddress("127.0.0.1", server.localPort), "a", waitMs = 60_000) }
+            val address = BrokerAddress("127.0.0.1", server.localPort)
+            val error = assertFailsWith<LinkException> { MqttLink.connect(address, "a", waitMs = 60_000) }
             assertTrue("not authorized" in error.message!!)
         }
     }
@@ -250,7 +251,8 @@ class MqttLinkTest {
             val wrongAuthority = assertFailsWith<LinkException> { tls(broker.tlsPort, TlsFiles.context(others.authority), waitMs = 60_000) }
             assertTrue("TLS failed" in wrongAuthority.message!!)
             assertFailsWith<LinkException> { tls(broker.tlsPort, SSLContext.getDefault(), waitMs = 60_000) }
-            val wrongHost = assertFailsWith<LinkException> { tls(broker.tlsPort, TlsFiles.context(certificates.authority), "127.0.0.1", 60_000) }
+            val trusting = TlsFiles.context(certificates.authority)
+            val wrongHost = assertFailsWith<LinkException> { tls(broker.tlsPort, trusting, "127.0.0.1", 60_000) }
             assertTrue("TLS failed" in wrongHost.message!!)
         }
         Mosquitto(File(folder, "b2").apply { mkdirs() }, certificates, requireCertificate = true).use { broker ->

@@ -65,7 +65,8 @@ class PacketsTest {
     @Test
     fun `changed packets are read or refused`() {
         val random = Random(5)
-        val seeds = listOf(Packets.publish("a/b", 3, 4, retain = true, again = true) + ByteArray(4), Packets.pubAck(9), bytes("20020000"), bytes("9003000101"))
+        val publication = Packets.publish("a/b", 3, 4, retain = true, again = true) + ByteArray(4)
+        val seeds = listOf(publication, Packets.pubAck(9), bytes("20020000"), bytes("9003000101"))
         var refused = 0
         repeat(100_000) {
             val packet = seeds[it % seeds.size].copyOf()

@@ -29,7 +29,8 @@ class GeneratorTest {
             val fields = (case as JsonObject).fields
             val random = Generator(*longs(fields["seeds"]))
             for (count in longs(fields["counts"])) {
-                assertEquals(longs((fields["orders"] as JsonObject).fields[count.toString()]).toList(), random.permutation(count.toInt()).map { it.toLong() })
+                val expected = longs((fields["orders"] as JsonObject).fields[count.toString()])
+                assertEquals(expected.toList(), random.permutation(count.toInt()).map { it.toLong() })
             }
             val bits = longs(fields["float_bits"])
             assertContentEquals(bits, random.floats(bits.size).map { it.toRawBits().toLong() }.toLongArray())

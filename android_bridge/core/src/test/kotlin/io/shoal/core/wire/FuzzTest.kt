@@ -6,6 +6,7 @@ import io.shoal.core.repository
 import java.io.File
 import java.util.Random
 import kotlin.test.Test
+import kotlin.test.assertEquals
 import kotlin.test.assertTrue
 
 /** 100,000 messages changed at random: each is read or refused with the declared exception, and nothing else happens. */
@@ -28,6 +29,19 @@ class FuzzTest {
             if (it % 2 == 0) refuses(payload) { p -> decodeTensors(p) } else refuses(payload) { p -> decodeUpdate(p) }
         }
         assertTrue(refused in 10_000..29_999, "$refused refused: the changes are too harmless, or nothing is accepted")
+    }
+
+    @Test
+    fun `reads and refuses what Python reads and refuses`() {
+        val lines = fromPython("verdicts.txt").readLines()
+        assertTrue(lines.size >= 7000)
+        val differ = lines.filter { line ->
+            val (verdict, kind, hex) = line.split(' ', limit = 3)
+            val payload = ByteArray(hex.length / 2) { hex.substring(2 * it, 2 * it + 2).toInt(16).toByte() }
+            val refused = if (kind == "message") refuses(payload) { decodeAny(it) } else refuses(payload) { decodeTensors(it) }
+            refused != (verdict == "refused")
+        }
+        assertEquals(emptyList(), differ)
     }
 
     @Test
