@@ -18,6 +18,18 @@ android {
     publishing { singleVariant("release") { withSourcesJar() } }
 }
 
+kotlin {
+    compilerOptions {
+        freeCompilerArgs.addAll(
+            "-Xexplicit-api=strict",
+            "-Xno-source-debug-extension",
+            "-Xno-call-assertions",
+            "-Xno-param-assertions",
+            "-Xno-receiver-assertions",
+        )
+    }
+}
+
 dependencies {
     api(project(":core"))
     implementation(project(":executorch"))

@@ -15,7 +15,14 @@ java {
 kotlin {
     compilerOptions {
         jvmTarget = JvmTarget.JVM_1_8
-        freeCompilerArgs.add("-Xjdk-release=8")
+        freeCompilerArgs.addAll(
+            "-Xjdk-release=8",
+            "-Xexplicit-api=strict",
+            "-Xno-source-debug-extension",
+            "-Xno-call-assertions",
+            "-Xno-param-assertions",
+            "-Xno-receiver-assertions",
+        )
         allWarningsAsErrors = true
     }
 }

