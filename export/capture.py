@@ -65,7 +65,8 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
 
     with _naming("the model cannot be captured as a graph"), quiet():
         made = function(example)
-        traced = make_fx(positional, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example.values())
+        with torch.backends.mkldnn.flags(enabled=False):  # its LSTM is one operator whose gradient cannot be traced
+            traced = make_fx(positional, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example.values())
         read = _drop_unread(traced, names)
     return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
 
