@@ -3,12 +3,13 @@
 import contextlib
 import io
 import logging
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from algorithms.contract import TorchTensors
@@ -64,7 +65,8 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
 
     with _naming("the model cannot be captured as a graph"), quiet():
         made = function(example)
-        traced = make_fx(positional, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example.values())
+        with torch.backends.mkldnn.flags(enabled=False):  # its LSTM is one operator whose gradient cannot be traced
+            traced = make_fx(positional, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example.values())
         read = _drop_unread(traced, names)
     return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
 
@@ -113,7 +115,21 @@ def _naming(what: str) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{what}: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+        said = next(iter(str(error).splitlines()), "")
+        raise ConfigError(f"{what}{_place(error)}: {type(error).__name__}: {said}") from error
+
+
+def _place(error: Exception) -> str:
+    """The layer and the operator that an error came out of, where its trace shows them."""
+    layer = operator = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        held, func = frame.f_locals.get("self"), frame.f_locals.get("func")
+        if isinstance(held, nn.Module) and not isinstance(held, torch.fx.GraphModule):
+            layer = type(held).__name__
+        if isinstance(func, torch._ops.OpOverload):
+            operator = str(func)
+    named = [part for part in (layer, operator) if part]
+    return f" ({', '.join(named)})" if named else ""
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from edge_client.adapters.executorch_graphs import ExecutorchGraphs
 from edge_client.adapters.executorch_library import LoadedProgram, load_library
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.executor import Executor, evaluation_slices
+from edge_client.main import RUNTIMES, graph_loader, parser
 from edge_client.native.build import build
 from simulation.datasets.windows import FleetData
 from tests.conftest import ExportedPrograms
@@ -215,3 +216,19 @@ def test_the_bundle_names_its_programs(exported_programs: ExportedPrograms) -> N
             assert program.memory_bytes > 0
             delegated = [operator for operator in program.operators if operator.startswith("delegated/XnnpackBackend/")]
             assert bool(delegated) == (runtime == EXECUTORCH)
+
+
+class TestCommandLine:
+    def test_the_runtime_is_what_was_asked_for(self, exported_programs: ExportedPrograms) -> None:
+        words = ["run", "--id", "d0", "--data", "d", "--state", "s"]
+        loads = {name: graph_loader(parser().parse_args([*words, "--runtime", name])) for name in RUNTIMES}
+        assert isinstance(loads["onnx"](exported_programs.bundle), OnnxGraphs)
+        assert isinstance(loads["executorch"](exported_programs.bundle), ExecutorchGraphs)
+        assert isinstance(graph_loader(parser().parse_args(words))(exported_programs.bundle), OnnxGraphs)
+
+    def test_a_library_that_is_not_there_is_one_line(self, tmp_path: Path) -> None:
+        words = ["run", "--id", "d0", "--data", "d", "--state", "s", "--runtime", "executorch", "--library", str(tmp_path / "none.so")]
+        done = subprocess.run([sys.executable, "-m", "edge_client.main", *words], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: the library for ExecuTorch")
+        assert done.stderr.count("\n") == 1
