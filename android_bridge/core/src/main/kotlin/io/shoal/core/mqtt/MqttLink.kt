@@ -122,21 +122,21 @@ internal class MqttLink private constructor(
     }
 
     /** Reads until the connection ends; why it did. */
-    private fun serve(current: Connection): String = try {
-        connection = current
-        if (isClosed()) throw IOException("closed while it was connecting")
-        val renewed = synchronized(topics) { topics.toList() }
-        if (renewed.isNotEmpty()) current.write(Packets.subscribe(outbox.newId(), renewed))
-        outbox.resend(current)
-        events += Incoming(LinkUp)
-        while (true) act(current, current.read())
-        @Suppress("UNREACHABLE_CODE")
-        ""
-    } catch (error: IOException) {
-        error.toString()
-    } finally {
-        connection = null
-        current.close()
+    private fun serve(current: Connection): String {
+        try {
+            connection = current
+            if (isClosed()) throw IOException("closed while it was connecting")
+            val renewed = synchronized(topics) { topics.toList() }
+            if (renewed.isNotEmpty()) current.write(Packets.subscribe(outbox.newId(), renewed))
+            outbox.resend(current)
+            events += Incoming(LinkUp)
+            while (true) act(current, current.read())
+        } catch (error: IOException) {
+            return error.toString()
+        } finally {
+            connection = null
+            current.close()
+        }
     }
 
     private fun act(current: Connection, packet: Packet) {
