@@ -217,7 +217,7 @@ internal class Agent(
         sendUpdate()
     }
 
-    private fun updateOf(plan: Plan, result: Result, tookUs: Long) = Update(
+    private fun updateOf(plan: Plan, result: PlanResult, tookUs: Long) = Update(
         runId = plan.runId,
         round = plan.round,
         deviceId = deviceId,

@@ -19,13 +19,13 @@ internal const val KEPT = "kept/"
  * What carrying out a plan gave: the model it started from (a digest), metrics, the tensors of the update, and what the device keeps
  * afterwards (`private/NAME`, `column/NAME`).
  */
-public class Result internal constructor(
-    public val model: String,
-    public val evaluated: Metrics,
-    public val trained: Metrics,
-    public val numSteps: Long,
-    public val tensors: Tensors,
-    public val private: Tensors,
+internal class PlanResult(
+    val model: String,
+    val evaluated: Metrics,
+    val trained: Metrics,
+    val numSteps: Long,
+    val tensors: Tensors,
+    val private: Tensors,
 )
 
 /**
@@ -33,7 +33,7 @@ public class Result internal constructor(
  *
  * @throws DataException the windows do not fit the bundle
  */
-public class Executor(
+internal class Executor(
     private val bundle: Bundle,
     private val graphs: Graphs,
     private val windows: Windows,
@@ -51,7 +51,7 @@ public class Executor(
      * @throws WrongLayout the model's tensors are not the manifest's
      * @throws DataException training is asked of a device with fewer than `min_batch` windows, or in batches larger than the graphs take
      */
-    public fun execute(plan: Plan, model: Tensors, private: Tensors, fetch: (String) -> Tensors): Result {
+    fun execute(plan: Plan, model: Tensors, private: Tensors, fetch: (String) -> Tensors): PlanResult {
         val job = Job(bundle, graphs, windows, plan, private.filterKeys { !it.startsWith(KEPT) }, fetch, noise)
         job.receive(plan.model, model)
         for (verb in plan.verbs) {
@@ -69,7 +69,7 @@ public class Executor(
     }
 
     /** Class probabilities (n, classes) float32 of examples [x] (n, window) by the device's own model: what it was given, and has kept. */
-    public fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
+    fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
         val kept = private.filterKeys { it.startsWith(KEPT) }.mapKeys { it.key.removePrefix(KEPT) }
         val held = bundle.initial + private + model + kept
         val minBatch = bundle.manifest.minBatch

@@ -154,7 +154,7 @@ internal class Job(
     }
 
     /** The result, with the changes of the model, and what the device keeps. */
-    fun finish(): Result {
+    fun finish(): PlanResult {
         for (key in changed) {
             if (key.startsWith("statistic/")) {
                 sent[key] = tensors.getValue(key)
@@ -164,7 +164,7 @@ internal class Job(
             }
         }
         val kept = tensors.filterKeys { it.startsWith("private/") || it.startsWith("column/") }
-        return Result(modelDigest, evaluated, trained, numSteps, sent, kept + tuned.associate { "$KEPT$it" to tensors.getValue(it) })
+        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, kept + tuned.associate { "$KEPT$it" to tensors.getValue(it) })
     }
 
     private fun checkBatches(verb: Train, numExamples: Int) {

@@ -3,37 +3,37 @@ package io.shoal.core
 import java.io.Closeable
 
 /** Something that happened on a [Link]. */
-public sealed interface LinkEvent
+internal sealed interface LinkEvent
 
 /** A publication that arrived. */
-public class Delivery(public val topic: String, public val payload: ByteArray) : LinkEvent
+internal class Delivery(val topic: String, val payload: ByteArray) : LinkEvent
 
 /** Connected; subscriptions are in place. */
-public object LinkUp : LinkEvent
+internal object LinkUp : LinkEvent
 
 /** Connection lost; the link is trying to connect again. */
-public class LinkDown(public val reason: String) : LinkEvent
+internal class LinkDown(val reason: String) : LinkEvent
 
 /** What the broker publishes, retained, when the client vanishes. */
-public class Will(public val topic: String, public val payload: ByteArray)
+internal class Will(val topic: String, val payload: ByteArray)
 
 /**
  * A client's connection to a broker. Everything that happens on it is read, in order, from [receive]; the rules are those of
  * `wire/links/port.py`. Used by one thread.
  */
-public interface Link : Closeable {
+internal interface Link : Closeable {
     /** Subscribes (QoS 1), now and after every new connection. */
-    public fun subscribe(topics: Collection<String>)
+    fun subscribe(topics: Collection<String>)
 
     /** Undoes [subscribe]. */
-    public fun unsubscribe(topics: Collection<String>)
+    fun unsubscribe(topics: Collection<String>)
 
     /** Publishes (QoS 1). Waits for no answer; while the connection is down the publication is queued. */
-    public fun publish(topic: String, payload: ByteArray, retain: Boolean = false)
+    fun publish(topic: String, payload: ByteArray, retain: Boolean = false)
 
     /**
      * The next event; null after [timeoutMs]. A publication is acknowledged to the broker when the next event is asked for, so that one
      * whose handling a crash cut short comes again.
      */
-    public fun receive(timeoutMs: Long): LinkEvent?
+    fun receive(timeoutMs: Long): LinkEvent?
 }

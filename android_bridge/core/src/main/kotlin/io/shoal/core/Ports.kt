@@ -30,6 +30,7 @@ public data class Health(val batteryPercent: Double? = null, val unmetered: Bool
 
 /** Unix time in seconds. */
 public fun interface Clock {
+    /** The time now. */
     public fun nowSeconds(): Double
 
     public companion object {
@@ -40,6 +41,7 @@ public fun interface Clock {
 
 /** Where lines for people go; never data of the device's windows. */
 public fun interface Log {
+    /** Takes one line, without its end. */
     public fun write(level: Level, line: String)
 
     /** How much a line matters. */

@@ -122,20 +122,21 @@ internal class MqttLink private constructor(
     }
 
     /** Reads until the connection ends; why it did. */
-    private fun serve(current: Connection): String = try {
-        connection = current
-        val renewed = synchronized(topics) { topics.toList() }
-        if (renewed.isNotEmpty()) current.write(Packets.subscribe(outbox.newId(), renewed))
-        outbox.resend(current)
-        events += Incoming(LinkUp)
-        while (true) act(current, current.read())
-        @Suppress("UNREACHABLE_CODE")
-        ""
-    } catch (error: IOException) {
-        error.toString()
-    } finally {
-        connection = null
-        current.close()
+    private fun serve(current: Connection): String {
+        try {
+            connection = current
+            if (isClosed()) throw IOException("closed while it was connecting")
+            val renewed = synchronized(topics) { topics.toList() }
+            if (renewed.isNotEmpty()) current.write(Packets.subscribe(outbox.newId(), renewed))
+            outbox.resend(current)
+            events += Incoming(LinkUp)
+            while (true) act(current, current.read())
+        } catch (error: IOException) {
+            return error.toString()
+        } finally {
+            connection = null
+            current.close()
+        }
     }
 
     private fun act(current: Connection, packet: Packet) {
@@ -162,6 +163,7 @@ internal class MqttLink private constructor(
 
     companion object {
         private const val KEEP_ALIVE_S = 30
+        private const val POLL_MS = 100L
         private const val FLUSH_MS = 5_000L
         private const val REFUSED = 0x80
         private const val STEADY_NS = 30_000_000_000L
@@ -191,7 +193,8 @@ internal class MqttLink private constructor(
                     val late = waitMs != null && (System.nanoTime() - startedNs) / 1_000_000 + pauseMs > waitMs
                     if (late || giveUp()) throw LinkException("broker $address: no connection: $error", error)
                     log.write(Log.Level.INFO, "no connection to broker $address, trying again: $error")
-                    Thread.sleep(pauseMs)
+                    val wakeNs = System.nanoTime() + pauseMs * 1_000_000
+                    while (System.nanoTime() < wakeNs && !giveUp()) Thread.sleep(minOf(pauseMs, POLL_MS))
                 }
             }
         }

@@ -5,6 +5,7 @@ import java.security.SecureRandom
 
 /** Standard normal numbers that the aggregator cannot repeat. */
 public fun interface Noise {
+    /** The next number. */
     public fun next(): Double
 
     public companion object {

@@ -6,17 +6,17 @@ import io.shoal.core.Tensors
 import java.security.MessageDigest
 
 /** A JSON message may have at most this many bytes; read before it is parsed. */
-public const val MESSAGE_BYTES: Int = 64 * 1024
+internal const val MESSAGE_BYTES: Int = 64 * 1024
 
 /** A sum of losses, or a time in seconds, beyond this is refused: sums over devices must stay finite. */
 private const val LARGEST_SUM = 1e12
 
 /** The SHA-256 by which a blob is named, as 64 lower-case hexadecimal digits. */
-public fun digest(payload: ByteArray): String =
+internal fun digest(payload: ByteArray): String =
     MessageDigest.getInstance("SHA-256").digest(payload).joinToString("") { "%02x".format(it) }
 
 /** One message as JSON: fields in declared order, `type` first, no spaces; the bytes that the Python side writes. */
-public fun encode(message: Message): ByteArray = jsonText(fieldsOf(message)).toByteArray()
+internal fun encode(message: Message): ByteArray = jsonText(fieldsOf(message)).toByteArray()
 
 /**
  * Reads one message of the class [T], or of any where T is [Message].
@@ -24,20 +24,20 @@ public fun encode(message: Message): ByteArray = jsonText(fieldsOf(message)).toB
  * @throws LimitExceeded more than [MESSAGE_BYTES]
  * @throws Malformed not JSON, another type, or a field missing or wrong; the text says which
  */
-public inline fun <reified T : Message> decode(payload: ByteArray): T {
+internal inline fun <reified T : Message> decode(payload: ByteArray): T {
     val message = decodeAny(payload)
     val expected = T::class.java.simpleName
     return message as? T ?: throw Malformed("message of ${payload.size} bytes: its type is '${message.type}', expected $expected")
 }
 
 /** Reads one message of any type; see [decode]. */
-public fun decodeAny(payload: ByteArray): Message {
+internal fun decodeAny(payload: ByteArray): Message {
     if (payload.size > MESSAGE_BYTES) throw LimitExceeded("message of ${payload.size} bytes: at most $MESSAGE_BYTES are accepted")
     return messageOf(Fields(parseJson(payload), "message"))
 }
 
 /** An update and its tensors as one payload. */
-public fun encodeUpdate(message: Update, tensors: Tensors): ByteArray = encodeTensors(tensors, encode(message).decodeToString())
+internal fun encodeUpdate(message: Update, tensors: Tensors): ByteArray = encodeTensors(tensors, encode(message).decodeToString())
 
 /**
  * Reads what [encodeUpdate] wrote.
@@ -45,7 +45,7 @@ public fun encodeUpdate(message: Update, tensors: Tensors): ByteArray = encodeTe
  * @throws LimitExceeded as [decodeTensors] and [decode]
  * @throws Malformed likewise; metrics that cannot be are malformed too
  */
-public fun decodeUpdate(payload: ByteArray, limits: Limits = Limits.PROTOCOL): Pair<Update, Tensors> {
+internal fun decodeUpdate(payload: ByteArray, limits: Limits = Limits.PROTOCOL): Pair<Update, Tensors> {
     val (tensors, text) = decodeTensors(payload, limits)
     if (text.isEmpty()) throw Malformed("tensor file of ${payload.size} bytes: it carries no message")
     val update = decode<Update>(text.toByteArray())

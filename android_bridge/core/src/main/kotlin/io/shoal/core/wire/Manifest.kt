@@ -4,7 +4,7 @@ import io.shoal.core.DType
 import io.shoal.core.Malformed
 
 /** The name, type and shape of a tensor that a message must carry. */
-public data class TensorLayout(val name: String, val dtype: DType, val shape: List<Int>)
+internal data class TensorLayout(val name: String, val dtype: DType, val shape: List<Int>)
 
 /** One tensor of a bundle: its name without the role, its role (`shared statistic private slot received`), type and shape. */
 public data class TensorSpec(val name: String, val role: String, val dtype: DType, val shape: List<Int>) {

@@ -2,6 +2,7 @@ package io.shoal.core.wire
 
 /** One message of the protocol (`wire/messages.py`, `wire/SPEC.md`); [type] says which on the wire. */
 public sealed interface Message {
+    /** The value of the field `type`. */
     public val type: String
 }
 

@@ -4,35 +4,35 @@ import io.shoal.core.ConfigException
 import io.shoal.core.UnknownTopic
 
 /** What a topic means: [kind], and the device id (device topics) or blob digest (blob topics) it carries. */
-public data class Address(val kind: String, val deviceId: String = "", val digest: String = "")
+internal data class Address(val kind: String, val deviceId: String = "", val digest: String = "")
 
 /**
  * The topics of one fleet (`wire/SPEC.md`, 'Topics').
  *
  * @throws ConfigException the fleet's name is not 1 to 64 of `A-Z a-z 0-9 . _ -`
  */
-public class Topics(fleet: String) {
+internal class Topics(fleet: String) {
     private val root = "shoal/1/${checked(fleet, "fleet name")}"
 
     /** The aggregator's retained status. */
-    public val aggregator: String get() = "$root/aggregator"
+    val aggregator: String get() = "$root/aggregator"
 
     /**
      * A device's own topic: check-in, update, decline, fetch and status, which it writes, and plan and reply, which it reads.
      *
      * @throws ConfigException the device's id cannot stand in a topic
      */
-    public fun device(deviceId: String, kind: String): String = "$root/device/${checked(deviceId, "device id")}/$kind"
+    fun device(deviceId: String, kind: String): String = "$root/device/${checked(deviceId, "device id")}/$kind"
 
     /** Where the bytes with this SHA-256 are published, retained, while devices need them. */
-    public fun blob(digest: String): String = "$root/blob/$digest"
+    fun blob(digest: String): String = "$root/blob/$digest"
 
     /**
      * Tells what a topic means.
      *
      * @throws UnknownTopic it is none of this fleet's
      */
-    public fun parse(topic: String): Address {
+    fun parse(topic: String): Address {
         val parts = if (topic.startsWith("$root/")) topic.substring(root.length + 1).split('/') else emptyList()
         return when {
             parts == listOf("aggregator") -> Address("aggregator")

@@ -2,6 +2,7 @@ package io.shoal.core.wire
 
 /** One thing that a plan asks of a device (`wire/SPEC.md`, 'Plans'). */
 public sealed interface Verb {
+    /** The value of the field `type`. */
     public val type: String
 }
 
