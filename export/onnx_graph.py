@@ -44,6 +44,7 @@ def to_onnx(traced: Trace) -> Captured:
         raise ConfigError(f"the graph cannot be written as ONNX: {type(error).__name__}: {str(error).splitlines()[0]}") from error
     model = exported.model_proto
     _strip(model)
+    _rename(model.graph, {value.name: value.name for value in (*model.graph.input, *model.graph.output)})
     onnx.checker.check_model(model)
     return Captured(model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example)
 
@@ -81,3 +82,20 @@ def _strip(model: onnx.ModelProto) -> None:
         entry.ClearField("metadata_props")
         entry.ClearField("doc_string")
     model.graph.ClearField("value_info")
+
+
+def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    """Number what a graph computes on its way: the exporter's own names depend on what it did before, and a bundle's digest on them."""
+
+    def numbered(name: str) -> str:
+        return names.setdefault(name, f"v{len(names)}") if name else name
+
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = numbered(value.name)
+    for node in graph.node:
+        node.ClearField("name")
+        node.input[:] = [numbered(name) for name in node.input]
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename(inner, names)
+        node.output[:] = [numbered(name) for name in node.output]
