@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from algorithms.models.classifier import Classifier
-from algorithms.models.registry import make_model
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool, pool_of
+from simulation.own_model import build_model
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
@@ -33,7 +33,7 @@ def pretrained_extractor(name: str, window: Window, data: str, seed: int) -> nn.
         raise DataError(f"--pretrain {data}: its examples have shape {pool.window.shape}, those of the fleet {window.shape}")
     torch.manual_seed(seed)
     size = np.sqrt(np.square(pool.train_x, dtype=np.float64).mean((0, *range(2, pool.train_x.ndim))))
-    model = make_model(name, window, len(pool.classes), torch.from_numpy(np.where(size > 0, size, 1.0).astype(np.float32)))
+    model = build_model(name, window, len(pool.classes), torch.from_numpy(np.where(size > 0, size, 1.0).astype(np.float32)))
     chosen = np.random.default_rng(seed).permutation(len(pool.train_y))[:MOST_EXAMPLES]
     pretrain(model, pool.train_x[chosen], pool.train_y[chosen], seed=seed)
     return model.extractor

@@ -11,7 +11,7 @@ import torch
 from aggregator.core.state import RunSettings
 from aggregator.summary import accuracy_of, spread, summarize
 from algorithms.contract import Objective
-from algorithms.models.registry import default_model, make_model
+from algorithms.models.registry import default_model
 from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm, make_objective
 from export.describe import describe_bundle
@@ -22,6 +22,7 @@ from simulation.engine.options import USUAL, Engine
 from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.newcomers import Reception, hold_out
+from simulation.own_model import build_model
 from simulation.pretrain import pretrained_extractor
 from simulation.ran import Outcome, Ran, Tell
 from simulation.secret import repeatable_secret
@@ -68,7 +69,7 @@ def build_objective(data: FleetData, algorithm: str, seed: int, model: str = "",
     """
     torch.manual_seed(seed)
     name = model or default_model(data.window)
-    made = make_model(name, data.window, len(data.classes), torch.from_numpy(data.channel_size()))
+    made = build_model(name, data.window, len(data.classes), torch.from_numpy(data.channel_size()))
     if pretrain:
         made.extractor = pretrained_extractor(name, data.window, pretrain, seed)
     return make_objective(algorithm, made)

@@ -6,20 +6,18 @@ workshop 2020, Eq. 1. Legend: Wf, Wg the weights of filter and gate, vf, vg the 
 """
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier
+from algorithms.models.dropout import DROPOUTS, Dropped
 from wire.errors import ConfigError
 
 MODULATION, EXPRESSION = "filter_shift", "gate_shift"
 """Last part of the names of the two conditionings: what a device makes of a feature, and whether the feature is there."""
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 class GatedUnits(nn.Module):
@@ -94,24 +92,6 @@ def glorot(num_features: int, num_units: int) -> nn.Linear:
     return layer
 
 
-@contextmanager
-def dropping(model: OnFrozen, factors: Mapping[str, Tensor]) -> Iterator[None]:
-    """While the context is open, what the named layers of units give is multiplied by these factors (batch, units)."""
-
-    def multiply(factor: Tensor) -> "torch.utils.hooks.RemovableHandle":
-        return layer.register_forward_hook(lambda _module, _inputs, output: output * factor)
-
-    hooks = []
-    for name, factor in factors.items():
-        layer = model.extractor.get_submodule(name)
-        hooks.append(multiply(factor))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 class FixedNorm(nn.Module):
     """What a BatchNorm layer does outside training: x * factor + shift per channel."""
 
@@ -154,7 +134,7 @@ def freeze(module: nn.Module) -> nn.Module:
 def _without_training(module: nn.Module) -> nn.Module:
     if isinstance(module, _NORMS):
         return FixedNorm(module)
-    if isinstance(module, _DROPOUTS):
+    if isinstance(module, (*DROPOUTS, Dropped)):
         return nn.Identity()
     for name, child in module.named_children():
         setattr(module, name, _without_training(child))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from algorithms.contract import TorchTensors
 from algorithms.models.classifier import Classifier
-from algorithms.models.gated import EXPRESSION, MODULATION, GatedClassifier, OnFrozen, PlainClassifier, dropping
+from algorithms.models.gated import EXPRESSION, MODULATION, GatedClassifier, OnFrozen, PlainClassifier
 from algorithms.objectives.supervised import MOMENTUM, Pass, Supervised
 from wire.tensors import Array
 
@@ -45,9 +45,8 @@ class Cgau(Supervised):
         factors = {f"keep/{n}": (batch[f"uniform/{n}"] >= hyper["dropout"]) / (1 - hyper["dropout"]) for n in self.model.units}
         return super().loss(tensors, {**batch, **factors}, hyper)
 
-    def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
-        with dropping(self.model, {k.removeprefix("keep/"): v for k, v in batch.items() if k.startswith("keep/")}):
-            return super().forward(tensors, batch, training)
+    def factors(self, batch: TorchTensors) -> TorchTensors:
+        return {f"extractor.{key.removeprefix('keep/')}": factor for key, factor in batch.items() if key.startswith("keep/")}
 
 
 def switched_off(tensors: TorchTensors, modulation: bool = True, expression: bool = True) -> TorchTensors:

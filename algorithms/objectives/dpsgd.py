@@ -11,6 +11,7 @@ from torch import Tensor
 
 from algorithms.contract import TorchTensors
 from algorithms.models.classifier import Classifier
+from algorithms.models.dropout import dropping
 from algorithms.objectives.supervised import Supervised, batch_metrics, descend, following_values
 from algorithms.privacy.per_example import clipped_gradients
 from wire.errors import ConfigError
@@ -32,7 +33,8 @@ class ClippedExamples(Supervised):
         keys = sorted(self.trained(tensors))  # the noise is dealt out in this order, whoever holds the tensors
 
         def losses() -> tuple[Tensor, Tensor]:
-            logits = self.forward(tensors, batch, training=False).logits
+            with dropping(self.model, self.factors(batch)):
+                logits = self.forward(tensors, batch, training=False).logits
             return F.cross_entropy(logits, batch["y"], reduction="none"), logits
 
         sums, logits = clipped_gradients(self.model, losses, [k.split("/", 1)[1] for k in keys], hyper["clip_norm"])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from algorithms.contract import GraphFunction, TorchTensors, functional
 from algorithms.models.classifier import Classifier, watch_representation
+from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.probe import watch_norms
 
@@ -63,10 +64,15 @@ class Supervised:
     citation: ClassVar[str]
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
     columns: Mapping[str, tuple[int, ...]] = {}
-    random: Mapping[str, tuple[int, ...]] = {}
 
     def __init__(self, model: Classifier) -> None:
+        """
+        Raises:
+            ConfigError: the model has a kind of dropout whose random numbers cannot be inputs.
+        """
         self.model = model
+        self.dropouts = replace_dropouts(model, model.shape)
+        self.random: Mapping[str, tuple[int, ...]] = {f"uniform/{name}": layer.shape for name, layer in self.dropouts.items()}
 
     # Tensors
 
@@ -113,9 +119,13 @@ class Supervised:
         plain = all(getattr(own, name) is getattr(Supervised, name) for name in ("step", "loss", "correct", "forward", "trained"))
         return {"step": Sgd()} if plain and not self.columns and not self.random else {}
 
+    def factors(self, batch: TorchTensors) -> TorchTensors:
+        """What the outputs of layers are multiplied by in training, by the layer's name."""
+        return {name: layer.factors(batch[f"uniform/{name}"]) for name, layer in self.dropouts.items()}
+
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
-        """A pass with the tensors of the model; its running statistics move in training."""
-        with watch_representation(self.model) as seen:
+        """A pass with the tensors of the model; in training its running statistics move and its dropout layers drop."""
+        with watch_representation(self.model) as seen, dropping(self.model, self.factors(batch) if training else {}):
             logits, statistics = functional(self.model, tensors, batch["x"], training)
         return Pass(logits, seen[0], statistics if training else {})
 

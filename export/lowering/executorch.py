@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from export.lowering import shared
-from export.lowering.shared import Table, check_convolution, outer, per_dimension, shared_decompositions, spread, taps, view
+from export.lowering.shared import Geometry, Table, convolution_geometry, outer, shared_decompositions, spread, taps, view
 
 _aten = torch.ops.aten
 LARGE = 1e38
@@ -60,15 +60,12 @@ def convolution(
     output_padding: list[int],
     groups: int,
 ) -> Tensor:
-    """A convolution in one or two dimensions: weight (outputs, positions * channels) times columns (positions * channels, batch * out)."""
-    check_convolution(weight, dilation, transposed, groups)
-    kernel, dims = weight.shape[2:], weight.dim() - 2
-    stride, padding = per_dimension(stride, dims), per_dimension(padding, dims)
-    out = torch.Size((x.shape[d + 2] + 2 * padding[d] - kernel[d]) // stride[d] + 1 for d in range(dims))
-    result = torch.bmm(_rows_by_output(weight), _columns(x, kernel, stride, padding, out))
-    if bias is not None:
-        result = result + bias.reshape(1, -1, 1)
-    return _batch_first(result, out)
+    """A convolution in one or two dimensions: for each group, weight (outputs, positions * channels) times columns (positions * channels,
+    batch * out)."""
+    geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
+    out = geometry.out(x.shape[2:])
+    result = _batch_first(torch.bmm(_rows_by_output(weight, groups), _columns(x, geometry, groups, out)), out)
+    return result if bias is None else result + _over_channels(bias, result)
 
 
 def convolution_backward(
@@ -85,20 +82,17 @@ def convolution_backward(
     wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of a convolution in one or two dimensions, by input, weight and bias."""
-    check_convolution(weight, dilation, transposed, groups)
-    kernel, dims = weight.shape[2:], weight.dim() - 2
-    stride, padding = per_dimension(stride, dims), per_dimension(padding, dims)
+    geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
     grad_x = grad_weight = grad_bias = None
     if wanted[0]:
-        grad_x = _gradient_of_input(grad, x.shape[2:], weight, stride, padding)
-    if wanted[1] or wanted[2]:
-        rows = view(grad.transpose(0, 1), [1, grad.shape[1], -1])
-        if wanted[1]:
-            columns = _columns(x, kernel, stride, padding, grad.shape[2:])
-            product = torch.bmm(columns, rows.transpose(1, 2)).reshape(*kernel, weight.shape[1], weight.shape[0])
-            grad_weight = product.permute(dims + 1, dims, *range(dims)).contiguous()
-        if wanted[2]:
-            grad_bias = channel_sums(grad)
+        grad_x = _gradient_of_input(grad, x.shape[2:], weight, geometry, groups)
+    if wanted[1]:
+        rows = view(grad.transpose(0, 1), [groups, grad.shape[1] // groups, -1])
+        product = torch.bmm(_columns(x, geometry, groups, grad.shape[2:]), rows.transpose(1, 2))
+        apart = product.reshape(groups, *geometry.kernel, weight.shape[1], -1)
+        grad_weight = apart.movedim(-1, 1).movedim(-1, 2).reshape(weight.shape)
+    if wanted[2]:
+        grad_bias = channel_sums(grad)
     return grad_x, grad_weight, grad_bias
 
 
@@ -265,25 +259,28 @@ def _is_positive(x: Tensor) -> Tensor:
     return torch.minimum(x * LARGE, torch.ones(1, dtype=x.dtype, device=x.device))
 
 
-def _gradient_of_input(grad: Tensor, size: torch.Size, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
+def _gradient_of_input(grad: Tensor, size: torch.Size, weight: Tensor, geometry: Geometry, groups: int) -> Tensor:
     """The convolution of the gradient, spread out where the stride is not 1, with the flipped kernel."""
-    kernel, dims = weight.shape[2:], weight.dim() - 2
-    flipped = weight.flip(list(range(2, weight.dim()))).transpose(0, 1)
-    padded = outer(spread(grad, stride), size, list(kernel), padding)
-    return _batch_first(torch.bmm(_rows_by_output(flipped), _columns(padded, kernel, [1] * dims, [0] * dims, size)), size)
+    kernels = weight.flip(list(range(2, weight.dim()))).reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
+    flipped = kernels.reshape(-1, *kernels.shape[2:])
+    columns = _columns(outer(spread(grad, geometry.stride), size, geometry), geometry.turned(), groups, size)
+    return _batch_first(torch.bmm(_rows_by_output(flipped, groups), columns), size)
 
 
-def _columns(x: Tensor, kernel: torch.Size, stride: list[int], padding: list[int], out: torch.Size) -> Tensor:
-    """The input under each kernel position: (1, positions * channels, batch * out)."""
-    found = taps(x.transpose(0, 1), kernel, stride, padding, out)
-    return view(torch.cat(found, 0) if len(found) > 1 else found[0], [1, prod(kernel) * x.shape[1], -1])
+def _columns(x: Tensor, geometry: Geometry, groups: int, out: torch.Size) -> Tensor:
+    """The input under each kernel position: (groups, positions * channels, batch * out), channels being those of a group."""
+    found = taps(x.transpose(0, 1), geometry, out)
+    if groups > 1:
+        found = [view(tap, [groups, x.shape[1] // groups, -1]) for tap in found]
+        return torch.cat(found, 1) if len(found) > 1 else found[0]
+    return view(torch.cat(found, 0) if len(found) > 1 else found[0], [1, len(found) * x.shape[1], -1])
 
 
-def _rows_by_output(weight: Tensor) -> Tensor:
-    """(outputs, channels, \\*kernel) -> (1, outputs, positions * channels)"""
-    return weight.movedim(1, -1).reshape(1, weight.shape[0], -1)
+def _rows_by_output(weight: Tensor, groups: int) -> Tensor:
+    """(outputs, channels, \\*kernel) -> (groups, outputs of a group, positions * channels)"""
+    return weight.movedim(1, -1).reshape(groups, weight.shape[0] // groups, -1)
 
 
 def _batch_first(rows: Tensor, out: torch.Size) -> Tensor:
-    """(1, channels, batch * out) -> (batch, channels, \\*out)"""
-    return view(rows, [rows.shape[1], -1, *out]).transpose(0, 1).contiguous()
+    """(groups, channels of a group, batch * out) -> (batch, channels, \\*out)"""
+    return view(rows, [rows.shape[0] * rows.shape[1], -1, *out]).transpose(0, 1).contiguous()

@@ -7,7 +7,7 @@ weight a matrix product over the unfolded input.
 import torch
 from torch import Tensor
 
-from export.lowering.shared import Table, check_convolution, per_dimension, shared_decompositions, taps
+from export.lowering.shared import Table, convolution_geometry, shared_decompositions, taps
 
 _aten = torch.ops.aten
 
@@ -31,21 +31,24 @@ def convolution_backward(
     wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of a convolution in one or two dimensions, by input, weight and bias."""
-    check_convolution(weight, dilation, transposed, groups)
-    kernel, dims = weight.shape[2:], range(2, weight.dim())
-    stride, padding = (per_dimension(values, len(kernel)) for values in (stride, padding))
+    geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
+    dims = range(2, weight.dim())
     grad_x = grad_weight = grad_bias = None
-    if wanted[0] and all(s == 1 for s in stride):
+    if wanted[0] and groups == 1 and all(s == 1 for s in geometry.stride):
         flipped = weight.flip(list(dims)).transpose(0, 1).contiguous()
-        outer = [k - 1 - p for k, p in zip(kernel, padding, strict=True)]
-        grad_x = _aten.convolution(grad, flipped, None, [1] * len(kernel), outer, [1] * len(kernel), False, [0] * len(kernel), 1)
+        outer = [extent - 1 - p for extent, p in zip(geometry.extent, geometry.padding, strict=True)]
+        ones = [1] * len(dims)
+        grad_x = _aten.convolution(grad, flipped, None, ones, outer, dilation, False, [0] * len(dims), 1)
     elif wanted[0]:
-        missing = [x.shape[d] - ((grad.shape[d] - 1) * stride[d - 2] - 2 * padding[d - 2] + kernel[d - 2]) for d in dims]
-        grad_x = _aten.convolution(grad, weight, None, stride, padding, dilation, True, missing, 1)
+        spans = zip(grad.shape[2:], geometry.stride, geometry.padding, geometry.extent, strict=True)
+        reached = [(side - 1) * stride - 2 * padding + extent for side, stride, padding, extent in spans]
+        missing = [whole - part for whole, part in zip(x.shape[2:], reached, strict=True)]
+        grad_x = _aten.convolution(grad, weight, None, stride, padding, dilation, True, missing, groups)
     if wanted[1]:
-        columns = torch.cat([tap.reshape(x.shape[1], -1) for tap in taps(x.transpose(0, 1), kernel, stride, padding, grad.shape[2:])], 0)
-        rows = grad.transpose(0, 1).reshape(grad.shape[1], -1)
-        product = torch.mm(rows, columns.transpose(0, 1)).reshape(weight.shape[0], *kernel, weight.shape[1])
+        found = taps(x.transpose(0, 1), geometry, grad.shape[2:])
+        columns = torch.cat([tap.reshape(groups, x.shape[1] // groups, -1) for tap in found], 1)
+        rows = grad.transpose(0, 1).reshape(groups, weight.shape[0] // groups, -1)
+        product = torch.matmul(rows, columns.transpose(1, 2)).reshape(weight.shape[0], *geometry.kernel, weight.shape[1])
         grad_weight = product.movedim(-1, 1).contiguous()
     if wanted[2]:
         grad_bias = grad.sum([0, *dims])

@@ -1,7 +1,8 @@
 """What every runtime needs: the operators of a backward pass that none of them has, as operators that all of them have."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -34,16 +35,40 @@ def var_mean(x: Tensor, dim: list[int] | None = None, *, correction: float | Non
     return _aten.var.correction(x, dim, correction=correction, keepdim=keepdim), _aten.mean.dim(x, dim, keepdim)
 
 
-def check_convolution(weight: Tensor, dilation: list[int], transposed: bool, groups: int) -> None:
+@dataclass(frozen=True)
+class Geometry:
+    """Where the taps of a convolution or a pool lie: each field has an entry per dimension."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """From the first tap to the last, both included."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+
+    def out(self, size: torch.Size) -> torch.Size:
+        """How often it fits into an input of this size."""
+        sides = zip(size, self.padding, self.extent, self.stride, strict=True)
+        return torch.Size((side + 2 * padding - extent) // stride + 1 for side, padding, extent, stride in sides)
+
+    def turned(self) -> "Geometry":
+        """That of the gradient of the input, over a gradient that `outer` has padded."""
+        ones = (1,) * len(self.kernel)
+        return Geometry(self.kernel, ones, (0,) * len(ones), self.dilation)
+
+
+def convolution_geometry(weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], transposed: bool) -> Geometry:
     """
     Raises:
         ConfigError: a convolution whose gradients no runtime is given.
     """
-    if transposed or groups != 1 or any(d != 1 for d in dilation) or weight.dim() not in (3, 4):
-        raise ConfigError(
-            f"Conv{weight.dim() - 2}d with transposed={transposed}, groups={groups}, dilation={list(dilation)}: "
-            "training it on a device is not supported; use one or two dimensions, groups=1, dilation=1 and no transposed convolution"
-        )
+    count = weight.dim() - 2
+    if transposed or count not in (1, 2):
+        raise ConfigError(f"Conv{'Transpose' * transposed}{count}d: training it on a device is not supported; use Conv1d or Conv2d")
+    return Geometry(tuple(weight.shape[2:]), *(tuple(per_dimension(values, count)) for values in (stride, padding, dilation)))
 
 
 def per_dimension(values: list[int], count: int) -> list[int]:
@@ -51,17 +76,18 @@ def per_dimension(values: list[int], count: int) -> list[int]:
     return list(values) * count if len(values) == 1 else list(values)
 
 
-def taps(x: Tensor, kernel: torch.Size, stride: list[int], padding: list[int], out: torch.Size) -> list[Tensor]:
+def taps(x: Tensor, geometry: Geometry, out: torch.Size) -> list[Tensor]:
     """What each position of the kernel meets: views of the padded x (rows, columns, \\*size), each (rows, columns, \\*out), in the order of
     the kernel's positions."""
-    pads = [p for size in reversed(padding) for p in (size, size)]
-    padded = _aten.constant_pad_nd(x, pads, 0.0) if any(padding) else x
+    pads = [p for size in reversed(geometry.padding) for p in (size, size)]
+    padded = _aten.constant_pad_nd(x, pads, 0.0) if any(pads) else x
     found = []
-    for position in range(prod(kernel)):
+    for position in range(prod(geometry.kernel)):
         tap, rest = padded, position
-        for axis in reversed(range(len(kernel))):
-            rest, offset = divmod(rest, kernel[axis])
-            tap = _aten.slice.Tensor(tap, axis + 2, offset, offset + (out[axis] - 1) * stride[axis] + 1, stride[axis])
+        for axis in reversed(range(len(geometry.kernel))):
+            rest, offset = divmod(rest, geometry.kernel[axis])
+            first, step = offset * geometry.dilation[axis], geometry.stride[axis]
+            tap = _aten.slice.Tensor(tap, axis + 2, first, first + (out[axis] - 1) * step + 1, step)
         found.append(tap)
     return found
 
@@ -127,19 +153,21 @@ def average_pool_backward(
     if plain:
         shared = share.unsqueeze(3).unsqueeze(5).expand(-1, -1, -1, kernel[0], -1, kernel[1])
         return view(shared, [-1, x.shape[1], height, width])
-    found = taps(outer(spread(share, stride), x.shape[2:], kernel, padding), torch.Size(kernel), [1, 1], [0, 0], x.shape[2:])
+    geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), (1, 1))
+    found = taps(outer(spread(share, stride), x.shape[2:], geometry), geometry.turned(), x.shape[2:])
     return functools.reduce(torch.add, found)
 
 
-def outer(spread: Tensor, size: torch.Size, kernel: list[int], padding: list[int]) -> Tensor:
-    """Padded so that windows of `kernel`, at every place, give `size` again. Output p reads input p * stride - padding + k: what is at the
-    end of the input and never read meets zeros."""
-    pads = [side for d in reversed(range(len(kernel))) for side in (kernel[d] - 1 - padding[d], size[d] - spread.shape[d + 2] + padding[d])]
+def outer(spread: Tensor, size: torch.Size, geometry: Geometry) -> Tensor:
+    """Padded so that the turned geometry gives `size` again. Output p reads input p * stride - padding + k * dilation: what is at the end
+    of the input and never read meets zeros."""
+    sides = list(zip(geometry.extent, geometry.padding, size, spread.shape[2:], strict=True))
+    pads = [side for extent, padding, whole, part in reversed(sides) for side in (extent - 1 - padding, whole - part + padding)]
     padded: Tensor = _aten.constant_pad_nd(spread, pads, 0.0) if any(pads) else spread
     return padded
 
 
-def spread(grad: Tensor, stride: list[int]) -> Tensor:
+def spread(grad: Tensor, stride: Sequence[int]) -> Tensor:
     """Zeros between neighbours, for strides above 1: (batch, channels, \\*out) -> each side (out - 1) * stride + 1."""
     for d, step in enumerate(stride):
         if step > 1:

@@ -23,7 +23,7 @@ Devices = Annotated[
     int | None, typer.Option(min=1, help="The first N devices of data that have owners; with another partition, deal to N devices.")
 ]
 Out = Annotated[Path, typer.Option(help="Folder for summary.json, pictures and the report.")]
-ModelName = Annotated[str, typer.Option("--model", help="Name of a model; the usual one for the data when not given.")]
+ModelName = Annotated[str, typer.Option("--model", help="Name of a model, or FILE.py:FUNCTION; the usual one for the data when not given.")]
 Pretrain = Annotated[str, typer.Option(help="Other data, by name or path, that the extractor is trained on before round 1 (for cgau).")]
 Partition = Annotated[
     str,

@@ -9,7 +9,8 @@ from torch import nn
 
 from algorithms.contract import TorchTensors
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, PlainClassifier, dropping, freeze
+from algorithms.models.dropout import dropping
+from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, PlainClassifier, freeze
 from algorithms.objectives.cgau import Cgau, switched_off, xor_clients
 from export.bundle import capture_graphs
 from export.describe import example_inputs, named
@@ -168,7 +169,7 @@ def test_dropping_ends_with_its_context() -> None:
     model = GatedClassifier(pretrained(), 3, units=8)
     x = torch.randn(2, *SHAPE)
     before = model(x)
-    with dropping(model, {"units2": torch.zeros(2, 8)}):
+    with dropping(model, {"extractor.units2": torch.zeros(2, 8)}):
         torch.testing.assert_close(model(x), model.head.bias.expand(2, 3))
     torch.testing.assert_close(model(x), before)
 

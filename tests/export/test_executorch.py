@@ -36,6 +36,10 @@ CONVOLUTIONS = [
     (nn.Conv2d(2, 3, 3, padding=1), (2, 2, 8, 7)),
     (nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0)), (2, 2, 9, 8)),
     (nn.Conv2d(2, 3, 1, stride=2), (2, 2, 8, 8)),
+    (nn.Conv1d(4, 6, 3, groups=2, stride=2, padding=1), (2, 4, 17)),
+    (nn.Conv1d(2, 3, 3, dilation=2, padding=2), (2, 2, 16)),
+    (nn.Conv2d(4, 8, 3, groups=4, padding=1), (2, 4, 8, 7)),
+    (nn.Conv2d(4, 4, (3, 2), groups=4, stride=2, dilation=(1, 3)), (2, 4, 8, 9)),
 ]
 
 
@@ -47,7 +51,7 @@ def test_convolutions_equal_autograd(layer: nn.Conv1d, shape: tuple[int, ...], b
     grad = torch.randn_like(out)
     assert layer.bias is not None
     expected = torch.autograd.grad(out, (x, layer.weight, layer.bias), grad)
-    given = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0] * (x.dim() - 2), 1)
+    given = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0] * (x.dim() - 2), layer.groups)
     for a, b in zip(backward(grad, x, layer.weight, [len(layer.bias)], *given, [True] * 3), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(executorch.convolution(x, layer.weight, layer.bias, *given), out, rtol=1e-4, atol=1e-5)
@@ -152,12 +156,15 @@ NETS = {
     "stride, adaptive pool": (
         lambda: Net(nn.Conv1d(2, 4, 3, stride=2), nn.BatchNorm1d(4), nn.ReLU(), nn.AdaptiveAvgPool1d(1), features=4), (2, 17)),
     "two dimensions": (lambda: Net(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), features=64), (1, 8, 8)),
+    "depthwise": (
+        lambda: Net(nn.Conv1d(2, 8, 3, dilation=2), nn.ReLU(), nn.Conv1d(8, 8, 3, 2, 1, groups=8), nn.Conv1d(8, 4, 1), features=24),
+        (2, 16)),
     "average pools": (lambda: Net(nn.Conv2d(1, 4, 3, 2, 1), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Tanh(), features=16), (1, 16, 16)),
     "group norm": (lambda: Net(nn.Conv1d(2, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.AdaptiveAvgPool1d(2), features=8), (2, 18)),
     "LSTM": (lambda: Net(Recurrent(nn.LSTM(2, 5, batch_first=True)), features=5), (2, 4)),
     "GRU": (lambda: Net(Recurrent(nn.GRU(2, 5, batch_first=True)), features=5), (2, 4)),
 }  # fmt: skip
-QUICK = ("two dimensions", "average pools")
+QUICK = ("two dimensions", "depthwise")
 
 
 @pytest.mark.parametrize("net", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS])
@@ -185,8 +192,8 @@ class TestWhatCannotBeLowered:
     @pytest.mark.parametrize(
         ("net", "shape", "text"),
         [
-            (Net(nn.Conv1d(2, 4, 3, groups=2), features=56), (2, 16), "Conv1d with transposed=False, groups=2"),
-            (Net(nn.Conv1d(2, 4, 3, dilation=2), features=48), (2, 16), r"Conv1d with .*dilation=\[2\]"),
+            (Net(nn.ConvTranspose1d(2, 4, 3), features=72), (2, 16), "ConvTranspose1d: training it on a device is not supported"),
+            (Net(nn.Conv3d(2, 4, 3), features=32), (2, 4, 4, 4), "Conv3d: training it on a device is not supported"),
             (Net(nn.AvgPool1d(3, ceil_mode=True), nn.Tanh(), nn.Conv1d(2, 2, 1), features=12), (2, 16), None),
             (Net(nn.Conv1d(2, 2, 1), nn.AdaptiveAvgPool1d(5), features=10), (2, 16), r"AdaptiveAvgPool from \[1, 16\] to \[1, 5\]"),
         ],

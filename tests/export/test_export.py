@@ -16,7 +16,6 @@ from algorithms.objectives.fedavg import FedAvg
 from algorithms.probe import make_probe, whole_model
 from export import parity
 from export.bundle import save_probe
-from export.lowering.onnx import convolution_backward
 from export.onnx_graph import capture_onnx, count_operators
 from export.parity import ParityError, check_parity
 from simulation.datasets.watch import load_watch
@@ -25,30 +24,6 @@ from simulation.simulate import build_objective
 from tests.conftest import Exported
 from wire.bundle import Window, pack, unpack
 from wire.errors import BundleError, ConfigError
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.Conv1d(3, 4, 5, padding=2), (2, 3, 16)),
-        (nn.Conv1d(3, 4, 3, stride=2, padding=1), (2, 3, 17)),
-        (nn.Conv1d(3, 4, 4, stride=3), (2, 3, 16)),
-        (nn.Conv2d(2, 3, 3, padding=1), (2, 2, 8, 7)),
-        (nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0)), (2, 2, 9, 8)),
-    ],
-)
-def test_convolution_backward_equals_autograd(layer: nn.Module, shape: tuple[int, ...]) -> None:
-    x = torch.randn(*shape, requires_grad=True)
-    out = layer(x)
-    grad = torch.randn_like(out)
-    expected = torch.autograd.grad(out, (x, layer.weight, layer.bias), grad)  # type: ignore[arg-type]
-    dims = layer.weight.dim() - 2  # type: ignore[operator]
-    found = convolution_backward(
-        grad, x, layer.weight, [len(layer.bias)], list(layer.stride), list(layer.padding), list(layer.dilation),  # type: ignore[arg-type]
-        False, [0] * dims, 1, [True, True, True],
-    )  # fmt: skip
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 class Net(Classifier):
@@ -65,6 +40,7 @@ class Net(Classifier):
         (Net(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.MaxPool1d(3, stride=2, padding=1), features=28), (2, 16)),
         (Net(nn.Conv1d(2, 4, 3, stride=2), nn.BatchNorm1d(4), nn.ReLU(), nn.AdaptiveAvgPool1d(1), features=4), (2, 17)),
         (Net(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), features=64), (1, 8, 8)),
+        (Net(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, stride=2, groups=4), nn.Conv2d(4, 2, 1), features=8), (1, 8, 8)),
         (Net(nn.Flatten(), nn.Linear(32, 8), nn.ReLU(), features=8), (2, 16)),
     ],
 )
@@ -92,7 +68,7 @@ def test_exported_steps_of_other_networks_equal_eager(net: Net, shape: tuple[int
 
 
 def test_unsupported_convolution_names_itself() -> None:
-    net = Net(nn.Conv1d(2, 4, 3, groups=2, padding=1), nn.ReLU(), features=64)
+    net = Net(nn.ConvTranspose1d(2, 4, 3), nn.ReLU(), features=72)
     objective = FedAvg(net)
 
     def step(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -101,7 +77,7 @@ def test_unsupported_convolution_names_itself() -> None:
         return objective.step(held, {"x": inputs["batch/x"], "y": inputs["batch/y"]}, hyper)
 
     example = {**objective.initial(), "batch/x": torch.randn(7, 2, 16), "batch/y": torch.zeros(7, dtype=torch.int64)}
-    with pytest.raises(ConfigError, match="Conv1d with transposed=False, groups=2"):
+    with pytest.raises(ConfigError, match="ConvTranspose1d: training it on a device"):
         capture_onnx(step, example)
 
 

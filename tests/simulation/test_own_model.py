@@ -1,0 +1,150 @@
+"""A user's model from a file, with dropout: in simulation, exported, and what is wrong with it said in a line."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from algorithms.models.classifier import Classifier
+from algorithms.models.dropout import replace_dropouts
+from algorithms.objectives.fedavg import FedAvg
+from algorithms.registry import OBJECTIVES
+from export.describe import example_inputs, named
+from export.onnx_graph import capture_onnx
+from simulation.datasets.windows import FleetData
+from simulation.engine.options import Engine
+from simulation.own_model import build_model
+from simulation.simulate import SimulationSettings, build_objective, simulate
+from tests.conftest import synthetic_fleet
+from wire.errors import ConfigError
+
+LINEAR = "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear"
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def from_the_docs(tmp_path: Path) -> str:
+    program = re.search(r"^```python\n(.+?)^```$", (DOCS / "simulate.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert program is not None
+    (tmp_path / "model.py").write_text(program[1])
+    return f"{tmp_path}/model.py:small"
+
+
+def build(fleet: FleetData, name: str) -> Classifier:
+    return build_model(name, fleet.window, len(fleet.classes), torch.ones(len(fleet.window.channels)))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "dbe", "distfl"])
+def test_the_model_of_the_docs_learns_in_simulation(algorithm: str, from_the_docs: str) -> None:
+    assert _learns(algorithm, from_the_docs)
+
+
+def test_a_model_with_dropout_learns_by_clipped_examples(tmp_path: Path) -> None:
+    layers = "nn.Flatten(), nn.Linear(shape[0] * shape[1], 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, classes)"
+    (tmp_path / "model.py").write_text(f"from torch import nn\ndef make(shape, classes):\n    return nn.Sequential({layers})\n")
+    assert _learns("fedavg+dp-sgd:noise_multiplier=0.1:clip_norm=5", f"{tmp_path}/model.py:make")
+
+
+def _learns(algorithm: str, model: str) -> bool:
+    run = simulate(synthetic_fleet(4, num_windows=60), SimulationSettings(algorithm, 5, local_epochs=5, model=model, hyper={"lr": 0.05}))
+    return bool(run.summary["accuracy"]["mean"] > 0.8)
+
+
+def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
+    fleet = synthetic_fleet(3)
+    settings = SimulationSettings("fedavg", 1, model=from_the_docs)
+    fast, through_messages = (simulate(fleet, settings, engine=Engine(path)) for path in ("eager", "messages"))
+    assert fast.state.models == through_messages.state.models
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_every_objective_takes_its_random_numbers_from_the_batch(name: str, from_the_docs: str) -> None:
+    """The step is a function of its inputs alone, and what it drops is one of them."""
+    fleet = synthetic_fleet(2)
+    torch.manual_seed(0)
+    objective = build_objective(fleet, name, 0, from_the_docs)
+    if not objective.random:
+        assert name in ("cgau", "feddisk"), "an extractor that is frozen drops nothing"
+        return
+    inputs = example_inputs(objective, fleet.window.shape)
+    inputs |= {key: torch.rand_like(value) for key, value in inputs.items() if key.startswith("received/")}
+    step = named(objective.graphs()["step"])
+    first, again = step(inputs), step(inputs)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    other = step({k: v.roll(1, 0).flip(-1) if k.startswith("batch/uniform/") else v for k, v in inputs.items()})
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+def test_the_exported_step_drops_what_eager_torch_drops(from_the_docs: str) -> None:
+    fleet = synthetic_fleet(2)
+    objective = build_objective(fleet, "fedavg", 0, from_the_docs)
+    inputs = example_inputs(objective, fleet.window.shape)
+    inputs["batch/x"] = torch.randn_like(inputs["batch/x"])
+    step = named(objective.graphs()["step"])
+    captured = capture_onnx(step, inputs)
+    assert "batch/uniform/extractor.6" in captured.inputs
+    session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
+    found = dict(zip(captured.outputs, session.run(None, {k: inputs[k].detach().numpy() for k in captured.inputs}), strict=True))
+    for key, value in step(inputs).items():
+        np.testing.assert_allclose(found[key], value.detach().numpy(), rtol=2e-3, atol=2e-5, err_msg=key)
+
+
+class TestDropout:
+    def test_it_keeps_the_expected_share_and_the_mean(self) -> None:
+        model = Classifier(nn.Identity(), nn.Sequential(nn.Dropout(0.25)), nn.Linear(1000, 3))
+        layer = replace_dropouts(model, (1000,))["extractor.0"]
+        factors = layer.factors(torch.rand(50, *layer.shape, generator=torch.Generator().manual_seed(0)))
+        assert sorted(factors.unique().tolist()) == pytest.approx([0, 4 / 3])
+        assert float(factors.mean()) == pytest.approx(1, abs=0.02)
+
+    def test_nothing_drops_outside_training(self) -> None:
+        model = Classifier(nn.Identity(), nn.Sequential(nn.Dropout(0.5)), nn.Linear(8, 3))
+        model.shape = (8,)
+        objective, x = FedAvg(model), torch.randn(4, 8)
+        assert torch.equal(objective.forward(objective.initial(), {"x": x}, training=False).features, x)
+
+    def test_channels_drop_whole(self) -> None:
+        model = Classifier(nn.Identity(), nn.Sequential(nn.Dropout2d(0.5), nn.Flatten()), nn.Linear(48, 3))
+        assert replace_dropouts(model, (3, 4, 4))["extractor.0"].shape == (3, 1, 1)
+
+    @pytest.mark.parametrize(
+        ("layer", "said"),
+        [
+            (nn.AlphaDropout(0.5), "'extractor.0' is AlphaDropout: expected Dropout, Dropout1d or Dropout2d"),
+            (nn.Dropout(1.0), "'extractor.0' drops everything"),
+        ],
+    )
+    def test_what_has_no_rule_is_named(self, layer: nn.Module, said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            replace_dropouts(Classifier(nn.Identity(), nn.Sequential(layer), nn.Linear(8, 3)), (8,))
+
+    def test_one_layer_in_two_places_is_refused(self) -> None:
+        layer = nn.Dropout(0.5)
+        model = Classifier(nn.Identity(), nn.Sequential(layer, nn.ReLU(), layer), nn.Linear(8, 3))
+        with pytest.raises(ConfigError, match="called 2 times in a pass"):
+            replace_dropouts(model, (8,))
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("", "it has no function 'make'"),
+        ("def make(shape, classes):\n    return 1 / 0\n", r"model.py, line 2: ZeroDivisionError"),
+        ("def make(shape, classes):\n    return 3\n", "returned int: expected torch.nn.Sequential"),
+        (f"{LINEAR}(5, 3))\n", "cannot take examples"),
+        (f"{LINEAR}(shape[0] * shape[1], 1))\n", r"gives \[2, 1\] for two examples: expected \[2, \d+\]"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(program: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(program)
+    with pytest.raises(ConfigError, match=said):
+        build(synthetic_fleet(2), f"{tmp_path}/model.py:make")
+
+
+def test_a_file_that_is_not_there_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"model file no.py: there is none"):
+        build(synthetic_fleet(2), "no.py:make")
