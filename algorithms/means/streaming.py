@@ -27,7 +27,7 @@ def place_of(device_id: str) -> int:
 @dataclass
 class Branch:
     """The sum over the places [index, index + 1) * 2^level: `total` (D,) float64 is the models times their examples; where no model has
-    any (`weight` 0), the plain sum of `count` models."""
+    any (`weight` 0), the plain sum of `count` models; anything before the first has come."""
 
     level: int
     index: int
@@ -37,18 +37,20 @@ class Branch:
 
     def add(self, model: Array, num_examples: int) -> None:
         """Take in one model."""
-        if num_examples and not self.weight:
-            self.total.zero_()  # models without examples count only where no model has any
-        if num_examples or not self.weight:
-            values = torch.from_numpy(model)
+        fresh = not self.count or (num_examples and not self.weight)  # models without examples count only where no model has any
+        if fresh or num_examples or not self.weight:
+            values, factor = torch.from_numpy(model), float(num_examples or 1)
             for columns in column_blocks(len(model), ON_ONE_THREAD):
-                self.total[columns].add_(values[columns], alpha=float(num_examples or 1))
+                if fresh:
+                    self.total[columns].copy_(values[columns]).mul_(factor)
+                else:
+                    self.total[columns].add_(values[columns], alpha=factor)
         self.count, self.weight = self.count + 1, self.weight + num_examples
 
     def absorb(self, other: "Branch") -> None:
         """Take in the branch beside this one."""
         if other.weight and not self.weight:
-            self.total = other.total
+            self.total, other.total = other.total, self.total
         elif other.weight or not self.weight:
             for columns in column_blocks(len(self.total), ON_ONE_THREAD):
                 self.total[columns].add_(other.total[columns])
@@ -69,12 +71,13 @@ class StreamingMean:
         """`size`: D, the numbers in a model."""
         self._size = size
         self._branches: list[Branch] = []
+        self._unused: list[Tensor] = []
 
     def add(self, model: Array, num_examples: int, place: int = 0) -> None:
         """Take in a model (D,) float32, writable, that was trained on so many examples; it is not kept. Places must ascend."""
         last = self._branches[-1] if self._branches else None
         if last is None or (last.level, last.index) != (0, place):
-            self._append(Branch(0, place, torch.zeros(self._size, dtype=torch.float64)))
+            self._append(Branch(0, place, self._unused.pop() if self._unused else torch.empty(self._size, dtype=torch.float64)))
         self._branches[-1].add(model, num_examples)
 
     def join(self, branch: Branch) -> None:
@@ -118,6 +121,7 @@ class StreamingMean:
         if self._branches and (self._branches[-1].level, self._branches[-1].index) == (last.level, last.index ^ 1):
             left = self._branches.pop()
             left.absorb(last)
+            self._unused.append(last.total)
             last = left
         last.level, last.index = last.level + 1, last.index >> 1
         self._branches.append(last)

@@ -46,7 +46,7 @@ class Done:
     @property
     def layout(self) -> Layout:
         """Name, dtype and shape of what is in the update."""
-        return self.carried or tuple((name, str(value.dtype), value.shape) for name, value in self.tensors.items())
+        return self.carried or tuple((name, value.dtype.str, value.shape) for name, value in self.tensors.items())
 
 
 class Site:

@@ -170,19 +170,27 @@ void backward(const Run& run, const Trained& trained) {
   }
 }
 
-// Examples (channels, time) to channels-last rows, each channel times its factor.
+// One example (channels, time) to channels-last rows, each channel times its factor. Where a row is one vector, squares are transposed in
+// registers; what such a row writes beyond its end is written again by the next ones, so that the last rows go value by value.
+void gather_example(const Plan& plan, const float* from, float* to) {
+  const Index stride = plan.in_stride, room = plan.time * stride - LANES;
+  const Index whole = plan.channels <= LANES && room >= 0 ? (room / stride + 1) / LANES * LANES : 0;
+  const auto factor = [&](Index c) { return plan.factors ? plan.factors[c] : 1.0f; };
+  for (Index t = 0; t < whole; t += LANES) {
+    Square s = {};
+    for (Index c = 0; c < plan.channels; c++) s.row[c] = load(from + c * plan.time + t) * factor(c);
+    transpose(s);
+    for (int i = 0; i < LANES; i++) store(to + (t + i) * stride, s.row[i]);
+  }
+  for (Index c = 0; c < plan.channels; c++)
+    for (Index t = whole; t < plan.time; t++) to[t * stride + c] = from[c * plan.time + t] * factor(c);
+}
+
 void gather(const Run& run, const float* x, const int64_t* chosen) {
   const Plan& plan = run.plan;
   const View& in = plan.ops[0].in;
-  for (Index n = 0; n < run.batch; n++) {
-    const float* from = x + chosen[n] * plan.channels * plan.time;
-    float* to = run.at(in) + n * in.sample;
-    for (Index c = 0; c < plan.channels; c++) {
-      const float factor = plan.factors ? plan.factors[c] : 1.0f;
-      const float* signal = from + c * plan.time;
-      for (Index t = 0; t < plan.time; t++) to[t * plan.in_stride + c] = signal[t] * factor;
-    }
-  }
+  for (Index n = 0; n < run.batch; n++)
+    gather_example(plan, x + chosen[n] * plan.channels * plan.time, run.at(in) + n * in.sample);
 }
 
 // Copies between the flat vector and the packed parameters. Squares of a matrix are transposed in registers: value by value, every store
