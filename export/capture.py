@@ -135,7 +135,8 @@ def _place(error: Exception) -> str:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep an exporter's progress and the notices about packages it does not need from the user."""
-    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir", "executorch", "torchao")}
+    loud = ("torch.onnx", "torch.utils._pytree", "onnxscript", "onnx_ir", "executorch", "torchao")
+    levels = {name: logging.getLogger(name).level for name in loud}
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         for name in levels:

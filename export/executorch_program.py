@@ -33,7 +33,8 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
         ConfigError: an operator cannot be lowered, or ExecuTorch's runtime does not have it; the text names it.
     """
     try:
-        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        with quiet():
+            from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     except ModuleNotFoundError as error:
         raise ConfigError(f"programs for ExecuTorch need the package {error.name}: pip install 'shoal[executorch]'") from None
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower

@@ -1,6 +1,9 @@
 """The runtimes that exported graphs are checked on: onnxruntime, and ExecuTorch's own."""
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -66,6 +69,23 @@ def _executorch(data: bytes) -> Callable[[list[Any]], list[Any]]:
 @cache
 def _runtime() -> Any:
     with quiet():
+        from executorch.extension.pybindings import portable_lib
         from executorch.runtime import Runtime
 
+        with _without_notices():
+            portable_lib._threadpool_get_thread_count()
         return Runtime.get()
+
+
+@contextmanager
+def _without_notices() -> Iterator[None]:
+    """Drop what native code writes to standard error: ExecuTorch's threads, as they start, say which files of other boards are not here."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

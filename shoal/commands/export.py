@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -64,7 +65,8 @@ def show(
     bundle: Annotated[Path, typer.Argument(help="A bundle, or the folder that `shoal export` wrote it to.")],
     operators: Annotated[bool, typer.Option("--operators", help="Also list every graph's operators.")] = False,
 ) -> None:
-    """What is in a bundle: for each graph and runtime its size, its memory and its operators."""
+    """What is in a bundle: for each graph and runtime its size, the largest batch, the memory planned for that, how many operators, and
+    how many of these XNNPACK carries out."""
     path = bundle / "device.shoal" if bundle.is_dir() else bundle
     try:
         read = unpack(path.read_bytes())
@@ -73,11 +75,15 @@ def show(
     manifest, console = read.manifest, Console()
     made_with = ", ".join(f"{name} {number}" for name, number in manifest.created_by.items())
     console.print(f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} bytes, made with {made_with}")
-    table = Table("graph", "runtime", "bytes", "largest batch", "planned memory", "operators", "delegated")
+    table = Table(
+        "graph", "runtime", "size", "batch", "memory", "operators", "XNNPACK", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     rows = inspect_bundle(read)
     for row in rows:
-        largest, memory = (f"{number:,}" if number else "" for number in (row.max_batch, row.memory_bytes))
-        table.add_row(row.graph, row.runtime, f"{row.num_bytes:,}", largest, memory, str(row.num_operators), str(row.num_delegated))
+        largest = f"{row.max_batch:,}" if row.max_batch else ""
+        memory = f"{row.memory_bytes / 1e6:.1f} MB" if row.memory_bytes else ""
+        size = f"{row.num_bytes / 1e3:.1f} KB"
+        table.add_row(row.graph, row.runtime, size, largest, memory, str(row.num_operators), str(row.num_delegated or ""))
     console.print(table)
     for row in rows if operators else []:
         console.print(

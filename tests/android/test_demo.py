@@ -3,13 +3,17 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from shoal.commands.demo import demo
 from simulation import phones
 from simulation.phones import phone_command
 from tests.android.bridge import run_build
 from wire.errors import ConfigError
+from wire.tensors import Tensors, decode_tensors
 
 
 def test_more_phones_than_devices_are_refused(tmp_path: Path) -> None:
@@ -30,13 +34,30 @@ def test_phones_need_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         phone_command()
 
 
+def models_of(out: Path) -> tuple[dict[str, str], dict[str, Tensors]]:
+    """The group that every device is in at the end of a demonstration of DistFL, and each group's model."""
+    store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), "distfl")
+    state = store.load()
+    store.close()
+    assert state is not None
+    blobs = BlobFolder(out / "aggregator" / "blobs" / "distfl")
+    return dict(state.starts), {group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_demonstration_with_phones(tmp_path: Path) -> None:
+def test_ten_phones_and_ten_boards_find_what_twenty_boards_find(tmp_path: Path) -> None:
     run_build("phone")
-    demo(algorithm="fedavg", devices=4, rounds=2, out=tmp_path, data="watch", local_epochs=1, seed=0, phones=2)
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["phones"]["devices"] == ["p01-left", "p01-right"]
-    assert 0 < summary["phones"]["max_rss_bytes"] < 400 * 2**20
-    assert len(summary["devices"]) == 4
+    for name, phones in (("mixed", 10), ("boards", 0)):
+        demo(algorithm="distfl", devices=20, rounds=5, out=tmp_path / name, data="watch", local_epochs=1, seed=0, phones=phones)
+    summary = json.loads((tmp_path / "mixed" / "summary.json").read_text())
+    assert len(summary["phones"]["devices"]) == 10
+    assert 0 < summary["phones"]["max_rss_bytes"] < 600 * 2**20
     assert not summary["edge"]["torch_loaded"]
+    (starts, models), (expected_starts, expected) = models_of(tmp_path / "mixed"), models_of(tmp_path / "boards")
+    assert starts == expected_starts
+    assert len(set(starts.values())) >= 2
+    for group, model in expected.items():
+        for name, value in model.items():
+            scale = max(1e-2, float(np.abs(value).max()))
+            assert float(np.abs(models[group][name] - value).max()) < 5e-3 * scale, (group, name)

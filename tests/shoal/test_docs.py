@@ -1,5 +1,6 @@
 """Every command in the README and the docs is run here, and what they say of files and options is there."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -26,6 +27,8 @@ WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 """What a command of this kind writes into the folder after --out."""
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
+SLOW = ("shoal demo",)
+"""Commands that take minutes."""
 
 
 def page(name: str) -> str:
@@ -39,7 +42,7 @@ def not_named(names: Iterable[str], text: str) -> list[str]:
 
 
 def test_every_command_is_of_a_kind_that_is_tested() -> None:
-    known = (*WRITTEN, "shoal algorithms", *FIELD, "make ", "pip install 'shoal[")
+    known = (*WRITTEN, "shoal algorithms", *FIELD, *SLOW, "make ", "pip install 'shoal[")
     for kind in (*WRITTEN, "shoal algorithms"):
         assert any(c.startswith(kind) for c in RUNS)
     assert [c for c in COMMANDS if not c.startswith(known)] == []
@@ -83,6 +86,25 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "run run-1: finished" in (tmp_path / "serve.log").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith(SLOW)])
+def test_demonstrations_run_as_written(command: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "demo" / "summary.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_bundle_for_executorch_as_the_device_page_has_it(tmp_path: Path) -> None:
+    export, inspect = (c for c in COMMANDS if c.startswith("shoal export") and "bundle-executorch" in c)
+    for command in (export, inspect):
+        done = subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr
+    assert re.search(r"^step +executorch-portable +\d", done.stdout, re.MULTILINE)
+
+
 def test_other_lines_name_commands_and_options_that_exist() -> None:
     from edge_client.main import parser
 
@@ -95,6 +117,17 @@ def test_other_lines_name_commands_and_options_that_exist() -> None:
             assert re.search(rf"^{command.split()[1]}:", makefile, re.MULTILINE)
         elif command.startswith("shoal-edge"):
             parser().parse_args(shlex.split(command)[1:])
+        elif command.startswith(("shoal demo", "shoal export")):
+            check_options(command)
+
+
+def check_options(command: str) -> None:
+    """Every option of a command stands in its help."""
+    words = shlex.split(command)[1:]
+    told = subprocess.run(
+        [sys.executable, "-m", "shoal", words[0], "--help"], capture_output=True, text=True, env=os.environ | {"COLUMNS": "200"}
+    )
+    assert [word for word in words if word.startswith("--") and word not in told.stdout] == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:
