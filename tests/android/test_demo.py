@@ -48,8 +48,8 @@ def models_of(out: Path) -> tuple[dict[str, str], dict[str, Tensors]]:
 @pytest.mark.timeout(900)
 def test_ten_phones_and_ten_boards_find_what_twenty_boards_find(tmp_path: Path) -> None:
     run_build("phone")
-    for name, phones in (("mixed", 10), ("boards", 0)):
-        demo(algorithm="distfl", devices=20, rounds=5, out=tmp_path / name, data="watch", local_epochs=1, seed=0, phones=phones)
+    for name, num_phones in (("mixed", 10), ("boards", 0)):
+        demo(algorithm="distfl", devices=20, rounds=5, out=tmp_path / name, data="watch", local_epochs=1, seed=0, phones=num_phones)
     summary = json.loads((tmp_path / "mixed" / "summary.json").read_text())
     assert len(summary["phones"]["devices"]) == 10
     assert 0 < summary["phones"]["max_rss_bytes"] < 600 * 2**20
