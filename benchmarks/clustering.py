@@ -32,8 +32,7 @@ from algorithms.groupings.significance import find_groups
 from algorithms.groupings.views import Responses, View
 from algorithms.models.har_cnn import HarCnn
 from algorithms.probe import make_probe, whole_model
-from benchmarks.first_light import describe_machine
-from benchmarks.report import put
+from benchmarks.report import describe_machine, put
 from wire.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "clustering.json"

@@ -23,8 +23,7 @@ from algorithms.groupings.distfl import DistFL
 from algorithms.means.stack import Stack
 from algorithms.means.weighted import WeightedMean
 from benchmarks.clustering import devices as surveyed
-from benchmarks.first_light import describe_machine
-from benchmarks.report import put
+from benchmarks.report import describe_machine, put
 from shoal.report import COLOURS, GRID
 from simulation.engine.options import Engine
 from simulation.partition import make_fleet

@@ -8,8 +8,6 @@ is from the start of the process to the end of its first step; memory is the pro
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.report import describe_machine, put
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack
 from wire.tensors import Tensors
 
@@ -229,7 +228,7 @@ def measure(turns: int, steps: int) -> dict[str, Any]:
                 "start_s": client.start_s,
                 "installed_mb": sizes[CLIENTS[name][-1].removesuffix("-portable")],
             }
-    return {"turns": turns, "steps": steps, "machine": f"{os.cpu_count()} cores, {platform.machine()}", "clients": rows}
+    return {"turns": turns, "steps": steps, "machine": describe_machine(), "clients": rows}
 
 
 def table(results: dict[str, Any]) -> str:
@@ -262,8 +261,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     results = measure(chosen.turns, chosen.steps)
     chosen.out.write_text(json.dumps(results, indent=1) + "\n")
     if chosen.out == OUT:
-        from benchmarks.report import put
-
         put("edge", f"## Training on a device\n\n{table(results)}")
     print(table(results))
     return results

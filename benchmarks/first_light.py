@@ -6,9 +6,7 @@ exported graph in onnxruntime beside eager torch, one thread each, in turns, med
 
 import json
 import os
-import platform
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,7 +16,7 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.report import put
+from benchmarks.report import describe_machine, put
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from shoal.commands.export import write_bundle
 from simulation.datasets.catalog import load_data
@@ -84,15 +82,6 @@ def main() -> None:
     (HERE / "results" / "first_light.json").write_text(json.dumps(results, indent=1) + "\n")
     put("first-light", as_text(results))
     print(as_text(results))
-
-
-def describe_machine() -> str:
-    """Processor, cores and versions."""
-    processor = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), ""
-    )
-    versions = f"Python {sys.version.split()[0]}, torch {torch.__version__}"
-    return f"{processor or platform.machine()}, {os.cpu_count()} cores, no GPU used; {versions}"
 
 
 def as_text(results: dict[str, Any]) -> str:

@@ -2,14 +2,17 @@
 
 Workload: two convolutions of 5 with 32 and 64 channels, BatchNorm, ReLU, max-pool 2, average-pool 4, linear layers of 64 and 6 (45,190
 parameters); 256 windows of 9 x 128, batches of 32, one epoch. A turn's time is the CPU time of its thread for one thread, and the wall
-clock of the slower thread for two; the median and the best of the turns are printed.
+clock of the slower thread for two. Writes ``benchmarks/results/native.json`` and its section of ``benchmarks/RESULTS.md``.
 """
 
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +22,9 @@ from torch import nn
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.native.plan import plan_of
 from algorithms.native.trainer import Trainer, available_targets
+from benchmarks.report import describe_machine, put
+
+RESULTS = Path(__file__).parent / "results" / "native.json"
 
 CHANNELS, TIME, CLASSES, WINDOWS, BATCH, LR, MOMENTUM = 9, 128, 6, 256, 32, 0.01, 0.9
 CONVOLUTIONS, LINEARS = ((9, 32, 128), (32, 64, 64)), ((512, 64), (64, 6))
@@ -38,8 +44,8 @@ def make_model() -> Classifier:
     return Classifier(Scale(torch.ones(CHANNELS)), nn.Sequential(*layers), nn.Linear(64, CLASSES))
 
 
-def main(turns: int = 40) -> None:
-    """Prints updates per second and GFLOP/s of every way, for one thread and for two."""
+def measure(turns: int) -> list[dict[str, Any]]:
+    """Updates per second of every way, the median and the best of the turns, for one thread and for two."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((WINDOWS, CHANNELS, TIME), np.float32)
@@ -63,6 +69,7 @@ def main(turns: int = 40) -> None:
 
     ways = {f"native, {target}": native_update(Trainer(plan, target=target)) for target in available_targets()}
     ways["torch"] = torch_update
+    rows = []
     for num_threads in (1, 2):
         times: dict[str, list[float]] = {name: [] for name in ways}
         with ThreadPoolExecutor(num_threads) as pool:
@@ -80,8 +87,28 @@ def main(turns: int = 40) -> None:
                     times[name].append(max(future.result() for future in [pool.submit(work) for _ in range(num_threads)]) / num_threads)
         for name, spent in times.items():
             median, best = (1 / pick(spent) for pick in (statistics.median, min))
-            speed = f"{median:6.1f} updates/s (best {best:6.1f}), {median * GFLOP:6.1f} GFLOP/s"
-            print(f"{num_threads} thread{'s' * (num_threads > 1)}  {name:16s} {speed}")
+            rows.append({"threads": num_threads, "name": name, "updates_per_s": median, "best": best, "gflop_per_s": median * GFLOP})
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as Markdown; torch's speed on as many threads is 1."""
+    plain = {row["threads"]: row["updates_per_s"] for row in rows if row["name"] == "torch"}
+    lines = ["| threads | | updates/s | best turn | GFLOP/s | x torch |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        numbers = f"{row['updates_per_s']:.1f} | {row['best']:.1f} | {row['gflop_per_s']:.0f}"
+        lines.append(f"| {row['threads']} | {row['name']} | {numbers} | {row['updates_per_s'] / plain[row['threads']]:.2f} |")
+    return "\n".join(lines)
+
+
+def main(turns: int = 40) -> None:
+    """Measure, print and keep."""
+    rows, machine = measure(turns), describe_machine()
+    print(table(rows))
+    RESULTS.write_text(json.dumps({"machine": machine, "turns": turns, "rows": rows}, indent=1) + "\n")
+    put(
+        "native", f"## The native engine\n\nMachine: {machine}. One device's training at a time; medians of {turns} turns.\n\n{table(rows)}"
+    )
 
 
 if __name__ == "__main__":

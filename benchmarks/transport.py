@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.first_light import describe_machine
-from benchmarks.report import put
+from benchmarks.report import describe_machine, put
 from simulation.embedded_broker import EmbeddedBroker, free_port
 from wire.codec import decode_update, encode_update
 from wire.links.mqtt import BrokerAddress, MqttLink

@@ -3,10 +3,12 @@
 The rows lie in an arena (N, D) that is written once per round; a group's models are some of its rows, taken a tile at a time and never
 copied as a whole. The arena is a numpy array, or a torch tensor on any device with float64: then the passes run there. Sums are made in
 float64; where float32 takes part, in the weighted sum, it is over `ROWS` models at a time, and the sum is off by less than 1e-6 of
-sum_i weights_i |w_i|. On the processor the weighted sum reads every value once and is as fast as that; ranks come from sorted blocks of
-columns, which numpy does with vector instructions: faster than a selection (numpy's, torch's) for up to thousands of models.
+sum_i weights_i |w_i|. On the processor the weighted sum reads every value once and is as fast as that where there is a C++ compiler
+(`algorithms.native.sums`; three times slower without). Ranks come from sorted blocks of columns, which numpy does with vector
+instructions: faster than a selection (numpy's, torch's) for up to thousands of models.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -15,8 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algorithms.native.build import NoCompiler
+from algorithms.native.sums import WeightedSum
 from wire.tensors import Array
 
+log = logging.getLogger("shoal.means")
+
+NATIVE_FROM = 2**22
+"""Values of a stack that are summed natively: below it, calls cost as much as the sum."""
 ROWS = 32
 """Models that are summed in float32 before the sum goes on in float64."""
 COLUMNS = 4096
@@ -56,6 +64,10 @@ class Stack:
         """sum_i weights_i w_i, (D,) float32, with shares (N,) that sum to 1."""
         total = self._zeros(self.size)
         factors = self._like_arena(weights.astype(np.float32))
+        if (native := self._natively(factors)) is not None:
+            share = max(COLUMNS, -(-self.size // torch.get_num_threads()))
+            each(lambda columns: native.add_to(total, columns), column_blocks(self.size, share))
+            return np.asarray(np.clip(total, -LARGEST, LARGEST).astype(np.float32))
 
         def add(columns: slice) -> None:
             for start in range(0, len(self), ROWS):
@@ -103,6 +115,16 @@ class Stack:
             stop = min(start + ROWS, len(self))
             made[:, start:stop] = as_numpy(self.tile(start, stop, columns)).T
         return made
+
+    def _natively(self, factors: Any) -> WeightedSum | None:
+        """Where it pays and can be built."""
+        if not isinstance(self.arena, np.ndarray) or len(self) * self.size < NATIVE_FROM or not self.arena.flags.c_contiguous:
+            return None
+        try:
+            return WeightedSum(self.arena, self.rows, factors)
+        except NoCompiler as error:
+            log.info("%s: models are summed without the native engine", error)
+            return None
 
     def _ordered(self, columns: slice, low: int, high: int) -> Any:
         if isinstance(self.arena, Tensor):

@@ -19,13 +19,12 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from benchmarks.first_light import describe_machine
 from benchmarks.peers.environments import InstallationFailed, install, python_of
 from benchmarks.peers.memory import Tree
 from benchmarks.peers.systems import SYSTEMS, System, choose
 from benchmarks.peers.table import OURS, Run, check_work, markdown, summarize
 from benchmarks.peers.workload import write_data
-from benchmarks.report import put
+from benchmarks.report import describe_machine, put
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"

@@ -29,6 +29,7 @@ from benchmarks.peers.workload import (
 )
 from edge_client.ports import Windows
 from simulation.datasets.windows import FleetData
+from simulation.engine.options import USUAL, Engine
 from simulation.simulate import SimulationSettings, simulate
 from wire.bundle import Window
 from wire.tensors import decode_tensors
@@ -48,7 +49,7 @@ def as_classifier(net: Net) -> Classifier:
     return Classifier(nn.Identity(), nn.Sequential(*layers[:-1]), layers[-1])
 
 
-def main() -> None:
+def main(engine: Engine = USUAL) -> None:
     """A round ends when its updates are aggregated."""
     job = read_job()
     stamps: list[float] = []
@@ -57,7 +58,7 @@ def main() -> None:
     classifier = as_classifier(model)
     settings = SimulationSettings("fedavg", job.rounds, EPOCHS, batch_size=BATCH, hyper={"lr": RATE, "momentum": MOMENTUM})
     tell = lambda _told: stamps.append(time.perf_counter())  # noqa: E731
-    outcome = simulate(make_fleet(Fleet(job.data), job.devices), settings, tell, make_objective("fedavg", classifier))
+    outcome = simulate(make_fleet(Fleet(job.data), job.devices), settings, tell, make_objective("fedavg", classifier), engine)
     key = next(iter(outcome.state.starts.values()))
     learned, _ = decode_tensors(outcome.blobs.get(outcome.state.models[key]))
     state = {name.partition("/")[2]: torch.from_numpy(value) for name, value in learned.items()}  # names begin with the tensor's role

@@ -10,6 +10,7 @@ from algorithms.contract import Mean
 from algorithms.means.stack import COLUMNS, ROWS, Stack, column_blocks, each
 from algorithms.means.streaming import LEVELS, StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean, shares
+from algorithms.native.sums import WeightedSum
 from tests.algorithms.test_means import LAYOUT, MEANS, SIZE, by_name, models
 from wire.tensors import Array
 
@@ -101,6 +102,34 @@ def test_every_mean_combines_torch_tensors_as_it_does_arrays(mean: Mean, device:
     two = mean.combine(Stack(tensor, rows), counts, LAYOUT, 0)
     assert two.flat == pytest.approx(one.flat, rel=1e-5, abs=1e-6)
     assert two.weights == pytest.approx(one.weights, rel=1e-9, abs=1e-12, nan_ok=True)
+
+
+class TestNativeSum:
+    @many
+    @given(seed=st.integers(0, 1000), num=st.integers(1, 90), width=st.integers(1, 9000), taken=st.integers(1, 90))
+    def test_it_is_the_sum_over_rows_and_columns_asked_for(self, seed: int, num: int, width: int, taken: int) -> None:
+        rng = np.random.default_rng(seed)
+        arena, rows = rng.standard_normal((num, width), np.float32), np.flatnonzero(rng.integers(0, 90, num) < taken)
+        weights = rng.random(len(rows)).astype(np.float32)
+        first, last = sorted(rng.integers(0, width, 2, endpoint=True).tolist())
+        total = np.ones(width)
+        WeightedSum(arena, rows, weights).add_to(total, slice(first, last))
+        expected = np.ones(width)
+        expected[first:last] += (weights.astype(np.float64) @ arena[rows].astype(np.float64))[first:last]
+        assert np.abs(total - expected).max() <= 1e-6 * max(1.0, float(np.abs(arena[rows]).sum(0).max(initial=0.0)))
+
+    def test_a_stack_is_summed_by_it_or_without_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rng = np.random.default_rng(0)
+        arena, rows, weights = rng.standard_normal((50, 10_001), np.float32), np.arange(0, 50, 3), rng.random(17)
+        blas = Stack(arena, rows).weighted_sum(weights)
+        monkeypatch.setattr("algorithms.means.stack.NATIVE_FROM", 0)
+        native = Stack(arena, rows).weighted_sum(weights)
+        assert native == pytest.approx(blas, rel=1e-6, abs=1e-6)
+        for threads in (1, 3):
+            monkeypatch.setattr("algorithms.means.stack.torch.get_num_threads", lambda threads=threads: threads)
+            assert Stack(arena, rows).weighted_sum(weights).tobytes() == native.tobytes()
+        monkeypatch.setenv("CXX", "/no/such/compiler")
+        assert Stack(arena, rows).weighted_sum(weights).tobytes() == blas.tobytes()
 
 
 class TestStreaming:

@@ -1,5 +1,6 @@
 // Runs a plan: training steps, evaluation, prediction. Compiled once per instruction set, with SHOAL_TARGET naming the namespace.
 #include "layers.h"
+#include "sums.h"
 
 namespace shoal {
 namespace SHOAL_TARGET {
@@ -335,7 +336,7 @@ int evaluate_network(const Plan& plan, EvaluateCall& call) {
 }  // namespace
 
 extern const Engine engine;
-const Engine engine = {LANES, PANEL, train_network, evaluate_network};
+const Engine engine = {LANES, PANEL, train_network, evaluate_network, weighted_sum};
 
 }  // namespace SHOAL_TARGET
 }  // namespace shoal

@@ -281,3 +281,10 @@ SHOAL_API int shoal_evaluate(const void* plan, shoal::EvaluateCall* call) {
   const shoal::Network* network = static_cast<const shoal::Network*>(plan);
   return network->engine->evaluate(network->plan, *call);
 }
+
+// total (width,) += the weighted sum of `count` rows, with the best instruction set of this machine.
+SHOAL_API void shoal_weighted_sum(const float* const* rows, const float* weights, int64_t count, int64_t width, double* total) {
+  const shoal::Engine* engine = nullptr;
+  for (int target = 2; !engine; target--) engine = shoal::engine_of(target);
+  engine->weighted_sum(rows, weights, count, width, total);
+}

@@ -112,6 +112,7 @@ struct Engine {
   int lanes, panel;  // floats of a vector, and of a full panel of a packed matrix
   int (*train)(const Plan&, TrainCall&);
   int (*evaluate)(const Plan&, EvaluateCall&);
+  void (*weighted_sum)(const float* const* rows, const float* weights, Index count, Index width, double* total);
 };
 
 // What the workspace holds in the layout of the packed parameters.
