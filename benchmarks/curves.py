@@ -46,9 +46,9 @@ class Curve:
     why: str
 
 
-def round_of(fleet: int, cohort: int = COHORT, workers: int = 0) -> float:
-    """Seconds of one round of FedAvg, 16 windows a device, dealt from the watches."""
-    data = make_fleet("watch", f"drawn:devices={fleet}:each=16", None, 0)
+def round_of(fleet: int, cohort: int = COHORT, workers: int = 0, windows: int = 16) -> float:
+    """Seconds of one round of FedAvg, so many windows a device, dealt from the watches."""
+    data = make_fleet("watch", f"drawn:devices={fleet}:each={windows}", None, 0)
     stamps: list[float] = []
     settings = SimulationSettings("fedavg", ROUNDS, 1, batch_size=16, cohort=cohort)
     simulate(data, settings, lambda _told: stamps.append(time.perf_counter()), engine=Engine("native", workers))
@@ -69,8 +69,8 @@ def groups_of(count: int) -> float:
 
 
 def per_update(workers: int) -> float:
-    """Seconds for each update of a round by so many threads."""
-    return round_of(FLEET, 2 * COHORT, workers) / (2 * COHORT)
+    """Seconds for each update of a round by so many threads, 256 windows a device."""
+    return round_of(FLEET, COHORT, workers, 256) / COHORT
 
 
 def _best(call: Callable[[], Any], turns: int = 5) -> float:

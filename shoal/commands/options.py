@@ -43,6 +43,7 @@ WayName = Annotated[
     str, typer.Option("--path", help="How graphs run: auto, native, compiled, eager, batched, or messages (docs/scale.md).")
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core, or 128 on path batched.")]
+EngineName = Annotated[str, typer.Option("--engine", help="local, or ray: the cluster that this machine is part of, else its own.")]
 RayAddress = Annotated[
     str, typer.Option("--ray", help="Work on a Ray cluster: its address, auto, or local for this machine (docs/scale.md).")
 ]

@@ -11,10 +11,11 @@ from shoal.commands import options as opt
 from shoal.pictures import draw_holdings
 from shoal.report import device_table, prepare_folder, time_text, verdict, write_report
 from simulation import simulate as simulation
-from simulation.engine.options import Engine
+from simulation.engine.options import ANY_RAY, Engine
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet
 from simulation.ran import Told
+from wire.errors import ConfigError
 
 SHOWN = 1000
 """Of a larger fleet so many devices are measured and drawn."""
@@ -43,13 +44,14 @@ def simulate(
     path: opt.WayName = "auto",
     workers: opt.Workers = 0,
     checkpoint: opt.Checkpoint = None,
+    engine: opt.EngineName = "local",
     ray: opt.RayAddress = "",
     device: opt.Device = "",
     bf16: opt.Bf16 = False,
 ) -> None:
     """Simulate a fleet: the aggregator's mathematics and the devices' executor, on all cores of this machine or of a cluster."""
     console = Console()
-    engine = Engine(path, workers, checkpoint, ray, device, bf16)  # type: ignore[arg-type]
+    way = Engine(path, workers, checkpoint, ray_address(engine, ray), device, bf16)  # type: ignore[arg-type]
     fleet = make_fleet(data, partition, devices, seed)
     algorithm = opt.with_privacy(algorithm, privacy)
     settings = simulation.SimulationSettings(
@@ -79,7 +81,7 @@ def simulate(
                 task, completed=told.trained, say=f"groups {told.groups}" + (f", hour {told.at_s / 3600:.1f}" if told.at_s else "")
             )
 
-        outcome = simulation.simulate(fleet, settings, tell, engine=engine)
+        outcome = simulation.simulate(fleet, settings, tell, engine=way)
     outcome.summary["heterogeneity"] = heterogeneity
     files = write_report(out, outcome.summary, outcome.records, outcome.blobs, holdings)
     console.print(device_table(outcome.summary))
@@ -89,3 +91,14 @@ def simulate(
         console.print(time_text(outcome.summary["time"]), soft_wrap=True)
     console.print(verdict(outcome.summary))
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
+
+
+def ray_address(engine: str, ray: str) -> str:
+    """Where Ray is, by `--engine` and `--ray`; empty without Ray.
+
+    Raises:
+        ConfigError: another engine than local and ray.
+    """
+    if engine not in ("local", "ray"):
+        raise ConfigError(f"--engine {engine}: expected local or ray")
+    return ray or (ANY_RAY if engine == "ray" else "")

@@ -16,8 +16,9 @@ PathName = Literal["auto", "native", "compiled", "eager", "batched", "messages"]
 TOGETHER = 128
 """Devices that are trained together on an accelerator, unless another number is asked for."""
 
-LOCAL_RAY = "local"
-"""In place of an address: a cluster of this machine alone, for the time of the run."""
+LOCAL_RAY, ANY_RAY = "local", "any"
+"""In place of an address: a cluster of this machine alone, for the time of the run; or one that this machine is part of, if there is one,
+and else that."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Engine:
     """A folder in which every round is kept, and from which an interrupted run goes on."""
     ray: str = ""
     """Address of a Ray cluster that carries out the plans, ``auto`` for one that this machine is part of, ``local`` for one that is started
-    on this machine; `workers` is then the number of its workers, 0 for one for each CPU of the cluster."""
+    on this machine, ``any`` for ``auto`` where there is one and else ``local``. `workers` is then the number of its workers, 0 for one for
+    each CPU of the cluster."""
     device: str = ""
     """The torch device of the batched path: ``cuda``, ``cuda:1``, ``cpu``; empty: CUDA, where torch finds it."""
     bf16: bool = False

@@ -31,7 +31,7 @@ from ray.exceptions import (
 from algorithms.algorithm import Contribution
 from algorithms.means.streaming import LEVELS, Branch, place_of
 from simulation.engine.kept import Carried, Kept
-from simulation.engine.options import LOCAL_RAY
+from simulation.engine.options import ANY_RAY, LOCAL_RAY
 from simulation.engine.site import Blueprint, Done, Models, Site
 from wire.errors import ConfigError, ShoalError
 from wire.messages import Plan
@@ -256,6 +256,12 @@ def _connect(address: str, count: int) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns, at every start, of what this will be
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
+        if address == ANY_RAY:
+            try:
+                ray.init("auto", **quiet)
+                return
+            except ConnectionError:
+                address = LOCAL_RAY
         if address == LOCAL_RAY:
             ray.init("local", num_cpus=count or None, include_dashboard=False, **quiet)
             return

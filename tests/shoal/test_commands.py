@@ -77,6 +77,7 @@ def left_running(folder: Path) -> list[str]:
         (["compare", "--algorithms", "fedavg,magic"], "error: algorithm 'magic': 'magic' is none of"),
         (["simulate", "--newcomers", "20"], "error: 20 newcomers of 20 devices"),
         (["simulate", "--path", "batched", "--device", "tpu"], "error: device 'tpu': expected cpu, or cuda"),
+        (["simulate", "--engine", "cluster"], "error: --engine cluster: expected local or ray"),
         (["simulate", "--partition", "x"], "error: partition 'x'"),
         (["simulate", "--devices", "21"], "error: 21 devices of data watch: it has 20"),
         (["simulate", "--out", "/proc/nothing"], "error: --out /proc/nothing"),

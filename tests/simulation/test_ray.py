@@ -149,9 +149,15 @@ def test_a_cluster_without_room_ends_the_run(cluster: Any, monkeypatch: pytest.M
         ray.shutdown()
 
 
+def test_without_an_address_the_cluster_that_is_there_is_taken(cluster: Any) -> None:
+    outcome = on_ray("any", "fedavg")
+    same(run("fedavg", "eager"), outcome)
+
+
 @pytest.mark.slow
-def test_a_cluster_of_this_machine_alone() -> None:
-    outcome = on_ray("local", "fedrep", "native", num_workers=2)
+@pytest.mark.parametrize("address", ["local", "any"])
+def test_a_cluster_of_this_machine_alone(address: str) -> None:
+    outcome = on_ray(address, "fedrep", "native", num_workers=2)
     assert outcome.summary["path"] == "native"
     same(run("fedrep", "native"), outcome)
 
