@@ -49,7 +49,7 @@ peers: setup
 # tools for the phone client. Installed when missing and we may; a test that needs one says so otherwise.
 .PHONY: deploy/.debian
 deploy/.debian:
-	@deploy/install-debian mosquitto g++ junit5 default-jdk-headless npm aapt dexdump android-framework-res
+	@deploy/install-debian mosquitto c++=g++ junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
 
 clean:
 	rm -rf $(VENV) build android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

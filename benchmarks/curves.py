@@ -114,7 +114,11 @@ def draw(results: dict[str, Any], path: Path) -> Path:
         axes.loglog(sizes, ms, "o-", color=COLOURS[at % len(COLOURS)], lw=1.8, ms=4)
         slope = -1 if curve["size"] == "threads" else 1
         axes.loglog(sizes, [ms[-1] * (n / sizes[-1]) ** slope for n in sizes], ":", color="#888888", lw=1)
-        axes.set_title(f"{curve['title']}: power {curve['exponent']:.2f}", fontsize=10)
+        axes.set_title(f"{curve['title']}: power {_power(curve)}", fontsize=10)
+        if max(sizes) < 100:  # a few cores: the points themselves are the ticks
+            axes.set_xticks(sizes, [str(n) for n in sizes])
+            axes.set_yticks(ms, [f"{value:.2g}" for value in ms])
+            axes.minorticks_off()
         axes.set(xlabel=curve["size"], ylabel="ms")
         axes.grid(color=GRID, which="both")
         axes.spines[["top", "right"]].set_visible(False)
@@ -130,8 +134,12 @@ def table(results: dict[str, Any]) -> str:
     lines = [f"Machine: {results['machine']}. Medians of {TURNS} turns.", "", "| cost | with | ms | power | |", "|---|---|---|---|---|"]
     for curve in results["curves"]:
         points = ", ".join(f"{_ms(s)} ({n:,})" for n, s in zip(curve["sizes"], curve["seconds"], strict=True))
-        lines.append(f"| {curve['title']} | {curve['size']} | {points} | {curve['exponent']:.2f} | {curve['why']} |")
+        lines.append(f"| {curve['title']} | {curve['size']} | {points} | {_power(curve)} | {curve['why']} |")
     return "\n".join(lines)
+
+
+def _power(curve: dict[str, Any]) -> str:
+    return f"{round(curve['exponent'], 2) + 0.0:.2f}"  # no -0.00
 
 
 def _ms(seconds: float) -> str:
