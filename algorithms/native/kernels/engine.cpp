@@ -38,18 +38,24 @@ void note_moments(const Run& run, const Op& norm, Index part, const float* x, In
   moments(x, row, rows, norm.out_stride, part ? mean - norm.out_stride : nullptr, mean, squares_of(run, norm) + part * norm.out_stride);
 }
 
+// Whether op i is a product whose rows op i + 1 normalises as they are: its moments are noted by the product. Flattened rows are not.
+bool feeds_norm(const Plan& plan, int i) {
+  if (i < 0 || i + 1 >= plan.num_ops) return false;
+  const Op &op = plan.ops[i], &next = plan.ops[i + 1];
+  return op.kind == Kind::product && next.kind == Kind::activation && next.norm && next.in_rows == op.out_rows;
+}
+
 void forward_product(const Run& run, int i) {
   const Op& op = run.plan.ops[i];
   const View& out = run.output(i);
-  const Op* next = i + 1 < run.plan.num_ops ? &run.plan.ops[i + 1] : nullptr;
-  const bool measure = run.training && next && next->kind == Kind::activation && next->norm;
+  const bool measure = run.training && feeds_norm(run.plan, i);
   const Rows rows(op.out_rows, run.batch);
   const float *x = run.at(op.in) - op.in.lead, *bias = op.bias < 0 ? nullptr : run.weights() + op.bias;
   const Index x_row = op.out_rows == 1 ? op.in.sample : op.stride * op.in.row, y_row = step(op.out_rows, out);
   for (Index n = 0; n < rows.parts; n++) {
     float* y = run.at(out) + n * out.sample;
     multiply(x + n * op.in.sample, x_row, run.weights() + op.weight, op.depth, op.out_stride, y, y_row, bias, rows.count);
-    if (measure) note_moments(run, *next, n, y, y_row, rows.count);
+    if (measure) note_moments(run, run.plan.ops[i + 1], n, y, y_row, rows.count);
   }
 }
 
@@ -73,7 +79,7 @@ void forward_activation(const Run& run, int i) {
     float *running_mean = run.weights() + op.running_mean, *running_var = run.weights() + op.running_var;
     if (run.training) {
       const Rows rows(op.in_rows, run.batch);
-      if (i == 0 || run.plan.ops[i - 1].kind != Kind::product)
+      if (!feeds_norm(run.plan, i - 1))
         for (Index n = 0; n < rows.parts; n++)
           note_moments(run, op, n, run.at(op.in) + n * op.in.sample, step(op.in_rows, op.in), rows.count);
       combine_moments(means_of(run), squares_of(run, op), rows.parts, rows.count, op.out_stride, op.eps, op.momentum, mean, inverse,
