@@ -158,7 +158,6 @@ class _Job:
         self._tuned: set[str] = set()
         self._protected: Tensors = {}
         trains = [verb for verb in plan.verbs if isinstance(verb, Train)]
-        self._num_trainings = len(trains)
         self._asked = {name: value for verb in trains for name, value in verb.hyper.items()}
 
     @cached_property
@@ -184,8 +183,7 @@ class _Job:
         batches: Iterable[Array] = training_batches(verb, examples, min_batch, self._rng)
         if isinstance(self._graphs, WholeTraining) and self._graphs.trains(verb.graph):
             made = list(batches)
-            given = (self.tensors, windows.train_x, windows.train_y, made, scalars)
-            outputs = self._graphs.train(verb.graph, *given, alone=self._num_trainings == 1)
+            outputs = self._graphs.train(verb.graph, self.tensors, windows.train_x, windows.train_y, made, scalars)
             self._advance(outputs, verb.report)
             self.result.num_steps += len(made)
             num_examples, batches = sum(map(len, made)), ()

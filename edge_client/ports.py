@@ -47,13 +47,9 @@ class WholeTraining(Protocol):
     def trains(self, graph: str) -> bool:
         """Whether `train` can do what running this graph batch by batch would do."""
 
-    def train(
-        self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors, alone: bool = False
-    ) -> Tensors:
+    def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
         """Run a graph over batches of the examples x (n, \\*window) and y (n,), each batch given by index, the outputs of one being the
-        tensors of the next: the last ``next/ROLE/NAME``, and ``metric/loss_sum`` and ``metric/num_correct`` summed over all. A training
-        that is the plan's only one (`alone`) finds the slots as they are in the bundle, and need not return those that no other graph
-        reads."""
+        tensors of the next: the last ``next/ROLE/NAME``, and ``metric/loss_sum`` and ``metric/num_correct`` summed over all."""
 
 
 GraphLoader = Callable[[Bundle], Graphs]

@@ -35,9 +35,6 @@ class NativeGraphs(TorchGraphs):
             at = self._parts[-1][1].stop if self._parts else 0
             value = tensors[roles[name]]
             self._parts.append((roles[name], slice(at, at + value.numel()), tuple(value.shape)))
-        at_rest = not any(value.any() for key, value in tensors.items() if key.startswith("slot/"))
-        self._forgets = at_rest and objective.graphs().keys() <= {*self._sgd, "evaluate", "survey", "predict"}
-        """Whether a training that is alone begins without momentum, and nobody asks for what it ends with."""
         plain = type(objective)
         self._evaluates = plain.evaluate is Supervised.evaluate and plain.forward is Supervised.forward
         self._predicts = plain.predict is Supervised.predict and plain.forward is Supervised.forward
@@ -45,15 +42,12 @@ class NativeGraphs(TorchGraphs):
     def trains(self, graph: str) -> bool:
         return graph in self._sgd
 
-    def train(
-        self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors, alone: bool = False
-    ) -> Tensors:
+    def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
         sgd, flat = self._sgd[graph], self._flat(tensors)
+        momentum = np.zeros_like(flat)
         moved = [(key, part, shape) for key, part, shape in self._parts if not _is_statistic(key) and key.split("/", 1)[0] in sgd.roles]
-        momentum = None if alone and self._forgets else np.zeros_like(flat)
-        if momentum is not None:
-            for key, part, _ in moved:
-                momentum[part] = tensors[slot_of(key)].ravel()
+        for key, part, _ in moved:
+            momentum[part] = tensors[slot_of(key)].ravel()
         statistics = [(key, part, shape) for key, part, shape in self._parts if _is_statistic(key)]
         scale = None
         if len(moved) + len(statistics) < len(self._parts):
@@ -73,8 +67,7 @@ class NativeGraphs(TorchGraphs):
             move_statistics=sgd.moves_statistics,
         )
         following: Tensors = _metrics(outcome)
-        if momentum is not None:
-            following |= {f"next/{slot_of(key)}": momentum[part].reshape(shape) for key, part, shape in moved}
+        following |= {f"next/{slot_of(key)}": momentum[part].reshape(shape) for key, part, shape in moved}
         changed = [*moved, *(statistics if sgd.moves_statistics else ())]
         return following | {f"next/{key}": flat[part].reshape(shape) for key, part, shape in changed}
 
