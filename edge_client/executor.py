@@ -276,8 +276,10 @@ class _Job:
             self._tuned |= of_model
 
     def _check_batches(self, batch_size: int, num_examples: int) -> None:
+        if self._graphs.max_batch is None:
+            return
         most = max(part.stop - part.start for part in batch_slices(num_examples, batch_size, self._manifest.min_batch))
-        if self._graphs.max_batch is not None and most > self._graphs.max_batch:
+        if most > self._graphs.max_batch:
             raise BundleError(f"the plan makes batches of {most} windows: this device's programs take at most {self._graphs.max_batch}")
 
     def _batch(self, x: Array, y: Array, chosen: Array, training: bool = True) -> Tensors:

@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--window", type=int, default=128, help="samples in a window, for recordings (default: 128)")
     run.add_argument("--stride", type=int, default=64, help="samples between windows, for recordings (default: 64)")
     run.add_argument("--threads", type=int, default=1, help="threads for training (default: 1)")
-    run.add_argument("--runtime", default="onnx", choices=("onnx", "executorch"), help="what trains (default: onnx)")
+    run.add_argument("--runtime", default="onnx", choices=tuple(RUNTIMES), help="what trains (default: onnx)")
     run.add_argument("--provider", default="CPU", choices=("CPU", "CUDA", "Tensorrt"), help="where onnxruntime trains (default: CPU)")
     run.add_argument("--library", type=Path, help="libshoal_executorch.so, where `make native` did not build it on this machine")
     run.add_argument("--log", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="log level (default: INFO)")

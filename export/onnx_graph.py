@@ -1,5 +1,6 @@
 """A captured function as an ONNX graph with named inputs and outputs."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import onnx
@@ -55,8 +56,7 @@ def count_operators(data: bytes) -> dict[str, int]:
         model = onnx.load_model_from_string(data)
     except Exception as error:
         raise ConfigError(f"ONNX graph of {len(data)} bytes: {error}") from None
-    names = [str(node.op_type) for node in model.graph.node]
-    return {name: names.count(name) for name in sorted(set(names))}
+    return dict(sorted(Counter(str(node.op_type) for node in model.graph.node).items()))
 
 
 def _export(program: Lowered) -> torch.onnx.ONNXProgram:

@@ -64,17 +64,21 @@ class Stack:
         """sum_i weights_i w_i, (D,) float32, with shares (N,) that sum to 1."""
         total = self._zeros(self.size)
         factors = self._like_arena(weights.astype(np.float32))
-        if (native := self._natively(factors)) is not None:
-            share = max(COLUMNS, -(-self.size // torch.get_num_threads()))
-            each(lambda columns: native.add_to(total, columns), column_blocks(self.size, share))
-            return np.asarray(np.clip(total, -LARGEST, LARGEST).astype(np.float32))
+        native, width = self._natively(factors), COLUMNS
+        if native is not None:
+            width = max(COLUMNS, -(-self.size // torch.get_num_threads()))
+        elif not isinstance(self.arena, np.ndarray):
+            width = max(self.size, 1)
 
         def add(columns: slice) -> None:
+            if native is not None:
+                native.add_to(total, columns)
+                return
             for start in range(0, len(self), ROWS):
                 stop = min(start + ROWS, len(self))
                 total[columns] += factors[start:stop] @ self.tile(start, stop, columns)
 
-        each(add, column_blocks(self.size, COLUMNS if isinstance(self.arena, np.ndarray) else max(self.size, 1)))
+        each(add, column_blocks(self.size, width))
         return np.asarray(np.clip(as_numpy(total), -LARGEST, LARGEST).astype(np.float32))
 
     def mean_of_ranks(self, low: int, high: int, within: Array | None = None) -> Array:

@@ -23,8 +23,14 @@ class Dropped(nn.Identity):
         self.share, self.shape = share, shape
 
     def factors(self, uniform: Tensor) -> Tensor:
-        """What the values are multiplied by, from numbers in [0, 1) (batch, \\*shape): those that stay count for the others too."""
-        return (uniform >= self.share) / (1 - self.share)
+        """What the values are multiplied by, from numbers in [0, 1) (batch, \\*shape)."""
+        return keep(uniform, self.share)
+
+
+def keep(uniform: Tensor, share: float | Tensor) -> Tensor:
+    """What values are multiplied by so that this share of them is dropped: one stays where its number in [0, 1) is at least the share, and
+    counts for the others too."""
+    return (uniform >= share) / (1 - share)
 
 
 def replace_dropouts(model: nn.Module, window: tuple[int, ...]) -> dict[str, Dropped]:
@@ -36,18 +42,14 @@ def replace_dropouts(model: nn.Module, window: tuple[int, ...]) -> dict[str, Dro
     for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, DROPOUTS)]:
         if not isinstance(layer, _KINDS):
             raise ConfigError(f"layer {name!r} is {type(layer).__name__}: expected Dropout, Dropout1d or Dropout2d")
+        if layer.p == 1:
+            raise ConfigError(f"layer {name!r} drops everything: expected p below 1")
         parent, _, last = name.rpartition(".")
         shape = _shape_at(model, name, window)
         if not isinstance(layer, nn.Dropout):  # whole channels
             shape = (shape[0], *[1] * (len(shape) - 1))
-        setattr(model.get_submodule(parent), last, Dropped(layer.p, shape) if 0 < layer.p < 1 else _without_chance(name, layer.p))
+        setattr(model.get_submodule(parent), last, Dropped(layer.p, shape) if layer.p else nn.Identity())
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, Dropped)}
-
-
-def _without_chance(name: str, share: float) -> nn.Module:
-    if share:
-        raise ConfigError(f"layer {name!r} drops everything: expected p below 1")
-    return nn.Identity()
 
 
 def _shape_at(model: nn.Module, name: str, window: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from algorithms.contract import TorchTensors
 from algorithms.models.classifier import Classifier
+from algorithms.models.dropout import keep
 from algorithms.models.gated import EXPRESSION, MODULATION, GatedClassifier, OnFrozen, PlainClassifier
 from algorithms.objectives.supervised import MOMENTUM, Pass, Supervised
 from wire.tensors import Array
@@ -41,8 +42,7 @@ class Cgau(Supervised):
         return "private" if name.endswith((MODULATION, EXPRESSION)) else super().role(name)
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
-        """A unit stays where its random number is at least the share to drop; those that stay count for the others too."""
-        factors = {f"keep/{n}": (batch[f"uniform/{n}"] >= hyper["dropout"]) / (1 - hyper["dropout"]) for n in self.model.units}
+        factors = {f"keep/{n}": keep(batch[f"uniform/{n}"], hyper["dropout"]) for n in self.model.units}
         return super().loss(tensors, {**batch, **factors}, hyper)
 
     def factors(self, batch: TorchTensors) -> TorchTensors:

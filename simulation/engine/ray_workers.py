@@ -29,6 +29,7 @@ from ray.exceptions import (
 )
 
 from algorithms.algorithm import Contribution
+from algorithms.contract import exchanged
 from algorithms.means.streaming import LEVELS, Branch, place_of
 from simulation.engine.kept import Carried, Kept
 from simulation.engine.options import ANY_RAY, LOCAL_RAY
@@ -90,9 +91,8 @@ class Worker:
         trained = [done for done, _ in results if not done.problem]
         sums: dict[str, Branch] = {}
         for start in {done.model for done in trained}:
-            model = {k: v for k, v in self._models[1][start].items() if k.startswith(("shared/", "statistic/"))}
             mine = [Contribution(d.device_id, d.num_train, d.num_steps, start, d.tensors) for d in trained if d.model == start]
-            sums[start] = self._algorithm.sum_up(model, mine).branch(level)
+            sums[start] = self._algorithm.sum_up(exchanged(self._models[1][start]), mine).branch(level)
         made = [(replace(done, tensors={}, carried=done.layout), after) for done, after in results]
         for at, (done, after) in enumerate(made):
             if not done.problem:  # one whose result is looked at
