@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
-from algorithms.arena import add_received, layout_of, size_of, views, write_change
+from algorithms.arena import flatten, layout_of, size_of, views, write_change
 from algorithms.contract import (
     NEWCOMER,
     Context,
@@ -220,25 +220,24 @@ class Algorithm:
         shared = sum(part.stop - part.start for part in layout if part.key.startswith("shared/"))
         updates = np.empty((len(contributions), shared if self.grouping.compares else 0), np.float32)
         ordered = sorted(contributions, key=lambda c: c.device_id)
-        models = [self._local(state, c, layout, row, update) for c, row, update in zip(ordered, arena, updates, strict=True)]
+        received = {start: flatten(state.models[start], layout) for start in sorted({c.start for c in contributions})}
+        rows = zip(ordered, arena, updates, strict=True)
+        models = [self._local(state, c, layout, received[c.start], row, update) for c, row, update in rows]
         return models, Stack(arena if self.device == "cpu" else torch.from_numpy(arena).to(self.device))
 
-    def _local(self, state: State, c: Contribution, layout: tuple[Slice, ...], row: Array, update: Array) -> LocalModel:
+    def _local(self, state: State, c: Contribution, layout: tuple[Slice, ...], received: Array, row: Array, update: Array) -> LocalModel:
         """A device's model, written into its row: what it received plus what it changed, clipped by the privacy mechanism. `update` takes
         the change of the shared tensors, if it has room for them."""
-        received, tensors = state.models[c.start], c.read()
-        write_change(row, layout, received, tensors)
+        tensors = c.read()
+        write_change(row, layout, state.models[c.start], tensors)
         if update.size:
             np.concatenate([row[part.start : part.stop] for part in layout if part.key.startswith("shared/")], out=update)
-        self._complete(row, layout, received)
+        self._complete(row, received)
         responses = {k: v for k, v in tensors.items() if k.startswith("response/")}
         return LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, views(row, layout), responses, update, c.loss)
 
-    def _complete(self, row: Array, layout: tuple[Slice, ...], received: Tensors) -> None:
-        clipped = self.privacy.clip(row)
-        if clipped is not row:
-            row[...] = clipped
-        add_received(row, layout, received)
+    def _complete(self, row: Array, received: Array) -> None:
+        np.add(self.privacy.clip(row), received, out=row)
 
     def _average(
         self, mean: Mean, stack: Stack, members: Sequence[LocalModel], layout: tuple[Slice, ...], seed: int, group: str
@@ -252,11 +251,11 @@ class Algorithm:
     def sum_up(self, received: Tensors, contributions: Sequence[Contribution]) -> StreamingMean:
         """The sum of the models of devices that started from the same one (roles shared and statistic), wherever they trained."""
         layout = layout_of(received)
-        row = np.empty(size_of(layout), np.float32)
+        start, row = flatten(received, layout), np.empty(size_of(layout), np.float32)
         mean = StreamingMean(len(row))
         for place, c in sorted(((place_of(c.device_id), c) for c in contributions), key=lambda pair: (pair[0], pair[1].device_id)):
             write_change(row, layout, received, c.read())
-            self._complete(row, layout, received)
+            self._complete(row, start)
             mean.add(row, 1 if isinstance(self.mean, UniformMean) else c.num_examples, place)
         return mean
 

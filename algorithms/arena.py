@@ -30,15 +30,18 @@ def views(row: Array, layout: tuple[Slice, ...]) -> Tensors:
 def write_change(row: Array, layout: tuple[Slice, ...], received: Tensors, update: Tensors) -> None:
     """Write into a row (D,) float32 what a device changed: the ``delta/NAME`` of its update for a shared tensor, the difference from what
     it received for a statistic, 0 for what the update does not carry: that was not trained."""
-    for key, out in views(row, layout).items():
-        role, name = key.split("/", 1)
-        if role == "shared":
-            out[...] = update.get(f"delta/{name}", 0.0)
-        else:
-            np.subtract(update.get(key, received[key]), received[key], out=out)
+    if layout:
+        np.concatenate([_change(part, received, update).ravel() for part in layout], out=row)
 
 
-def add_received(row: Array, layout: tuple[Slice, ...], received: Tensors) -> None:
-    """Make a row of changes a model: add what the device had received."""
-    for key, out in views(row, layout).items():
-        np.add(out, received[key], out=out)
+def flatten(tensors: Tensors, layout: tuple[Slice, ...]) -> Array:
+    """The tensors of a layout as one row (D,) float32, a copy."""
+    return np.concatenate([tensors[part.key].ravel() for part in layout]) if layout else np.zeros(0, np.float32)
+
+
+def _change(part: Slice, received: Tensors, update: Tensors) -> Array:
+    role, name = part.key.split("/", 1)
+    if role != "shared":
+        return update.get(part.key, received[part.key]) - received[part.key]
+    change = update.get(f"delta/{name}")
+    return np.zeros(part.shape, np.float32) if change is None else change

@@ -4,19 +4,18 @@ Every device has a place, and places are the leaves of a binary tree: models of 
 branches in pairs. So a branch can be summed up on any machine, and what travels is one sum instead of many models.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from algorithms.means.stack import column_blocks
 from wire.tensors import Array
 
 LEVELS = 8
 """Of the tree: a fleet has 2^8 places."""
-ON_ONE_THREAD = 2**14
-"""Numbers that torch adds without sharing them among threads, which costs more than it saves."""
+BLOCK = 2**14
+"""Numbers that are added at a time: they and their products stay in the cache."""
 
 
 def place_of(device_id: str) -> int:
@@ -31,20 +30,22 @@ class Branch:
 
     level: int
     index: int
-    total: Tensor = field(repr=False)
+    total: Array = field(repr=False)
     weight: int = 0
     count: int = 0
 
     def add(self, model: Array, num_examples: int) -> None:
-        """Take in one model."""
+        """Take in one model. Its products with a count are exact in float64."""
         fresh = not self.count or (num_examples and not self.weight)  # models without examples count only where no model has any
-        if fresh or num_examples or not self.weight:
-            values, factor = torch.from_numpy(model), float(num_examples or 1)
-            for columns in column_blocks(len(model), ON_ONE_THREAD):
-                if fresh:
-                    self.total[columns].copy_(values[columns]).mul_(factor)
-                else:
-                    self.total[columns].add_(values[columns], alpha=factor)
+        factor = float(num_examples or 1)
+        if fresh:
+            np.multiply(model, factor, out=self.total, dtype=np.float64)
+        elif num_examples or not self.weight:
+            product = np.empty(min(BLOCK, len(model)))
+            for columns in column_blocks(len(model), BLOCK):
+                part = product[: columns.stop - columns.start]
+                np.multiply(model[columns], factor, out=part, dtype=np.float64)
+                self.total[columns] += part
         self.count, self.weight = self.count + 1, self.weight + num_examples
 
     def absorb(self, other: "Branch") -> None:
@@ -52,8 +53,7 @@ class Branch:
         if other.weight and not self.weight:
             self.total, other.total = other.total, self.total
         elif other.weight or not self.weight:
-            for columns in column_blocks(len(self.total), ON_ONE_THREAD):
-                self.total[columns].add_(other.total[columns])
+            self.total += other.total
         self.count, self.weight = self.count + other.count, self.weight + other.weight
 
     @property
@@ -71,18 +71,18 @@ class StreamingMean:
         """`size`: D, the numbers in a model."""
         self._size = size
         self._branches: list[Branch] = []
-        self._unused: list[Tensor] = []
+        self._unused: list[Array] = []
 
     def add(self, model: Array, num_examples: int, place: int = 0) -> None:
-        """Take in a model (D,) float32, writable, that was trained on so many examples; it is not kept. Places must ascend."""
+        """Take in a model (D,) float32 that was trained on so many examples; it is not kept. Places must ascend."""
         last = self._branches[-1] if self._branches else None
         if last is None or (last.level, last.index) != (0, place):
-            self._append(Branch(0, place, self._unused.pop() if self._unused else torch.empty(self._size, dtype=torch.float64)))
+            self._append(Branch(0, place, self._unused.pop() if self._unused else np.empty(self._size)))
         self._branches[-1].add(model, num_examples)
 
     def join(self, branch: Branch) -> None:
         """Take in what was summed up elsewhere, over places behind those that have come."""
-        self._append(branch)
+        self._append(replace(branch, total=branch.total.copy()))
 
     def branch(self, level: int = LEVELS) -> Branch:
         """All that has come, as one branch of this level.
@@ -105,8 +105,7 @@ class StreamingMean:
             ValueError: nothing has come.
         """
         whole = self.branch()
-        made: Array = (whole.total / (whole.weight or whole.count)).numpy().astype("float32")
-        return made
+        return np.asarray(whole.total / (whole.weight or whole.count), np.float32)
 
     def _append(self, branch: Branch) -> None:
         if self._branches and branch.begin < self._branches[-1].begin:

@@ -74,11 +74,12 @@ class Arena:
         self._index = {device_id: i for i, device_id in enumerate(device_ids)}
         self._first = np.concatenate([[0], np.cumsum(np.fromiter(num_train, np.int64))])
         self._open: dict[str, _File] = {}
+        self._listed: tuple[int, list[str]] = (-1, [])
 
     def get(self, device_id: str, number: int) -> Tensors:
         at = self._index[device_id]
         found: Tensors = {}
-        for name in self._names():
+        for name in self._names(number):
             file, key = self._file(name), _parse(name)[0]
             copy = _newest(file.rounds[at], number)
             if file.rounds[at, copy] > 0 and file.rounds[at, copy] < number:
@@ -88,7 +89,7 @@ class Arena:
     def put(self, device_id: str, number: int, tensors: Tensors) -> None:
         at = self._index[device_id]
         written = {_name(key, value): value for key, value in tensors.items()}
-        for name in sorted(written.keys() | set(self._names())):
+        for name in sorted(written.keys() | set(self._names(number))):
             file = self._file(name)
             copy = 1 - _newest(file.rounds[at], number)
             if name in written:
@@ -100,8 +101,13 @@ class Arena:
     def _rows(self, key: str, at: int) -> int | slice:
         return slice(int(self._first[at]), int(self._first[at + 1])) if key.startswith(COLUMN) else at
 
-    def _names(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self.folder) if not entry.name.endswith(SIGNS))
+    def _names(self, number: int) -> list[str]:
+        """Of the files that a device may have a row in from before the round of this number: listed once in a round, since what is written
+        meanwhile, by this process or another, does not count yet."""
+        listed = self._listed
+        if listed[0] != number:
+            self._listed = listed = number, sorted(file.name for file in self.folder.iterdir() if file.suffix != SIGNS)
+        return listed[1]
 
     def _file(self, name: str) -> _File:
         if name not in self._open:

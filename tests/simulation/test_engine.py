@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from algorithms.registry import OBJECTIVES
+from export.describe import to_numpy
+from simulation.engine import compiled
 from simulation.engine.options import Engine
 from simulation.ran import Outcome, Told
-from simulation.simulate import SimulationSettings, simulate
+from simulation.simulate import SimulationSettings, build_objective, simulate
+from simulation.torch_graphs import TorchGraphs
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
@@ -105,10 +108,40 @@ def test_a_step_that_is_more_than_sgd_runs_uncompiled_and_says_why() -> None:
 
 
 @pytest.mark.slow
-def test_the_compiled_path_gives_the_same_within_rounding() -> None:
-    eager, compiled = run("dbe", "eager"), run("dbe", "compiled")
-    assert compiled.summary["path"] == "compiled"
-    assert compiled.summary["accuracy"]["mean"] == pytest.approx(eager.summary["accuracy"]["mean"], abs=0.05)
+@pytest.mark.parametrize("algorithm", ["dbe", "ditto", "per-fedavg", "pfedme"])
+def test_the_compiled_path_gives_the_same_within_rounding(algorithm: str) -> None:
+    eager, fast = run(algorithm, "eager"), run(algorithm, "compiled")
+    assert fast.summary["path"] == "compiled"
+    assert fast.summary["accuracy"]["mean"] == pytest.approx(eager.summary["accuracy"]["mean"], abs=0.05)
+
+
+def test_what_was_compiled_is_loaded_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    eager, _ = run("dbe", "eager", 1), run("dbe", "compiled", 1)
+    monkeypatch.setattr(compiled, "_build", None)  # building once more would fail
+    again = run("dbe", "compiled", 1)
+    expected, found = (decode_tensors(o.blobs.get(o.state.models["0"]))[0] for o in (eager, again))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=2e-4, err_msg=name)
+
+
+def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
+    fleet = synthetic_fleet(1)
+    ((_, windows),) = fleet.devices.items()
+    objective = build_objective(fleet, "fedavg", 0)
+    graphs, tensors = TorchGraphs(objective), to_numpy(objective.initial())
+    hyper = {"hyper/lr": np.float32(0.1).reshape(()), "hyper/momentum": np.float32(0.9).reshape(())}
+    batches = [np.arange(0, 8), np.arange(8, 14)]
+    whole = graphs.train("step", tensors, windows.train_x, windows.train_y, batches, hyper)
+    loss = 0.0
+    for chosen in batches:
+        outputs = graphs.run("step", tensors | {"batch/x": windows.train_x[chosen], "batch/y": windows.train_y[chosen]} | hyper)
+        tensors |= {k.removeprefix("next/"): v for k, v in outputs.items() if k.startswith("next/")}
+        loss += float(outputs["metric/loss_sum"])
+    assert float(whole.pop("metric/loss_sum")) == loss
+    assert whole.pop("metric/num_correct") >= 0
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, tensors[name.removeprefix("next/")], err_msg=name)
 
 
 def test_a_cohort_is_drawn_anew_every_round() -> None:
