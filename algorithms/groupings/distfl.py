@@ -10,6 +10,7 @@ What a device is known by is its signature, of one or several views:
 - ``labels``: the gradient of the cross-entropy by the last layer's weights at the initial model, over the device's own data.
 
 The paper leaves the threshold to the eye (section 4.3); here `significance` decides, for every view alike, with no number set by hand.
+The paper's rule, made exact, is the option ``cut=gap``: a threshold in the largest gap between the responses' divergences (`gap`).
 
 ``statistics`` and ``labels`` come from a survey: one pass over the training windows with the *initial* model, before training, made
 when a device has no group yet. The running statistics of a trained model say the same less well: they mix the received
@@ -28,6 +29,7 @@ import numpy as np
 
 from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
 from algorithms.groupings.base import Defaults, group_of
+from algorithms.groupings.gap import group_by_gap
 from algorithms.groupings.identity import keep_names
 from algorithms.groupings.knowledge import Extraction, extract_knowledge, plain_noise
 from algorithms.groupings.responses import respond
@@ -41,6 +43,7 @@ Signature = Literal["responses", "noise", "statistics", "labels", "both"]
 SIGNATURES: tuple[Signature, ...] = ("responses", "noise", "statistics", "labels", "both")
 """``both`` is every view but noise: what the data are (statistics, labels) and, in fleets that are tested as a whole, what the models made
 of them (responses)."""
+Cut = Literal["test", "gap"]
 
 GROWN = 0.1
 """Newcomers since the last test of a large fleet, as a share of those tested, that call for another test."""
@@ -65,6 +68,7 @@ class DistFL(Defaults):
         iterations: int = 60,
         lr: float = 0.1,
         resurvey: int = 0,
+        cut: Cut = "test",
     ) -> None:
         if signature not in SIGNATURES:
             raise ConfigError(f"signature {signature!r}: expected one of {', '.join(SIGNATURES)}")
@@ -75,6 +79,9 @@ class DistFL(Defaults):
                 f"resurvey {resurvey} with signature {signature!r}: expected rounds between two surveys, 0 for never or without surveys"
             )
         self.resurvey = resurvey
+        if cut not in ("test", "gap") or (cut == "gap" and self.surveys):
+            raise ConfigError(f"cut {cut!r} with signature {signature!r}: expected test, or gap with signature responses or noise")
+        self.cut = cut
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         if self.signature == "statistics" and probe is not None and not probe.norm_layers:
@@ -146,8 +153,11 @@ class DistFL(Defaults):
     def _by_responses(self, memory: Memory, models: Sequence[LocalModel], probe: Probe, seed: int) -> Grouped:
         view, notes = self._responses(models, probe, seed)
         views: dict[str, View] = {self.signature: view}
-        labels, tests = find_groups(views, np.array([m.num_examples for m in models]))
-        notes["tests"] = [test.note() for test in tests]
+        if self.cut == "gap":
+            labels, notes["threshold"] = group_by_gap(view.distances(np.arange(len(models))))
+        else:
+            labels, tests = find_groups(views, np.array([m.num_examples for m in models]))
+            notes["tests"] = [test.note() for test in tests]
         ids = tuple(model.device_id for model in models)
         membership = memory.membership | keep_names(ids, labels, memory.membership)
         return _show(Memory(membership), views, ids, notes)

@@ -8,7 +8,7 @@ from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups,
 
 PAPER_ROUNDS = {"rounds": 50, "local_epochs": 5, "seeds": 3}
 KNOWN = {"fedavg": "FedAvg", "local": "Local", "lg-net": "LG-Net", "ifca:k=2": "K-Cluster (K=2)", "ifca:k=3": "K-Cluster (K=3)"}
-KNOWN |= {"ifca:k=4": "K-Cluster (K=4)", "distfl": "Ours"}
+KNOWN |= {"ifca:k=4": "K-Cluster (K=4)", "distfl": "Ours", "distfl:signature=responses:cut=gap": "Ours, by the paper's threshold"}
 
 ACCURACY = "accuracy, %"
 TABLE_2 = {"FedAvg": 33.97, "Local": 79.36, "LG-Net": 83.32, "K-Cluster (K=5)": 88.63, "Ours": 91.08}

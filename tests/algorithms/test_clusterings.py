@@ -12,6 +12,7 @@ from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.groupings.cfl import Cfl, bipartition, compare, mean_norm
+from algorithms.groupings.gap import group_by_gap
 from algorithms.groupings.hierarchical import JUMP, METRICS, Hierarchical, cut, pairwise
 from tests.contracts.grouping import (
     SEEDS,
@@ -162,3 +163,20 @@ class TestHierarchical:
     def test_refuses_options(self, options: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=next(iter(options))):
             Hierarchical(**options)
+
+
+class TestGap:
+    @given(truth=st.lists(st.integers(0, 3), min_size=3, max_size=12), seed=st.integers(0, 1000))
+    def test_finds_groups_that_are_far_apart(self, truth: list[int], seed: int) -> None:
+        same = np.equal.outer(truth, truth)
+        divergences = np.where(same, 0.0, 10.0) + np.random.default_rng(seed).uniform(0, 1, same.shape)
+        groups, threshold = group_by_gap(divergences)
+        off = ~np.eye(len(truth), dtype=bool)
+        if same[off].any() and not same.all():
+            assert 1 < threshold < 10
+            np.testing.assert_array_equal(np.equal.outer(groups, groups), same)
+        assert sorted(set(groups.tolist())) == list(range(groups.max() + 1))
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_one_pair_has_no_gap(self, count: int) -> None:
+        assert group_by_gap(1 - np.eye(count))[0].tolist() == [0] * count

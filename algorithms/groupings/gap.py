@@ -1,0 +1,31 @@
+"""DistFL's own way from SIM to groups: a threshold that lies in the gap between near and far models (section 4.3).
+
+The paper finds the threshold by eye, since the values are 'close in the iid group while varying greatly between two groups'; here it is
+the middle of the largest gap between the sorted values. Every pair of devices counts: time and memory are quadratic in their number.
+"""
+
+import numpy as np
+
+from algorithms.contract import Matrix
+from wire.tensors import Array
+
+
+def group_by_gap(divergences: Matrix) -> tuple[Array, float]:
+    """Groups 0..G-1 of N devices (N,), and the threshold, from SIM (N, N), whose two directions are averaged.
+
+    The first device that is in no group yet forms one with all others that are in none and nearer to it than the threshold.
+    """
+    apart = (divergences + divergences.T) / 2
+    values = np.sort(apart[np.triu_indices(len(apart), 1)])
+    gaps = np.diff(values)
+    if not gaps.size:
+        return np.zeros(len(apart), np.int64), np.inf
+    low = int(gaps.argmax())
+    threshold = float(values[low] + values[low + 1]) / 2
+    groups = np.full(len(apart), -1, np.int64)
+    for device in range(len(apart)):
+        if groups[device] < 0:
+            near = (groups < 0) & (apart[device] <= threshold)
+            near[device] = True
+            groups[near] = groups.max() + 1
+    return groups, threshold
