@@ -73,9 +73,9 @@ TABLES = [
         {ACCURACY: accuracy, "groups": groups},
         {(label, ACCURACY, "random split"): value for label, value in TABLE_4.items()},
         "The random split is the paper's; windows overlap by half there, so that test windows are partly in the training part. "
-        "Every user moves in a way of their own, but they fall into no groups: the significance test leaves them in one, and DistFL is "
-        "FedAvg with a plain mean. A model that is fine-tuned, or trained, on one user alone is better here, and so is telling IFCA "
-        "three or four groups.",
+        "Every user moves in a way of their own, but they fall into no groups: the significance test and the paper's threshold leave them "
+        "in one, and DistFL is FedAvg with a plain mean. A model that is fine-tuned, or trained, on one user alone is better here, and so "
+        "is telling IFCA three or four groups.",
         {"split in time": ("fedavg", "local", "lg-net", "ifca:k=3", "distfl", "dbe+distfl")},
     ),
     Table(

@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from algorithms.contract import Objective, TorchTensors
+from algorithms.native.build import NoCompiler
 from export.describe import example_inputs
 from simulation.torch_graphs import TorchGraphs
 
@@ -69,10 +70,19 @@ def _compile(function: Callable[[TorchTensors], TorchTensors], example: TorchTen
 
 
 def _build(traced: GraphModule, values: Sequence[Tensor], path: Path) -> None:
-    """Processes that build at the same time do so each for itself; the last rename wins."""
+    """Processes that build at the same time do so each for itself; the last rename wins.
+
+    Raises:
+        NoCompiler: the cache folder cannot be written.
+    """
     from torch._inductor import aoti_compile_and_package  # takes two seconds to load
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(f"{path.parent} may not be written")
+    except OSError as error:
+        raise NoCompiler(f"compiled code cannot be kept: {error}") from error
     with tempfile.TemporaryDirectory(dir=path.parent) as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its own parts
         program = torch.export.export(traced, tuple(values))

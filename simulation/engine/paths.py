@@ -15,8 +15,8 @@ from simulation.torch_graphs import TorchGraphs
 from wire.bundle import Manifest
 from wire.errors import ConfigError
 
-COMPILE_FROM = 20_000
-"""Steps of training in a run from which compiling (half a minute, the first time) is worth it."""
+COMPILE_FROM = 10_000
+"""Steps of training in a run from which compiling (12 to 25 s, the first time) is worth it."""
 
 
 @dataclass(frozen=True)
