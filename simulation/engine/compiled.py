@@ -5,6 +5,7 @@ in the user's cache folder, by what it was made of, so that the next run of the 
 """
 
 import hashlib
+import logging
 import os
 import platform
 import tempfile
@@ -22,6 +23,8 @@ from algorithms.contract import Objective, TorchTensors
 from algorithms.native.build import NoCompiler
 from export.describe import example_inputs
 from simulation.torch_graphs import TorchGraphs
+
+log = logging.getLogger("shoal.simulation")
 
 OPTIONS = {"cpp.threads": 1}
 """Of inductor: workers have one thread each."""
@@ -60,13 +63,22 @@ def _compile(function: Callable[[TorchTensors], TorchTensors], example: TorchTen
         path = cache_folder() / f"{_digest(traced, values)}.pt2"
         if not path.exists():
             _build(traced, values, path)
-    program = AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+        try:
+            program = _load(path)
+        except RuntimeError as error:
+            log.warning("%s cannot be loaded (%s) and is compiled anew", path, error)
+            _build(traced, values, path)
+            program = _load(path)
 
     def run(tensors: TorchTensors) -> TorchTensors:
         results = program.boxed_run([tensors[name].contiguous() for name in read])  # compiled for these strides, and they are not checked
         return dict(zip(outputs, results, strict=True))
 
     return run
+
+
+def _load(path: Path) -> AOTIModelPackageLoader:
+    return AOTIModelPackageLoader(str(path), "model", False, 1, -1)
 
 
 def _build(traced: GraphModule, values: Sequence[Tensor], path: Path) -> None:

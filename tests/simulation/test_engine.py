@@ -125,6 +125,18 @@ def test_what_was_compiled_is_loaded_the_next_time(tmp_path: Path, monkeypatch: 
         np.testing.assert_allclose(found[name], value, atol=2e-4, err_msg=name)
 
 
+@pytest.mark.slow
+def test_a_damaged_file_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = run("dbe", "compiled", 1)
+    kept = sorted(compiled.cache_folder().iterdir())
+    assert kept
+    for path in kept:
+        path.write_bytes(b"half of it")
+    same(first, run("dbe", "compiled", 1))
+    assert "compiled anew" in caplog.text
+
+
 def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
     fleet = synthetic_fleet(1)
     ((_, windows),) = fleet.devices.items()
