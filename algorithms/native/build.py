@@ -68,7 +68,7 @@ def build() -> Path:
     digest = hashlib.sha256(repr((common, targets, compiler, version, machine, platform.system())).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / "native"
+    folder = cache_folder("native")
     path = folder / f"engine-{digest.hexdigest()[:24]}.so"
     if path.exists():
         return path
@@ -80,6 +80,11 @@ def build() -> Path:
     except OSError as error:
         raise NoCompiler(f"the native engine cannot be built in {folder}: {error}") from error
     return path
+
+
+def cache_folder(kind: str) -> Path:
+    """Where what is compiled here is kept: ``$XDG_CACHE_HOME/shoal/KIND``, or ``~/.cache/shoal/KIND``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / kind
 
 
 def find_compiler() -> tuple[tuple[str, ...], str]:

@@ -6,7 +6,6 @@ in the user's cache folder, by what it was made of, so that the next run of the 
 
 import hashlib
 import logging
-import os
 import platform
 import tempfile
 import warnings
@@ -20,7 +19,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from algorithms.contract import Objective, TorchTensors
-from algorithms.native.build import NoCompiler
+from algorithms.native.build import NoCompiler, cache_folder
 from export.describe import example_inputs
 from simulation.torch_graphs import TorchGraphs
 
@@ -28,11 +27,6 @@ log = logging.getLogger("shoal.simulation")
 
 OPTIONS = {"cpp.threads": 1}
 """Of inductor: workers have one thread each."""
-
-
-def cache_folder() -> Path:
-    """Where compiled code is kept: ``$XDG_CACHE_HOME/shoal/compiled``, or ``~/.cache/shoal/compiled``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / "compiled"
 
 
 class CompiledGraphs(TorchGraphs):
@@ -60,7 +54,7 @@ def _compile(function: Callable[[TorchTensors], TorchTensors], example: TorchTen
 
     with torch.no_grad():
         traced = make_fx(positional, _allow_non_fake_inputs=True)(*values)
-        path = cache_folder() / f"{_digest(traced, values)}.pt2"
+        path = cache_folder("compiled") / f"{_digest(traced, values)}.pt2"
         if not path.exists():
             _build(traced, values, path)
         try:
@@ -91,25 +85,21 @@ def _build(traced: GraphModule, values: Sequence[Tensor], path: Path) -> None:
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(path.parent, os.W_OK):
-            raise PermissionError(f"{path.parent} may not be written")
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its own parts
+            program = torch.export.export(traced, tuple(values))
+            made = aoti_compile_and_package(program, package_path=f"{folder}/program.pt2", inductor_configs=dict(OPTIONS))
+            Path(made).replace(path)
     except OSError as error:
-        raise NoCompiler(f"compiled code cannot be kept: {error}") from error
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its own parts
-        program = torch.export.export(traced, tuple(values))
-        made = aoti_compile_and_package(program, package_path=f"{folder}/program.pt2", inductor_configs=dict(OPTIONS))
-        Path(made).replace(path)
+        raise NoCompiler(f"compiled code cannot be kept in {path.parent}: {error}") from error
 
 
 def _digest(traced: GraphModule, values: Sequence[Tensor]) -> str:
     """A hash of everything that decides what is compiled: operators, constants, shapes, options, torch and the processor."""
-    constants = [(name, value) for name, value in sorted(vars(traced).items()) if isinstance(value, Tensor)]
-    constants += sorted(traced.named_buffers())
     shapes = [(value.dtype, tuple(value.shape)) for value in values]
     made_of = (traced.code, shapes, OPTIONS, torch.__version__, platform.machine(), _processor())
     digest = hashlib.sha256(repr(made_of).encode())
-    for name, value in constants:
+    for name, value in sorted(traced.named_buffers()):  # tracing makes constants buffers
         digest.update(name.encode() + str((value.dtype, value.shape)).encode() + value.contiguous().numpy().tobytes())
     return digest.hexdigest()[:32]
 

@@ -1,13 +1,9 @@
 """The native engine against torch: every known layer in any order, every instruction set that this machine has."""
 
 import copy
-import os
-import subprocess
-import sys
 import threading
 from itertools import pairwise
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +16,8 @@ from torch import nn
 
 from algorithms.models.blocks import conv_stack
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.registry import MODELS
-from algorithms.native import build
-from algorithms.native.build import NoCompiler
-from algorithms.native.plan import Plan, Unsupported, plan_of
+from algorithms.native.plan import Plan, plan_of
 from algorithms.native.trainer import Floats, Outcome, Trainer, available_targets
-from wire.bundle import Window
 from wire.errors import ConfigError, DataError
 
 LR, MOMENTUM = 0.05, 0.9
@@ -375,44 +367,6 @@ def test_values_that_are_not_finite_show(har: tuple[Classifier, Plan, Any, Any],
         assert np.array_equal(good, fresh)
 
 
-REFUSED: list[tuple[str, list[nn.Module]]] = [
-    ("extractor.1 is GroupNorm", [nn.Conv1d(3, 8, 3), nn.GroupNorm(2, 8)]),
-    ("extractor.0 is Dropout", [nn.Dropout(0.1)]),
-    ("extractor.1.0 is Tanh", [nn.ReLU(), nn.Sequential(nn.Tanh())]),
-    ("extractor.0 is Conv1d with dilation", [nn.Conv1d(3, 8, 3, dilation=2)]),
-    ("extractor.0 is Conv1d with groups", [nn.Conv1d(3, 3, 3, groups=3)]),
-    ("extractor.0 is Conv1d with padding_mode", [nn.Conv1d(3, 8, 3, padding=1, padding_mode="reflect")]),
-    ("extractor.0 is AvgPool1d with padding", [nn.AvgPool1d(2, padding=1)]),
-    ("extractor.0 is AvgPool1d with stride", [nn.AvgPool1d(3, 1)]),
-    ("extractor.0 is MaxPool1d with ceil_mode", [nn.MaxPool1d(3, ceil_mode=True)]),
-    ("extractor.0 is AdaptiveAvgPool1d with output_size", [nn.AdaptiveAvgPool1d(2)]),
-    ("extractor.0 is BatchNorm1d without running", [nn.BatchNorm1d(3, track_running_stats=False)]),
-    ("extractor.0.weight is torch.float64", [nn.BatchNorm1d(3).double()]),
-    ("extractor.0 is Linear before Flatten", [nn.Linear(20, 5)]),
-    ("extractor.1 is MaxPool1d after Flatten", [nn.Flatten(), nn.MaxPool1d(2)]),
-]
-
-
-@pytest.mark.parametrize(("reason", "layers"), REFUSED, ids=[reason for reason, _ in REFUSED])
-def test_what_is_not_known_is_named(reason: str, layers: list[nn.Module]) -> None:
-    model = Classifier(nn.Identity(), nn.Sequential(*layers, nn.Flatten()), nn.Linear(3, 2))
-    with pytest.raises(Unsupported, match=reason):
-        plan_of(model, (3, 20))
-
-
-def test_models_of_windows_are_known_but_for_group_norm() -> None:
-    window = Window(("x", "y", "z"), 60, 20.0)
-    refused = {}
-    for name, make in MODELS.items():
-        try:
-            plan_of(make(window, 4, torch.ones(3)), window.shape)
-        except Unsupported as reason:
-            refused[name] = str(reason)
-    assert refused == {"har-cnn-gn": "extractor.norm1 is GroupNorm", "resnet18": refused["resnet18"]}
-    with pytest.raises(Unsupported, match="only time windows"):
-        plan_of(MODELS["mlp"](window, 4, torch.ones(3)), (3, 8, 8))
-
-
 def test_arrays_are_checked(har: tuple[Classifier, Plan, Any, Any]) -> None:
     model, plan, x, y = har
     trainer, flat = Trainer(plan), flat_of(model, plan)
@@ -453,34 +407,3 @@ def test_no_batches_change_nothing(har: tuple[Classifier, Plan, Any, Any]) -> No
     assert Trainer(plan).evaluate(flat, x, y, none) == Outcome(0, 0, 0)
     assert Trainer(plan).predict(flat, x, none).shape == (0, 4)
     assert np.array_equal(flat, flat_of(model, plan))
-
-
-def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CXX", str(tmp_path / "none"))
-    with pytest.raises(NoCompiler, match="is not a program"):
-        build.load_library()
-    monkeypatch.delenv("CXX")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoCompiler, match="none of"):
-        build.load_library()
-    broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\ncase $1 in --version) echo 1.0;; *) echo 'error: no header' >&2; exit 1;; esac\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CXX", str(broken))
-    with pytest.raises(NoCompiler, match="broken fails: error: no header"):
-        build.load_library()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(broken))
-    with pytest.raises(NoCompiler, match="cannot be built in"):
-        build.load_library()
-    assert not list(tmp_path.glob("**/*.so"))
-
-
-@pytest.mark.slow
-def test_processes_build_at_the_same_time(tmp_path: Path) -> None:
-    program = "from algorithms.native.trainer import available_targets; print(*available_targets())"
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    running = [subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    said = {process.communicate()[0] for process in running}
-    assert said == {" ".join(available_targets()) + "\n"}
-    assert [path.suffix for path in (tmp_path / "shoal" / "native").iterdir()] == [".so"]

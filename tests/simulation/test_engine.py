@@ -129,7 +129,7 @@ def test_what_was_compiled_is_loaded_the_next_time(tmp_path: Path, monkeypatch: 
 def test_a_damaged_file_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = run("dbe", "compiled", 1)
-    kept = sorted(compiled.cache_folder().iterdir())
+    kept = sorted(compiled.cache_folder("compiled").iterdir())
     assert kept
     for path in kept:
         path.write_bytes(b"half of it")
