@@ -139,7 +139,8 @@ def _fetched(folder_name: str, package: tuple[str, list[str]], inside: str, only
 def _unpack(archive: Path, target: Path) -> None:
     if archive.suffix == ".tgz":
         with tarfile.open(archive) as packed:
-            packed.extractall(target, filter="data")
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2, Debian's, has none; the hash was checked
+            packed.extractall(target)
     else:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(target)
