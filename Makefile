@@ -33,7 +33,7 @@ check: setup
 
 # The library that boards run ExecuTorch programs with, and what it needs, as a folder to copy to one of the same kind.
 native: setup deploy/.debian
-	$(BIN)/python -m edge_client.native.build --out build/native
+	$(BIN)/python -m host.executorch.build --out build/native
 
 BENCHMARKS := first_light native server clustering virtual_time transport edge curves
 bench: setup deploy/.debian

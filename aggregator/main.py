@@ -19,6 +19,7 @@ from aggregator.core.state import Event, RunSettings, RunState
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.registry import make_algorithm, parse
+from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle, unpack
 from wire.codec import encode
 from wire.errors import ConfigError
@@ -64,7 +65,8 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Callable[[
     """
     check_name(settings.run_id, "run id")
     topics = Topics(settings.fleet)
-    algorithm = replace(make_algorithm(settings.algorithm), secret=own_secret(settings.folder / "secret.key") + settings.run_id.encode())
+    secret = own_secret(settings.folder / "secret.key") + settings.run_id.encode()
+    algorithm = replace(make_algorithm(settings.algorithm), secret=secret, arithmetic=NativeArithmetic())
     bundle, probe = unpack(_read(settings.bundle / "device.shoal")), load_probe(_read(settings.bundle / "server.pt2"))
     blobs = BlobFolder(settings.folder / "blobs" / settings.run_id)
     store = SqlStore(settings.database or sqlite_url(settings.folder / "shoal.db"), settings.run_id)

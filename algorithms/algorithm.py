@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from algorithms.arena import flatten, layout_of, size_of, views, write_change
+from algorithms.arithmetic import PLAIN, Arithmetic
 from algorithms.contract import (
     NEWCOMER,
     Context,
@@ -28,10 +29,10 @@ from algorithms.contract import (
     exchanged,
 )
 from algorithms.groupings.single import SingleGroup
-from algorithms.means.stack import Stack
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.objectives.coordinator import Plain
+from algorithms.stack import Stack
 from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
@@ -90,6 +91,8 @@ class Algorithm:
     """What nobody else knows, for the noise of the privacy mechanism; an empty one is good for simulations only."""
     device: str = "cpu"
     """Where torch combines models, such as ``cuda``; the processor's own forms are used for ``cpu``."""
+    arithmetic: Arithmetic = PLAIN
+    """Carries out what is heaviest on the processor."""
 
     def begin(self, initial: Mapping[str, Array], probe: Probe, seed: int) -> State:
         """The state before the first round, from a bundle's initial tensors.
@@ -98,7 +101,7 @@ class Algorithm:
             ConfigError: the grouping needs something that the objective keeps on the device.
         """
         model = exchanged(initial)
-        self.grouping.check(model, _usable(probe, model))
+        self.grouping.check(model, self._usable(probe, model))
         return State({NEWCOMER: model, **self.grouping.begin(model, seed)}, context=self.coordinator.begin(dict(initial)))
 
     def start(self, memory: Memory, device_id: str) -> str:
@@ -166,7 +169,7 @@ class Algorithm:
         """
         streamed = {c.device_id: c for c in contributions} if self.streams else {}
         models, stack = self._unread(contributions) if streamed else self._locals(state, contributions)
-        grouped = self.grouping.group(state.memory, models, _usable(probe, state.models[NEWCOMER]), seed)
+        grouped = self.grouping.group(state.memory, models, self._usable(probe, state.models[NEWCOMER]), seed)
         membership, layout = grouped.memory.membership, layout_of(state.models[NEWCOMER])
         following = dict(state.models)
         shares: dict[str, float] = {}
@@ -198,7 +201,7 @@ class Algorithm:
     def place(self, state: State, contributions: Sequence[Contribution], probe: Probe, seed: int) -> dict[str, str]:
         """Where devices belong that are not averaged with anybody: the group of every device, theirs included."""
         models, _ = self._locals(state, contributions)
-        return self.grouping.group(state.memory, models, _usable(probe, state.models[NEWCOMER]), seed).memory.membership
+        return self.grouping.group(state.memory, models, self._usable(probe, state.models[NEWCOMER]), seed).memory.membership
 
     @property
     def streams(self) -> bool:
@@ -223,7 +226,7 @@ class Algorithm:
         received = {start: flatten(state.models[start], layout) for start in sorted({c.start for c in contributions})}
         rows = zip(ordered, arena, updates, strict=True)
         models = [self._local(state, c, layout, received[c.start], row, update) for c, row, update in rows]
-        return models, Stack(arena if self.device == "cpu" else torch.from_numpy(arena).to(self.device))
+        return models, Stack(arena if self.device == "cpu" else torch.from_numpy(arena).to(self.device), arithmetic=self.arithmetic)
 
     def _local(self, state: State, c: Contribution, layout: tuple[Slice, ...], received: Array, row: Array, update: Array) -> LocalModel:
         """A device's model, written into its row: what it received plus what it changed, clipped by the privacy mechanism. `update` takes
@@ -269,15 +272,15 @@ class Algorithm:
             mean.join(branch)
         return mean
 
+    def _usable(self, probe: Probe, model: Mapping[str, Array]) -> Probe | None:
+        """The probe with this algorithm's arithmetic; None where the server does not hold all that the probe reads."""
+        return replace(probe, arithmetic=self.arithmetic) if all(name in model for name in probe.needs) else None
+
     def _finish(self, flat: Array, layout: tuple[Slice, ...], num_members: int, seed: int, group: str) -> Tensors:
         """The tensors of a group's mean, with the noise of the privacy mechanism."""
         drawn = hashlib.sha256(self.secret + f"/{seed}/{group}".encode()).digest()
         average = views(self.privacy.noise(flat, num_members, int.from_bytes(drawn)), layout)
         return {k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if k.endswith("running_var") else v for k, v in average.items()}
-
-
-def _usable(probe: Probe, model: Mapping[str, Array]) -> Probe | None:
-    return probe if all(name in model for name in probe.needs) else None
 
 
 def encode_memory(state: State) -> bytes:

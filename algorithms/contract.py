@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms.means.stack import Stack
+from algorithms.arithmetic import PLAIN, Arithmetic
 from algorithms.models.classifier import Classifier
-from algorithms.native.plan import Plan
+from algorithms.models.network import Network
+from algorithms.stack import Stack
 from wire.messages import Train, Verb
 from wire.tensors import Array, Tensors
 
@@ -135,8 +136,10 @@ class Probe:
     """The probabilities alone: the same numbers as `run` gives, sooner. None where the model has no such function."""
     predict_folded: Callable[[TorchTensors, Tensor], Tensor] | None = None
     """The same within rounding, sooner still, with BatchNorm folded into the layers before it."""
-    plan: Plan | None = None
-    """The model as the native engine reads it, where it knows all of its layers: the soonest."""
+    network: Network | None = None
+    """The model as a list of layers, where each of them is known: what `arithmetic` reads."""
+    arithmetic: Arithmetic = PLAIN
+    """Asks many models at a time: the soonest, where it can."""
 
 
 @dataclass(frozen=True)

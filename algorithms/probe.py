@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from algorithms.contract import Probe, TorchTensors, functional
 from algorithms.models.classifier import Classifier
-from algorithms.native.plan import Plan, Unsupported, plan_of
+from algorithms.models.network import Network, Unsupported, network_of
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -57,12 +57,12 @@ def make_probe(model: nn.Module, input_shape: tuple[int, ...]) -> Probe:
     def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
         return torch.softmax(functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], dim=1)
 
-    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded, _plan_of(model, input_shape))
+    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded, _network_of(model, input_shape))
 
 
-def _plan_of(model: nn.Module, input_shape: tuple[int, ...]) -> Plan | None:
+def _network_of(model: nn.Module, input_shape: tuple[int, ...]) -> Network | None:
     try:
-        return plan_of(model, input_shape) if isinstance(model, Classifier) else None
+        return network_of(model, input_shape) if isinstance(model, Classifier) else None
     except Unsupported:
         return None
 

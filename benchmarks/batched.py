@@ -18,8 +18,8 @@ from algorithms.contract import Objective
 from algorithms.models.registry import make_model
 from algorithms.registry import make_objective
 from export.bundle import to_numpy
-from simulation.engine.batched_graphs import BatchedGraphs, Request
-from simulation.torch_graphs import TorchGraphs
+from simulation.engine.graphs.batched import BatchedGraphs, Request
+from simulation.engine.graphs.eager import EagerGraphs
 from wire.bundle import Window
 from wire.tensors import Array, Tensors
 
@@ -27,7 +27,7 @@ CHANNELS, TIME, CLASSES, WINDOWS, BATCH, DEVICES = 9, 128, 6, 256, 32, 128
 TOGETHER = (8, 32, 128)
 
 
-def one_by_one(graphs: TorchGraphs, request: Request) -> Tensors:
+def one_by_one(graphs: EagerGraphs, request: Request) -> Tensors:
     """One device's training batch by batch, as the executor makes it."""
     tensors, hyper = dict(request.tensors), {f"hyper/{name}": value for name, value in request.hyper.items()}
     for chosen in request.batches or ():
@@ -68,7 +68,7 @@ def measure(ways: Mapping[str, Callable[[], int]], turns: int) -> dict[str, floa
 
 def ways_of(objective: Objective, graph: str, device: torch.device) -> dict[str, Callable[[], int]]:
     """By name, what trains some devices and returns how many."""
-    requests, alone = requests_of(objective, graph), TorchGraphs(objective)
+    requests, alone = requests_of(objective, graph), EagerGraphs(objective)
     batched = BatchedGraphs(objective, (CHANNELS, TIME), device)
     ways: dict[str, Callable[[], int]] = {"one by one, cpu": lambda: len([one_by_one(alone, r) for r in requests[:8]])}
     return ways | {f"{count} together, {device}": partial(_together, batched, requests[:count]) for count in TOGETHER}

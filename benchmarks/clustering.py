@@ -176,7 +176,7 @@ def measure_responses(count: int) -> dict[str, Any]:
     found = clock.stop() | _agreement(truth, labels) | {"parts": parts, "threads": torch.get_num_threads()}
     sample = models[:50]
     started_s = time.perf_counter()
-    slow = respond(sample, replace(probe, predict=None, predict_folded=None, plan=None), inputs)
+    slow = respond(sample, replace(probe, predict=None, predict_folded=None, network=None), inputs)
     found["respond_ms_per_model"] = {"here": round(1000 * parts["respond"] / count, 2)}
     found["respond_ms_per_model"]["by probe.run"] = round(1000 * (time.perf_counter() - started_s) / len(sample), 2)
     found["largest_difference"] = float(np.abs(slow - view.responses[: len(sample)]).max())

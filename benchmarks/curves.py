@@ -20,12 +20,12 @@ import torch
 
 from algorithms.contract import Memory
 from algorithms.groupings.distfl import DistFL
-from algorithms.means.stack import Stack
 from algorithms.means.weighted import WeightedMean
+from algorithms.stack import Stack
 from benchmarks.clustering import devices as surveyed
 from benchmarks.report import describe_machine, put
 from shoal.report import COLOURS, GRID
-from simulation.engine.options import Engine
+from simulation.engine.options import EngineOptions
 from simulation.partition import make_fleet
 from simulation.simulate import SimulationSettings, simulate
 
@@ -51,7 +51,7 @@ def round_of(fleet: int, cohort: int = COHORT, workers: int = 0, windows: int = 
     data = make_fleet("watch", f"drawn:devices={fleet}:each={windows}", None, 0)
     stamps: list[float] = []
     settings = SimulationSettings("fedavg", ROUNDS, 1, batch_size=16, cohort=cohort)
-    simulate(data, settings, lambda _told: stamps.append(time.perf_counter()), engine=Engine("native", workers))
+    simulate(data, settings, lambda _told: stamps.append(time.perf_counter()), engine=EngineOptions("native", workers))
     return float(np.median(np.diff(stamps)))
 
 

@@ -173,7 +173,7 @@ class Plain:
     """The plain C++ runner; a process for each turn."""
 
     def __init__(self, words: tuple[str, ...], folder: Path) -> None:
-        from edge_client.native.build import RUNNER, build
+        from host.executorch.build import RUNNER, build
 
         self._runner, self._program, self._folder = build().with_name(RUNNER), folder / f"{words[1]}.pte", folder
         self.peak_mb = 0.0
@@ -196,7 +196,7 @@ class Plain:
 
 def installed_mb() -> dict[str, float]:
     """What has to be on the device besides Python and Shoal's own requirements."""
-    from edge_client.native.build import LIBRARY, RUNTIME, build, find_executorch
+    from host.executorch.build import LIBRARY, RUNTIME, build, find_executorch
 
     def package(name: str) -> float:
         return sum(path.stat().st_size for f in files(name) or [] if (path := Path(str(f.locate()))).exists()) / 1e6

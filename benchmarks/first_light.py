@@ -21,9 +21,9 @@ from edge_client.adapters.onnx_graphs import OnnxGraphs
 from shoal.commands.export import write_bundle
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData, select_devices
+from simulation.engine.graphs.eager import EagerGraphs
 from simulation.partition import partition
 from simulation.simulate import SimulationSettings, build_objective, simulate
-from simulation.torch_graphs import TorchGraphs
 
 HERE = Path(__file__).parent
 SEEDS = range(5)
@@ -49,7 +49,7 @@ def measure_step(data: FleetData, steps: int = 60, repeats: int = 5) -> dict[str
     with tempfile.TemporaryDirectory() as folder:
         bundle, _ = write_bundle(Path(folder), data, "distfl", seed=0)
     torch.set_num_threads(1)
-    graphs = {"onnxruntime": OnnxGraphs(bundle), "eager torch": TorchGraphs(build_objective(data, "fedavg", 0))}
+    graphs = {"onnxruntime": OnnxGraphs(bundle), "eager torch": EagerGraphs(build_objective(data, "fedavg", 0))}
     windows = next(iter(data.devices.values()))
     hyper = {f"hyper/{k}": np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}
     inputs = {**bundle.initial, **hyper, "batch/x": windows.train_x[:32], "batch/y": windows.train_y[:32]}

@@ -30,9 +30,9 @@ from algorithms.means.gra import GroupwiseRobust
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum, krum_scores
 from algorithms.means.median import Median, TrimmedMean
-from algorithms.means.stack import Stack
 from algorithms.means.streaming import StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean
+from algorithms.stack import Stack
 from benchmarks.peers.environments import install, python_of
 from benchmarks.peers.systems import choose
 from benchmarks.report import put

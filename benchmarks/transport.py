@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import describe_machine, put
-from simulation.embedded_broker import EmbeddedBroker, free_port
+from simulation.local.broker import EmbeddedBroker, free_port
 from wire.codec import decode_update, encode_update
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery

@@ -101,6 +101,6 @@ def save_probe(probe: Probe, model: TorchTensors) -> bytes:
     buffer = io.BytesIO()
     read = [name for name in program.inputs if name != "batch/x"]
     names = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
-    extra = {"names.txt": "\n\n".join(names.values()), "plan.json": msgspec.json.encode(probe.plan).decode()}
+    extra = {"names.txt": "\n\n".join(names.values()), "network.json": msgspec.json.encode(probe.network).decode()}
     torch.export.save(program.exported, buffer, extra_files=extra)
     return buffer.getvalue()

@@ -21,7 +21,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from aggregator.summary import accuracy_of, spread
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import Engine
+from simulation.engine.options import EngineOptions
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet
 from simulation.simulate import SimulationSettings, simulate
@@ -98,15 +98,16 @@ def _heterogeneity(data: str, devices: int | None, dealt: str, seed: int) -> dic
     return measure(_fleet(data, devices, dealt, seed).some(MEASURED))
 
 
-def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
-    """Run one job with so many workers; `tell` hears of every round that is over. The result is what `tabulate` and the pictures need.
+def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
+    """Run one job with so many workers; `on_round` is called with the number of every round that is over. The result is what `tabulate` and
+    the pictures need.
     A run that ends without a model, because no device's update could be accepted any more, has nothing but the reason (`failed`).
     """
     torch.set_num_threads(1)
     dealt = job.data, job.devices, job.partition, job.settings.seed
     fleet = _fleet(*dealt)
     try:
-        outcome = simulate(fleet, job.settings, lambda told: tell(told.trained) if told.trained else None, engine=Engine(workers=workers))
+        outcome = simulate(fleet, job.settings, lambda p: on_round(p.trained) if p.trained else None, engine=EngineOptions(workers=workers))
     except Stalled as error:
         return {
             **NOTHING,
@@ -153,10 +154,10 @@ def agreement(truth: Mapping[str, str], clusters: Mapping[str, int | None]) -> f
 
 
 def run_all(
-    jobs: Sequence[Job], folder: Path, workers: int | None = None, tell: Callable[[Job, int], None] = lambda _job, _round: None
+    jobs: Sequence[Job], folder: Path, workers: int | None = None, on_round: Callable[[Job, int], None] = lambda _job, _round: None
 ) -> list[dict[str, Any]]:
-    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and return all results in order. `tell` hears
-    of rounds: a job that is over has made all of its own.
+    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and return all results in order.
+    `on_round` hears of rounds: a job that is over has made all of its own.
 
     Raises:
         ShoalError: of the first job that cannot be run; what is finished is kept.
@@ -165,17 +166,17 @@ def run_all(
     missing = [job for job in jobs if not _path(folder, job).exists()]
     for job in jobs:
         if job not in missing:
-            tell(job, job.settings.rounds)
+            on_round(job, job.settings.rounds)
     count = min(workers or os.cpu_count() or 1, len(missing))
     if count == 1:
         for job in missing:
-            _keep(folder, job, run_job(job, lambda number, job=job: tell(job, number)))  # type: ignore[misc]
+            _keep(folder, job, run_job(job, lambda number, job=job: on_round(job, number)))  # type: ignore[misc]
     elif missing:
-        _run_in_processes(missing, folder, count, tell)
+        _run_in_processes(missing, folder, count, on_round)
     return [json.loads(_path(folder, job).read_text()) for job in jobs]
 
 
-def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, tell: Callable[[Job, int], None]) -> None:
+def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]) -> None:
     context = mp.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(count, context) as pool:
         heard = manager.Queue()
@@ -185,11 +186,11 @@ def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, tell: Calla
                 done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 while not heard.empty():
                     i, number = heard.get()
-                    tell(jobs[i], number)
+                    on_round(jobs[i], number)
                 for future in done:
                     job = jobs[running.pop(future)]
                     _keep(folder, job, future.result())
-                    tell(job, job.settings.rounds)
+                    on_round(job, job.settings.rounds)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(pool._processes.values()):  # there is no public way to stop a job that runs

@@ -1,37 +1,51 @@
 """A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 
-from aggregator.core.state import RunSettings
+from aggregator.core.state import RunSettings, RunState
+from aggregator.ports import Blobs, RoundRecord
 from aggregator.summary import accuracy_of, spread, summarize
 from algorithms.contract import Objective
+from algorithms.models.build import build_model
 from algorithms.models.registry import default_model
 from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm, make_objective
 from export.describe import describe_bundle
+from host.native.arithmetic import NativeArithmetic
 from simulation.attacks import Attack, make_attack, success_rate, told_apart
-from simulation.by_messages import run_by_messages
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import USUAL, Engine
+from simulation.engine.experiment import Experiment
+from simulation.engine.graphs.eager import EagerGraphs
+from simulation.engine.messages import run_by_messages
+from simulation.engine.options import DEFAULT, EngineOptions
+from simulation.engine.progress import OnProgress
+from simulation.engine.result import EngineResult
 from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
+from simulation.engine.secret import repeatable_secret
 from simulation.newcomers import Reception, hold_out
-from simulation.own_model import build_model
 from simulation.pretrain import pretrained_extractor
-from simulation.ran import Outcome, Ran, Tell
-from simulation.secret import repeatable_secret
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles
-from simulation.torch_graphs import TorchGraphs
 from wire.bundle import Bundle
 from wire.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """A finished simulation: its summary, its last state, its records, and the blobs that these name."""
+
+    summary: dict[str, Any]
+    state: RunState
+    records: list[RoundRecord]
+    blobs: Blobs
 
 
 @dataclass(frozen=True)
@@ -83,11 +97,11 @@ def in_process_bundle(data: FleetData, objective: Objective) -> Bundle:
 def simulate(
     data: FleetData,
     settings: SimulationSettings,
-    tell: Tell = lambda _told: None,
+    on_progress: OnProgress = lambda _progress: None,
     objective: Objective | None = None,
-    engine: Engine = USUAL,
-) -> Outcome:
-    """Run a fleet to the end. `tell` hears of every round, for progress; `objective` takes the place of that on a fresh model.
+    engine: EngineOptions = DEFAULT,
+) -> SimulationResult:
+    """Run a fleet to the end. `on_progress` is called after every round; `objective` takes the place of that on a fresh model.
 
     Raises:
         ConfigError: an unknown algorithm or option.
@@ -96,7 +110,7 @@ def simulate(
     if not 0 <= settings.newcomers < len(data.devices):
         raise ConfigError(f"{settings.newcomers} newcomers of {len(data.devices)} devices: at least one has to train")
     data, newcomers = hold_out(data, settings.newcomers, settings.seed)
-    algorithm = make_algorithm(settings.algorithm)
+    algorithm = replace(make_algorithm(settings.algorithm), arithmetic=NativeArithmetic())
     objective = objective or build_objective(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
     bundle = in_process_bundle(data, objective)
     probe = make_probe(objective.model, data.window.shape)
@@ -115,24 +129,28 @@ def simulate(
         local_epochs=settings.local_epochs,
         batch_size=settings.batch_size,
     )
+    experiment = Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack)
     with _one_thread():
-        graphs = TorchGraphs(objective)
-        if engine.path == "messages":
-            ran = run_by_messages(run_settings, algorithm, probe, bundle, graphs, data.devices, attack, tell)
+        graphs = EagerGraphs(objective)
+        if engine.backend == "messages":
+            result = run_by_messages(experiment, graphs, on_progress)
         else:
             schedule = make_schedule(settings, data, bundle)
             asked = {name: getattr(settings, name) for name in ("cohort", "attack", "profiles", "policy")}
-            ran = run_fast(run_settings, algorithm, probe, bundle, objective, data.devices, attack, tell, schedule, asked, engine)
-        summary = summarize(ran.state, ran.records, perf_counter() - started_s) | {"path": ran.path, "path_why": ran.why}
-        if ran.schedule is not None:
-            accuracies = [(r.opened_at_s, spread(accuracy_of(r).values())["mean"]) for r in ran.records if r.phase != "preparing"]
-            summary |= ran.schedule.report(accuracies)
+            result = run_fast(experiment, schedule, asked, engine, on_progress)
+        summary = summarize(result.state, result.records, perf_counter() - started_s) | {
+            "backend": result.backend,
+            "backend_reason": result.reason,
+        }
+        if result.schedule is not None:
+            accuracies = [(r.opened_at_s, spread(accuracy_of(r).values())["mean"]) for r in result.records if r.phase != "preparing"]
+            summary |= result.schedule.report(accuracies)
         if attack is not None:
-            summary["attack"] = _measure(attack, settings.attack, ran, data, summary)
+            summary["attack"] = _measure(attack, settings.attack, result, data, summary)
         if newcomers:
-            reception = Reception(algorithm, ran.state, ran.blobs, probe, bundle, graphs, repeatable_secret)
+            reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
             summary["newcomers"] = spread(m.accuracy for m in reception.receive(newcomers).values() if m.num_examples)
-    return Outcome(summary, ran.state, ran.records, ran.blobs)
+    return SimulationResult(summary, result.state, result.records, result.blobs)
 
 
 def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle) -> Schedule:
@@ -157,12 +175,12 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     return Timed(ids, make_policy(policy, fleet))
 
 
-def _measure(attack: Attack, text: str, ran: Ran, data: FleetData, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Mapping[str, Any]) -> dict[str, Any]:
     """What an attack achieved on the honest devices: their accuracy, and its success rate with the models that they were given."""
     honest = [d for d in sorted(data.devices) if d not in attack.attackers]
     tested = [d for d in honest if data.devices[d].num_test]
     labels = np.concatenate([data.devices[d].test_y for d in tested])
-    predicted = np.concatenate([ran.predict(d, data.devices[d].test_x).argmax(1) for d in tested])
+    predicted = np.concatenate([result.predict(d, data.devices[d].test_x).argmax(1) for d in tested])
     clusters = {d: device["cluster"] for d, device in summary["devices"].items()}
     return {
         "attack": text,

@@ -17,8 +17,8 @@ from edge_client.ports import Windows
 from export.bundle import RUNTIMES, capture_graphs, make_bundle
 from shoal.commands.export import write_bundle
 from simulation.datasets.windows import FleetData
-from simulation.embedded_broker import EmbeddedBroker, free_port
-from simulation.local_fleet import stop_processes
+from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import stop_processes
 from simulation.simulate import build_objective
 from wire.bundle import Bundle, Window, unpack
 from wire.links.in_process import InProcessBroker

@@ -19,7 +19,7 @@ import scipy
 
 from algorithms.contract import Combined, Slice
 from algorithms.means.krum import squared_distances
-from algorithms.means.stack import Stack
+from algorithms.stack import Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
 

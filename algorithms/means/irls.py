@@ -18,8 +18,8 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.contract import Combined, Slice
-from algorithms.means.stack import LARGEST, Stack, column_blocks, each
 from algorithms.means.weighted import average, shares
+from algorithms.stack import LARGEST, Stack, column_blocks, each
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -55,7 +55,7 @@ class ResidualReweighting:
             return np.asarray((confidence * confidence.std(1, ddof=1, keepdims=True)).sum(0))
 
         total = np.sum(each(weigh, column_blocks(stack.size, max(16, VALUES // num))), axis=0)
-        return average(Stack(corrected), shares((total / max(total.max(), np.finfo(float).tiny)) ** 2))
+        return average(Stack(corrected, arithmetic=stack.arithmetic), shares((total / max(total.max(), np.finfo(float).tiny)) ** 2))
 
     def correct(self, values: Array) -> tuple[Array, Array]:
         """Values (columns, N) with those of too little confidence replaced, and all confidences (columns, N)."""

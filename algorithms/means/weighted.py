@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.contract import Combined, Slice
-from algorithms.means.stack import Stack
+from algorithms.stack import Stack
 from wire.tensors import Array
 
 

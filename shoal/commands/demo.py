@@ -23,9 +23,9 @@ from shoal.commands.export import write_bundle
 from shoal.report import device_table, megabytes, percent, prepare_folder, slug, verdict, write_report
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import select_devices
-from simulation.embedded_broker import EmbeddedBroker, free_port
-from simulation.local_fleet import LocalFleet, start_process, stop_processes
-from simulation.phones import phone_command
+from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import LocalFleet, start_process, stop_processes
+from simulation.local.phones import phone_command
 from wire.bundle import EXECUTORCH
 from wire.errors import ConfigError, ShoalError
 

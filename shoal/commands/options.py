@@ -39,16 +39,16 @@ Profiles = Annotated[
     str, typer.Option(help="What devices are like on a virtual clock: phones, boards, trace:devices=FILE.csv (docs/scale.md).")
 ]
 Policy = Annotated[str, typer.Option(help="How the server makes rounds on it: sync, over-select:over=0.3, buffered:buffer=10.")]
-WayName = Annotated[
-    str, typer.Option("--path", help="How graphs run: auto, native, compiled, eager, batched, or messages (docs/scale.md).")
+BackendName = Annotated[
+    str, typer.Option("--backend", help="What runs the graphs: auto, native, compiled, eager, batched, messages (docs/scale.md).")
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core, or 128 on path batched.")]
-EngineName = Annotated[str, typer.Option("--engine", help="local, or ray: the cluster that this machine is part of, else its own.")]
-RayAddress = Annotated[
-    str, typer.Option("--ray", help="Work on a Ray cluster: its address, auto, or local for this machine (docs/scale.md).")
+Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core (batched: 128).")]
+Cluster = Annotated[
+    str,
+    typer.Option(help="A Ray cluster that does the work: its address, auto, local, or any (auto, else local; docs/scale.md)."),
 ]
-Device = Annotated[str, typer.Option(help="Torch device of path batched: cuda, cuda:1, cpu; empty: CUDA, where torch finds it.")]
-Bf16 = Annotated[bool, typer.Option("--bf16", help="Path batched multiplies in bfloat16.")]
+Device = Annotated[str, typer.Option(help="Torch device of backend batched: cuda, cuda:1, cpu; empty: CUDA, where torch finds it.")]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="Backend batched multiplies in bfloat16.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="Folder in which every round is kept, and from which an interrupted run goes on.")]
 
 

@@ -14,8 +14,8 @@ from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm
-from simulation.by_messages import VirtualClock
 from simulation.datasets.windows import FleetData
+from simulation.engine.messages import VirtualClock
 from simulation.simulate import build_objective, in_process_bundle
 from wire import messages as m
 from wire.codec import decode, encode, encode_update

@@ -20,6 +20,7 @@ from algorithms.groupings.views import Points, Responses
 from algorithms.models.har_cnn import HarCnn
 from algorithms.probe import make_probe, whole_model
 from algorithms.registry import make_algorithm
+from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError
 
 CLASSES, CHANNELS = 6, 40
@@ -296,12 +297,12 @@ class TestManyModels:
             tensors = {k: v.detach().numpy() + rng.normal(0, 0.2, v.shape).astype(np.float32) for k, v in whole_model(model).items()}
             tensors = {k: np.abs(v) + np.float32(0.1) if k.endswith("running_var") else v for k, v in tensors.items()}
             models.append(LocalModel(f"d{i}", 10, 1, NEWCOMER, tensors))
-        return models, make_probe(model, (2, 16))
+        return models, replace(make_probe(model, (2, 16)), arithmetic=NativeArithmetic())
 
     def test_folded_answers_are_the_sequential_ones(self) -> None:
         models, probe = self.make(SAMPLE + 4)
         inputs = np.random.default_rng(1).normal(size=(5, 2, 16)).astype(np.float32)
-        plain = replace(probe, predict=None, predict_folded=None, plan=None)
+        plain = replace(probe, predict=None, predict_folded=None, network=None)
         slow = respond(models, plain, inputs)
         np.testing.assert_allclose(respond(models, probe, inputs), slow, atol=5e-6)
         np.testing.assert_array_equal(respond(models[:9], probe, inputs), slow[:9])

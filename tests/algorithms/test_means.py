@@ -15,9 +15,9 @@ from algorithms.means.gra import GroupwiseRobust, weighted_median
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
 from algorithms.means.median import Median, TrimmedMean
-from algorithms.means.stack import COLUMNS, Stack
 from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.registry import make_algorithm
+from algorithms.stack import COLUMNS, Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
 

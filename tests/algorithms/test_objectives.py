@@ -29,7 +29,7 @@ from edge_client.executor import Executor
 from edge_client.ports import Windows
 from export.describe import describe_bundle, example_inputs, named, responses_of, to_numpy
 from export.onnx_graph import capture_onnx
-from simulation.torch_graphs import TorchGraphs
+from simulation.engine.graphs.eager import TorchGraphs
 from tests.contracts.objective import (
     CLASSES,
     OBJECTIVES,

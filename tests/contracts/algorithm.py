@@ -17,7 +17,7 @@ from algorithms.registry import make_algorithm, make_objective, parse
 from edge_client.executor import Executor
 from edge_client.ports import Graphs, Windows
 from export.describe import describe_bundle
-from simulation.torch_graphs import TorchGraphs
+from simulation.engine.graphs.eager import EagerGraphs
 from wire.bundle import Bundle, Window
 from wire.messages import Plan
 from wire.tensors import Tensors
@@ -104,7 +104,7 @@ def make_field(name: str, num_devices: int = 8, seed: int = 0, load: Callable[[B
     objective = make_objective(name, model)
     window = Window(tuple(f"c{i}" for i in range(CHANNELS)), LENGTH, LENGTH)
     bundle = describe_bundle(objective, name="tiny", classes=tuple("abc"), window=window)
-    graphs = load(bundle) if load else TorchGraphs(objective)
+    graphs = load(bundle) if load else EagerGraphs(objective)
     secret: Callable[[Plan], np.random.Generator] = lambda plan: np.random.default_rng([plan.seed, int(plan.device_id[1:])])  # noqa: E731
     executors = {f"d{i}": Executor(bundle, graphs, tiny_windows(i, seed), secret) for i in range(num_devices)}
     state = algorithm.begin(bundle.initial, make_probe(model, window.shape), seed)

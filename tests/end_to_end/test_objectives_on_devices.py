@@ -21,10 +21,9 @@ from edge_client.adapters.state import FolderState
 from edge_client.agent import Agent
 from export.bundle import capture_graphs, make_bundle
 from simulation.datasets.windows import FleetData
-from simulation.embedded_broker import EmbeddedBroker
-from simulation.ran import Outcome
-from simulation.secret import repeatable_secret
-from simulation.simulate import SimulationSettings, build_objective, simulate
+from simulation.engine.secret import repeatable_secret
+from simulation.local.broker import EmbeddedBroker
+from simulation.simulate import SimulationResult, SimulationSettings, build_objective, simulate
 from tests.conftest import synthetic_fleet
 from wire.bundle import Bundle, unpack
 from wire.links.mqtt import BrokerAddress, MqttLink
@@ -89,7 +88,7 @@ def model(blobs: MemoryBlobs, digest: str) -> Tensors:
     return decode_tensors(blobs.get(digest))[0]
 
 
-def model_of(outcome: Outcome, key: str) -> Tensors:
+def model_of(outcome: SimulationResult, key: str) -> Tensors:
     return decode_tensors(outcome.blobs.get(outcome.state.models[key]))[0]
 
 

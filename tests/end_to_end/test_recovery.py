@@ -19,8 +19,8 @@ import pytest
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import RunState
 from simulation.datasets.windows import FleetData
-from simulation.embedded_broker import EmbeddedBroker, free_port
-from simulation.local_fleet import LocalFleet, start_process, stop_processes
+from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from tests.conftest import Exported, synthetic_fleet
 
 ROUNDS = 6

@@ -11,13 +11,13 @@ from aggregator.adapters.probe_file import load_probe
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.models.resnet import resnet18
-from algorithms.native.answers import answer
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.probe import make_probe, whole_model
 from export import parity
 from export.bundle import save_probe
 from export.onnx_graph import capture_onnx, count_operators
 from export.parity import ParityError, check_parity
+from host.native.answers import answer
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
 from simulation.simulate import build_objective
@@ -144,9 +144,9 @@ def test_a_probe_answers_alike_in_all_its_ways(name: str) -> None:
             folded = one.predict_folded(tensors, x)
             torch.testing.assert_close(folded, expected, rtol=1e-4, atol=1e-5)
             assert not torch.equal(folded, expected)
-            assert (one.plan is not None) == (name == "har-cnn")
-            if one.plan is not None:
-                native = answer(one.plan, [{k: v.numpy() for k, v in tensors.items()}] * 3, x.numpy())
+            assert (one.network is not None) == (name == "har-cnn")
+            if one.network is not None:
+                native = answer(one.network, [{k: v.numpy() for k, v in tensors.items()}] * 3, x.numpy())
                 np.testing.assert_allclose(native, expected[None].expand(3, -1, -1), rtol=1e-4, atol=1e-5)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from simulation.datasets.watch import load_watch
-from simulation.embedded_broker import EmbeddedBroker
-from simulation.local_fleet import start_process, stop_processes, write_device_folder
+from simulation.local.broker import EmbeddedBroker
+from simulation.local.fleet import start_process, stop_processes, write_device_folder
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

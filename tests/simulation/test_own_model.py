@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from algorithms.models.build import build_model
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import replace_dropouts
 from algorithms.objectives.fedavg import FedAvg
@@ -16,8 +17,7 @@ from algorithms.registry import OBJECTIVES
 from export.describe import example_inputs, named
 from export.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import Engine
-from simulation.own_model import build_model
+from simulation.engine.options import EngineOptions
 from simulation.simulate import SimulationSettings, build_objective, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
@@ -57,7 +57,7 @@ def _learns(algorithm: str, model: str) -> bool:
 def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
     fleet = synthetic_fleet(3)
     settings = SimulationSettings("fedavg", 1, model=from_the_docs)
-    fast, through_messages = (simulate(fleet, settings, engine=Engine(path)) for path in ("eager", "messages"))
+    fast, through_messages = (simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages"))
     assert fast.state.models == through_messages.state.models
 
 

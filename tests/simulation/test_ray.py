@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from algorithms.algorithm import Algorithm
-from simulation.engine.kept import Arena, Carried
-from simulation.engine.options import Engine
-from simulation.ran import Outcome
-from simulation.simulate import SimulationSettings, build_objective, simulate
+from simulation.engine.options import EngineOptions
+from simulation.engine.workers.private_store import MappedStore, TravellingStore
+from simulation.simulate import SimulationResult, SimulationSettings, build_objective, simulate
 from tests.conftest import synthetic_fleet
 from tests.simulation.test_engine import run, same
 from wire.errors import ConfigError, ShoalError
@@ -38,7 +37,7 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The workers of the runs of a test; none of them works before all have started."""
-    from simulation.engine.ray_workers import RayWorkers
+    from simulation.engine.workers.ray import RayWorkers
 
     deal, seen = RayWorkers._deal, list[Any]()
 
@@ -54,26 +53,26 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def on_ray(address: str, algorithm: str, path: Any = "eager", num_workers: int = 0) -> Outcome:
+def on_ray(address: str, algorithm: str, path: Any = "eager", num_workers: int = 0) -> SimulationResult:
     settings = SimulationSettings(algorithm, 2, batch_size=8)
-    return simulate(synthetic_fleet(8, shift=1.0), settings, engine=Engine(path, num_workers, ray=address))
+    return simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions(path, num_workers, cluster=address))
 
 
 def in_second_round(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Act once, when the first device has something to keep after the second round, while others are at work."""
-    put, acted = Arena.put, list[str]()
+    put, acted = MappedStore.put, list[str]()
 
-    def watched(arena: Arena, device_id: str, number: int, tensors: Any) -> None:
+    def watched(arena: MappedStore, device_id: str, number: int, tensors: Any) -> None:
         put(arena, device_id, number, tensors)
         if number == 2 and not acted:
             acted.append(device_id)
             act()
 
-    monkeypatch.setattr(Arena, "put", watched)
+    monkeypatch.setattr(MappedStore, "put", watched)
 
 
 def test_what_a_device_keeps_goes_with_the_plan_and_comes_back() -> None:
-    kept, first, second = Carried(), {"private/a": synthetic_fleet(1).devices["d0"].train_x}, dict[str, Any]()
+    kept, first, second = TravellingStore(), {"private/a": synthetic_fleet(1).devices["d0"].train_x}, dict[str, Any]()
     kept.load(first)
     assert kept.get("d0", 1) == first
     assert kept.after is None
@@ -133,14 +132,14 @@ def test_graphs_that_cannot_be_made_on_a_machine_end_the_run(cluster: Any) -> No
 
     objective.__class__ = Homely
     with pytest.raises(ShoalError, match=r"Ray at .*: a worker failed: RuntimeError: out of order"):
-        simulate(fleet, SimulationSettings("fedavg", 1), objective=objective, engine=Engine("eager", 1, ray=cluster.address))
+        simulate(fleet, SimulationSettings("fedavg", 1), objective=objective, engine=EngineOptions("eager", 1, cluster=cluster.address))
 
 
 def test_a_cluster_without_room_ends_the_run(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.engine.ray_workers.PATIENCE_S", 1.0)
+    monkeypatch.setattr("simulation.engine.workers.ray.PATIENCE_S", 1.0)
     ray.init(cluster.address, log_to_driver=False)
     try:
-        others = [ray.remote(num_cpus=1)(Carried).remote() for _ in range(2)]
+        others = [ray.remote(num_cpus=1)(TravellingStore).remote() for _ in range(2)]
         ray.get([other.load.remote({}) for other in others])
         with pytest.raises(ShoalError, match="no worker for 1 s; 0 of the cluster's 2 CPUs are free, one is needed"):
             on_ray(cluster.address, "fedavg")
@@ -158,7 +157,7 @@ def test_without_an_address_the_cluster_that_is_there_is_taken(cluster: Any) -> 
 @pytest.mark.parametrize("address", ["local", "any"])
 def test_a_cluster_of_this_machine_alone(address: str) -> None:
     outcome = on_ray(address, "fedrep", "native", num_workers=2)
-    assert outcome.summary["path"] == "native"
+    assert outcome.summary["backend"] == "native"
     same(run("fedrep", "native"), outcome)
 
 
@@ -167,8 +166,8 @@ def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatc
         on_ray("127.0.0.1:9", "fedavg")
     with pytest.raises(ConfigError, match="ray 'nonsense': Invalid address format"):
         on_ray("nonsense", "fedavg")
-    with pytest.raises(ConfigError, match="ray 'auto': path messages is for one process"):
-        Engine("messages", ray="auto")
+    with pytest.raises(ConfigError, match="cluster 'auto': backend messages is for one process"):
+        EngineOptions("messages", cluster="auto")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"Ray is not installed: pip install 'shoal\[simulation,ray\]'"):
-        Engine(ray="auto")
+        EngineOptions(cluster="auto")

@@ -15,8 +15,7 @@ from simulation.datasets.uci_har import SIGNALS
 from simulation.datasets.watch import LENGTH, load_watch
 from simulation.datasets.windows import FleetData, cut_windows, last_share_of_each_class, select_devices
 from simulation.partition import partition
-from simulation.ran import Outcome
-from simulation.simulate import SimulationSettings, simulate
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError, DataError
 
@@ -26,11 +25,11 @@ def watch() -> FleetData:
     return load_watch()
 
 
-def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **others: Any) -> Outcome:
+def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **others: Any) -> SimulationResult:
     return simulate(data, SimulationSettings(algorithm, rounds, seed=seed, **others))
 
 
-def agreement(outcome: Outcome, data: FleetData) -> float:
+def agreement(outcome: SimulationResult, data: FleetData) -> float:
     ids = sorted(data.devices)
     clusters = [outcome.summary["devices"][d]["cluster"] for d in ids]
     return float(adjusted_rand_score([data.truth[d] for d in ids], clusters))

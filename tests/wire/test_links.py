@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from simulation.embedded_broker import EmbeddedBroker, free_port
+from simulation.local.broker import EmbeddedBroker, free_port
 from tests.conftest import wait_for_port
 from tests.contracts.link import Connect, LinkContract, deliveries, settle
 from wire.errors import ConfigError, LinkError

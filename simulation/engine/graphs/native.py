@@ -1,0 +1,92 @@
+"""An objective's graphs by the native engine, where they are plain SGD on a model that it knows; by torch otherwise."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from algorithms.contract import Objective
+from algorithms.models.network import Unsupported, network_of
+from algorithms.objectives.supervised import Sgd, Supervised, slot_of
+from host.native.trainer import Outcome, Trainer
+from simulation.engine.graphs.eager import EagerGraphs
+from wire.tensors import Array, Tensors
+
+
+class NativeGraphs(EagerGraphs):
+    """Trains, evaluates and predicts without the interpreter's lock."""
+
+    def __init__(self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]) -> None:
+        """`trained`: the graphs that plans train with.
+
+        Raises:
+            Unsupported: a training graph is more than plain SGD, or the native engine does not know a layer of its model.
+            CannotCompile: the native engine cannot be built here.
+        """
+        super().__init__(objective)
+        self._sgd: dict[str, Sgd] = dict(objective.sgd()) if isinstance(objective, Supervised) else {}
+        if more := sorted(set(trained) - self._sgd.keys()):
+            raise Unsupported(f"graph {more[0]!r} of {objective.name} is more than plain SGD on the cross-entropy")
+        assert isinstance(objective, Supervised)
+        self._trainer = Trainer(network_of(objective.model, window))
+        tensors = objective.initial()
+        roles = {key.split("/", 1)[1]: key for key in tensors if key.startswith(("shared/", "private/", "statistic/"))}
+        self._parts: list[tuple[str, slice, tuple[int, ...]]] = []
+        for name in self._trainer.names:
+            at = self._parts[-1][1].stop if self._parts else 0
+            value = tensors[roles[name]]
+            self._parts.append((roles[name], slice(at, at + value.numel()), tuple(value.shape)))
+        plain = type(objective)
+        self._evaluates = plain.evaluate is Supervised.evaluate and plain.forward is Supervised.forward
+        self._predicts = plain.predict is Supervised.predict and plain.forward is Supervised.forward
+
+    def trains(self, graph: str) -> bool:
+        return graph in self._sgd
+
+    def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
+        sgd, flat = self._sgd[graph], self._flat(tensors)
+        momentum = np.zeros_like(flat)
+        moved = [(key, part, shape) for key, part, shape in self._parts if not _is_statistic(key) and key.split("/", 1)[0] in sgd.roles]
+        for key, part, _ in moved:
+            momentum[part] = tensors[slot_of(key)].ravel()
+        statistics = [(key, part, shape) for key, part, shape in self._parts if _is_statistic(key)]
+        scale = None
+        if len(moved) + len(statistics) < len(self._parts):
+            scale = np.zeros_like(flat)
+            for _, part, _ in moved:
+                scale[part] = 1.0
+        outcome = self._trainer.train(
+            flat,
+            momentum,
+            np.ascontiguousarray(x, np.float32),
+            np.ascontiguousarray(y, np.int64),
+            np.concatenate(batches),
+            np.cumsum([0, *map(len, batches)]),
+            float(hyper["hyper/lr"]),
+            float(hyper["hyper/momentum"]),
+            scale=scale,
+            move_statistics=sgd.moves_statistics,
+        )
+        following: Tensors = _metrics(outcome)
+        following |= {f"next/{slot_of(key)}": momentum[part].reshape(shape) for key, part, shape in moved}
+        changed = [*moved, *(statistics if sgd.moves_statistics else ())]
+        return following | {f"next/{key}": flat[part].reshape(shape) for key, part, shape in changed}
+
+    def run(self, graph: str, inputs: Tensors) -> Tensors:
+        if graph == "evaluate" and self._evaluates:
+            y = np.ascontiguousarray(inputs["batch/y"], np.int64)
+            outcome = self._trainer.evaluate(self._flat(inputs), np.ascontiguousarray(inputs["batch/x"]), y)
+            return _metrics(outcome)
+        if graph == "predict" and self._predicts:
+            return {"output/probabilities": self._trainer.predict(self._flat(inputs), np.ascontiguousarray(inputs["batch/x"]))}
+        return super().run(graph, inputs)
+
+    def _flat(self, tensors: Tensors) -> Array:
+        return np.concatenate([tensors[key].ravel() for key, _, _ in self._parts], dtype=np.float32)
+
+
+def _is_statistic(key: str) -> bool:
+    return key.endswith(("running_mean", "running_var"))
+
+
+def _metrics(outcome: Outcome) -> Tensors:
+    return {"metric/loss_sum": np.asarray(outcome.loss_sum), "metric/num_correct": np.asarray(outcome.num_correct)}
