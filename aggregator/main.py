@@ -19,6 +19,7 @@ from aggregator.core.state import Event, RunSettings, RunState
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.registry import make_algorithm, parse
+from host.files import write_atomically
 from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle, unpack
 from wire.codec import encode
@@ -116,8 +117,7 @@ def own_secret(path: Path) -> bytes:
     """What the aggregator alone knows: made once, readable by its user only, and the same after a restart."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_bytes(secrets.token_bytes(32))
+        write_atomically(path, secrets.token_bytes(32), mode=0o600)
     return path.read_bytes()
 
 

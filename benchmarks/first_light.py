@@ -7,7 +7,6 @@ exported graph in onnxruntime beside eager torch, one thread each, in turns, med
 import json
 import os
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,14 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.report import describe_machine, put
 from edge_client.adapters.onnx_graphs import OnnxGraphs
-from shoal.commands.export import write_bundle
+from export.publish import publish
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData, select_devices
 from simulation.engine.graphs.eager import EagerGraphs
+from simulation.objective import build_objective
 from simulation.partition import partition
-from simulation.simulate import SimulationSettings, build_objective, simulate
+from simulation.simulate import SimulationSettings, simulate
+from wire.bundle import new_key
 
 HERE = Path(__file__).parent
 SEEDS = range(5)
@@ -46,8 +47,8 @@ def run(data: FleetData, algorithm: str, seed: int, rounds: int = 20, epochs: in
 
 def measure_step(data: FleetData, steps: int = 60, repeats: int = 5) -> dict[str, float]:
     """Milliseconds per training step of 32 windows, the two runtimes in turns."""
-    with tempfile.TemporaryDirectory() as folder:
-        bundle, _ = write_bundle(Path(folder), data, "distfl", seed=0)
+    objective = build_objective(data, "distfl", 0)
+    bundle = publish(objective, data.window, data.classes, data.sample(), new_key(), name=data.name).bundle
     torch.set_num_threads(1)
     graphs = {"onnxruntime": OnnxGraphs(bundle), "eager torch": EagerGraphs(build_objective(data, "fedavg", 0))}
     windows = next(iter(data.devices.values()))

@@ -20,6 +20,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from aggregator.summary import accuracy_of, spread
+from host.files import write_atomically
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.heterogeneity import measure
@@ -207,9 +208,8 @@ def _path(folder: Path, job: Job) -> Path:
 
 
 def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
-    temporary = _path(folder, job).with_suffix(".new")
-    temporary.write_text(json.dumps({"job": asdict(job), **result}, indent=1) + "\n")
-    temporary.replace(_path(folder, job))
+    text = json.dumps({"job": asdict(job), **result}, indent=1) + "\n"
+    write_atomically(_path(folder, job), text.encode())
 
 
 def tabulate(results: Sequence[Mapping[str, Any]], target: float | None = None) -> list[dict[str, Any]]:

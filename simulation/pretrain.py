@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from algorithms.models.build import build_model
+from algorithms.build import build_model
 from algorithms.models.classifier import Classifier
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool, pool_of

@@ -12,10 +12,8 @@ from aggregator.core.state import RunSettings, RunState
 from aggregator.ports import Blobs, RoundRecord
 from aggregator.summary import accuracy_of, spread, summarize
 from algorithms.contract import Objective
-from algorithms.models.build import build_model
-from algorithms.models.registry import default_model
 from algorithms.probe import make_probe
-from algorithms.registry import make_algorithm, make_objective
+from algorithms.registry import make_algorithm
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
 from simulation.attacks import Attack, make_attack, success_rate, told_apart
@@ -30,7 +28,7 @@ from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.engine.secret import repeatable_secret
 from simulation.newcomers import Reception, hold_out
-from simulation.pretrain import pretrained_extractor
+from simulation.objective import build_objective
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles
@@ -74,26 +72,6 @@ class SimulationSettings:
     """How the server makes rounds on the virtual clock (`simulation.timing.policies`)."""
 
 
-def build_objective(data: FleetData, algorithm: str, seed: int, model: str = "", pretrain: str = "") -> Objective:
-    """The objective of an algorithm on a fresh model for this data; the seed decides the initial weights. `pretrain` names other data
-    that its extractor is trained on first.
-
-    Raises:
-        ConfigError: an unknown algorithm or model, or one that does not fit the data.
-    """
-    torch.manual_seed(seed)
-    name = model or default_model(data.window)
-    made = build_model(name, data.window, len(data.classes), torch.from_numpy(data.channel_size()))
-    if pretrain:
-        made.extractor = pretrained_extractor(name, data.window, pretrain, seed)
-    return make_objective(algorithm, made)
-
-
-def in_process_bundle(data: FleetData, objective: Objective) -> Bundle:
-    """The bundle of an objective for this data; its graphs are described only."""
-    return describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
-
-
 def simulate(
     data: FleetData,
     settings: SimulationSettings,
@@ -112,7 +90,7 @@ def simulate(
     data, newcomers = hold_out(data, settings.newcomers, settings.seed)
     algorithm = replace(make_algorithm(settings.algorithm), arithmetic=NativeArithmetic())
     objective = objective or build_objective(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
-    bundle = in_process_bundle(data, objective)
+    bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
     probe = make_probe(objective.model, data.window.shape)
     attack = make_attack(settings.attack, data, settings.seed)
     run_settings = RunSettings.for_bundle(

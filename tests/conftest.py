@@ -15,11 +15,11 @@ import torch
 from algorithms.contract import Objective
 from edge_client.ports import Windows
 from export.bundle import RUNTIMES, capture_graphs, make_bundle
-from shoal.commands.export import write_bundle
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import stop_processes
-from simulation.simulate import build_objective
+from simulation.objective import build_objective
+from tests.bundles import write_bundle
 from wire.bundle import Bundle, Window, unpack
 from wire.links.in_process import InProcessBroker
 
@@ -58,7 +58,7 @@ class Exported:
 @pytest.fixture(scope="session")
 def exported(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("bundle")
-    bundle, _ = write_bundle(folder, fleet, "distfl", seed=0)
+    bundle = write_bundle(folder, fleet, "distfl")
     return Exported(folder, bundle)
 
 

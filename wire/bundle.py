@@ -22,6 +22,7 @@ from wire.messages import Count, Digest, Name, Positive, Text
 from wire.tensors import Tensors, TensorSpec, decode_tensors, encode_tensors
 
 PublicKey = Ed25519PublicKey
+PrivateKey = Ed25519PrivateKey
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """(name, dtype, shape) of each tensor that a message must carry."""

@@ -1,28 +1,13 @@
 """Where a device keeps its state: a folder of small files, or memory (simulation)."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from edge_client.core.session import Session
+from host.files import write_atomically
 from wire.errors import ConfigError
 from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
-
-
-def write_atomically(path: Path, payload: bytes) -> None:
-    """Write a file so that after a crash it is the old one or the new one, never a part."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("wb") as file:
-        file.write(payload)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class FolderState:

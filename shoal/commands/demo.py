@@ -17,16 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.summary import summarize
+from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX
 from shoal.commands import options as opt
-from shoal.commands.export import write_bundle
-from shoal.report import device_table, megabytes, percent, prepare_folder, slug, verdict, write_report
+from shoal.output import prepare_folder
+from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import select_devices
+from simulation.datasets.windows import FleetData, select_devices
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
-from wire.bundle import EXECUTORCH
+from simulation.objective import build_objective
+from wire.bundle import EXECUTORCH, PrivateKey
 from wire.errors import ConfigError, ShoalError
 
 FLEET = "demo"
@@ -58,22 +60,25 @@ def demo(
     others = len(fleet.devices) - len(chosen)
     console.print(f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.")
     with console.status("exporting the training step and checking it against eager torch"):
-        bundle, error = write_bundle(prepare_folder(out / "bundle"), fleet, algorithm, seed, runtimes=runtimes)
-        plain = out / "bundle"
+        folder = prepare_folder(out / "bundle")
+        key = own_key(folder)
+        published = _publish(folder, fleet, algorithm, seed, key, runtimes)
+        bundle, error = published.bundle, published.parity.step_error
+        plain = folder
         if bundle.manifest.algorithm != "fedavg" or ":" in algorithm or "dp-sgd" in algorithm:  # the comparison has a step of its own
             plain = prepare_folder(out / "bundle-fedavg")
-            write_bundle(plain, fleet, "fedavg", seed, key_file=out / "bundle" / "signing.key", runtimes=runtimes)
+            _publish(plain, fleet, "fedavg", seed, key, runtimes)
     console.print(f"bundle: {len(bundle.payload) / 1000:.0f} KB, signed; one step differs from float64 by {error:.0e} of a tensor's scale")
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # not before: the broker's process would inherit it
-        edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, out / "bundle" / "trust.pem", chosen))
+        edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, folder / TRUST_FILE, chosen))
         console.print(
             f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and {out}/devices/ID/edge.log", soft_wrap=True
         )
         common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": len(fleet.devices)}
         common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
-        summary, store = _serve(console, out, algorithm, {**common, "--bundle": out / "bundle"}, edges, len(fleet.devices), rounds)
+        summary, store = _serve(console, out, algorithm, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds)
         other = summary
         if algorithm != "fedavg":
             other, _ = _serve(console, out, "fedavg", {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
@@ -92,6 +97,13 @@ def demo(
         )
     console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if summary['edge']['torch_loaded'] else 'no'}")
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
+
+
+def _publish(folder: Path, fleet: FleetData, algorithm: str, seed: int, key: PrivateKey, runtimes: tuple[str, ...]) -> Publication:
+    objective = build_objective(fleet, algorithm, seed)
+    published = publish(objective, fleet.window, fleet.classes, fleet.sample(), key, name=fleet.name, runtimes=runtimes)
+    published.write(folder)
+    return published
 
 
 def _serve(

@@ -40,6 +40,11 @@ class FleetData:
         squares = sum(np.square(w.train_x, dtype=np.float64).sum(axes) for w in self.devices.values())
         return _root(squares, count)
 
+    def sample(self) -> tuple[Array, Array]:
+        """The training examples x (n, \\*window) float32 and labels y (n,) of one device, to try an exported graph with."""
+        windows = next(iter(self.devices.values()))
+        return windows.train_x, windows.train_y
+
     def some(self, most: int) -> "FleetData":
         """The fleet, or so many of its devices, drawn at random but the same each time."""
         if len(self.devices) <= most:

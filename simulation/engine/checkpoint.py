@@ -15,6 +15,7 @@ from aggregator.adapters.memory import MemoryBlobs
 from aggregator.core.state import RunSettings
 from aggregator.ports import RoundRecord
 from algorithms.algorithm import decode_memory, encode_memory
+from host.files import write_atomically
 from simulation.engine.rounds import Snapshot
 from simulation.engine.traffic import Traffic
 from wire.errors import ConfigError, Malformed
@@ -93,6 +94,4 @@ class Checkpoint:
             traffic.held,
             {v: list(models) for v, models in versions.items()},
         )
-        temporary = self._file.with_suffix(".new")
-        temporary.write_bytes(encode_tensors(arrays, msgspec.json.encode(text)))
-        temporary.replace(self._file)
+        write_atomically(self._file, encode_tensors(arrays, msgspec.json.encode(text)))

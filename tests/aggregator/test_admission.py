@@ -14,9 +14,10 @@ from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm
+from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.messages import VirtualClock
-from simulation.simulate import build_objective, in_process_bundle
+from simulation.objective import build_objective
 from wire import messages as m
 from wire.codec import decode, encode, encode_update
 from wire.links.in_process import InProcessBroker
@@ -32,7 +33,7 @@ class Bench:
         self.device = broker.connect("tester")
         self.device.subscribe("shoal/1/f/device/+/reply", "shoal/1/f/device/+/plan")
         objective = build_objective(fleet, "fedavg", 0)
-        bundle = in_process_bundle(fleet, objective)
+        bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
         self.blobs = MemoryBlobs()
         link = Fleet(broker.connect("aggregator"), self.topics, "boot")
         probe = make_probe(objective.model, fleet.window.shape)

@@ -20,11 +20,11 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import RunState
 from aggregator.ports import RoundRecord
-from shoal.commands.export import write_bundle
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from tests.android.bridge import run_build
+from tests.bundles import write_bundle
 from tests.conftest import synthetic_fleet
 from wire.tensors import Tensors, decode_tensors
 
@@ -105,7 +105,7 @@ def data() -> FleetData:
 
 def exported(data: FleetData, algorithm: str, folder: Path) -> Path:
     folder.mkdir()
-    write_bundle(folder, data, algorithm, seed=0, runtimes=("onnx", "executorch"))
+    write_bundle(folder, data, algorithm, runtimes=("onnx", "executorch"))
     return folder
 
 

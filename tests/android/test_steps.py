@@ -10,7 +10,7 @@ import torch
 from algorithms.contract import Objective
 from export.bundle import capture_graphs, make_bundle
 from export.parity import _draw, _eager_step, _next
-from simulation.simulate import build_objective
+from simulation.objective import build_objective
 from tests.android.bridge import host_command
 from tests.conftest import synthetic_fleet
 from wire.bundle import Bundle, unpack

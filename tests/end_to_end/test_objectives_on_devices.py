@@ -23,7 +23,8 @@ from export.bundle import capture_graphs, make_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.secret import repeatable_secret
 from simulation.local.broker import EmbeddedBroker
-from simulation.simulate import SimulationResult, SimulationSettings, build_objective, simulate
+from simulation.objective import build_objective
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.bundle import Bundle, unpack
 from wire.links.mqtt import BrokerAddress, MqttLink

@@ -22,7 +22,7 @@ from export.lowering import executorch, onnx, shared
 from export.parity import ParityError, check_parity
 from export.runtimes import _executorch, load_graph, runtimes_of
 from simulation.datasets.windows import FleetData
-from simulation.simulate import build_objective
+from simulation.objective import build_objective
 from tests.conftest import ExportedPrograms, export_programs, some_graphs
 from wire.bundle import EXECUTORCH, PORTABLE, pack, unpack
 from wire.errors import BundleError, ConfigError

@@ -20,7 +20,7 @@ from export.parity import ParityError, check_parity
 from host.native.answers import answer
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
-from simulation.simulate import build_objective
+from simulation.objective import build_objective
 from tests.conftest import Exported
 from wire.bundle import Window, pack, unpack
 from wire.errors import BundleError, ConfigError
@@ -83,10 +83,10 @@ def test_unsupported_convolution_names_itself() -> None:
 
 def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The watch model on real windows: differences to float64 of the size that eager float32 itself has."""
-    from shoal.commands.export import write_bundle
+    from tests.bundles import write_bundle
 
     data = load_watch()
-    bundle, _ = write_bundle(tmp_path_factory.mktemp("watch"), data, "distfl", seed=0)
+    bundle = write_bundle(tmp_path_factory.mktemp("watch"), data, "distfl")
     windows = data.devices["p01-left"]
     found = check_parity(bundle, build_objective(data, "fedavg", 0), windows.train_x, windows.train_y, steps=20)
     assert found.graph_drift < max(2e-3, 5 * found.eager_drift)

@@ -16,6 +16,7 @@ from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import OBJECTIVES
 from edge_client.ports import Windows
 from export.bundle import to_numpy
+from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.batched import BatchedGraphs, Request
 from simulation.engine.graphs.choose import choose
@@ -23,7 +24,8 @@ from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, turns
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
-from simulation.simulate import SimulationResult, SimulationSettings, build_objective, in_process_bundle, simulate
+from simulation.objective import build_objective
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
@@ -244,7 +246,7 @@ def test_an_accelerator_is_taken_only_where_it_is_asked_for(monkeypatch: pytest.
     monkeypatch.setattr(EngineOptions, "accelerator", torch.device("meta"))
     fleet = synthetic_fleet(2)
     objective = build_objective(fleet, "fedavg", 0)
-    manifest = in_process_bundle(fleet, objective).manifest
+    manifest = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window).manifest
     named, chosen = (choose(objective, manifest, EngineOptions(name), ["step"], 8, 100) for name in ("batched", "auto"))
     assert (named.name, named.reason) == ("batched", "")
     assert (chosen.name, chosen.reason) == ("native", "")

@@ -13,7 +13,8 @@ from host import compiled
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
-from simulation.simulate import SimulationResult, SimulationSettings, build_objective, simulate
+from simulation.objective import build_objective
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors

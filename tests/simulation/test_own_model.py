@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.models.build import build_model
+from algorithms.build import build_model
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import replace_dropouts
 from algorithms.objectives.fedavg import FedAvg
@@ -18,7 +18,8 @@ from export.describe import example_inputs, named
 from export.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
-from simulation.simulate import SimulationSettings, build_objective, simulate
+from simulation.objective import build_objective
+from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
 

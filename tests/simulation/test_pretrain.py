@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from simulation.objective import build_objective
 from simulation.pretrain import pretrained_extractor
-from simulation.simulate import SimulationSettings, build_objective, simulate
+from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import DataError
 

@@ -11,7 +11,8 @@ import pytest
 from algorithms.algorithm import Algorithm
 from simulation.engine.options import EngineOptions
 from simulation.engine.workers.private_store import MappedStore, TravellingStore
-from simulation.simulate import SimulationResult, SimulationSettings, build_objective, simulate
+from simulation.objective import build_objective
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from tests.simulation.test_engine import run, same
 from wire.errors import ConfigError, ShoalError

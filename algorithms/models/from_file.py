@@ -1,4 +1,4 @@
-"""A user's own model from a Python file: ``--model FILE.py:FUNCTION``."""
+"""A user's own model from a Python file: ``FILE.py:FUNCTION``. The one place in this package that reads a file: it runs it."""
 
 import runpy
 import traceback
@@ -9,27 +9,28 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.registry import MODELS, make_model
 from wire.bundle import Window
 from wire.errors import ConfigError
 
 EXPECTED = "expected torch.nn.Sequential(..., torch.nn.Linear), or an algorithms.models.classifier.Classifier"
 
 
-def build_model(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """A fresh model by its name or from a file; torch's global generator decides its weights.
+def is_file(name: str) -> bool:
+    """Whether a model's name says where a user's own one is: ``FILE.py:FUNCTION``."""
+    file, colon, _ = name.rpartition(":")
+    return bool(colon) and file.endswith(".py")
+
+
+def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
+    """A fresh model by a user's own function; torch's global generator decides its weights.
 
     FUNCTION(shape, num_classes) gets the shape of one example, (channels, time) or (channels, height, width), and returns layers up to the
     logits; inputs are divided by `size` (channels,) float32 before the first.
 
     Raises:
-        ConfigError: no such model, file or function, it fails, or what it returns is no classifier of these examples.
+        ConfigError: no such file or function, it fails, or what it returns is no classifier of these examples.
     """
-    file, colon, function = name.rpartition(":")
-    if not colon or not file.endswith(".py"):
-        if name not in MODELS:
-            raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION")
-        return make_model(name, window, num_classes, size)
+    file, _, function = name.rpartition(":")
     made = _called(Path(file), function, window.shape, num_classes)
     model = made if isinstance(made, Classifier) else _as_classifier(name, made, Scale(size, len(window.shape) - 1))
     model.shape = window.shape
