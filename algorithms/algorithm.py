@@ -28,10 +28,8 @@ from algorithms.contract import (
     Work,
     exchanged,
 )
-from algorithms.groupings.single import SingleGroup
 from algorithms.means.streaming import Branch, StreamingMean, place_of
-from algorithms.means.weighted import UniformMean, WeightedMean
-from algorithms.objectives.coordinator import Plain
+from algorithms.means.weighted import WeightedMean
 from algorithms.stack import Stack
 from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
@@ -39,8 +37,6 @@ from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tenso
 SURVEY = Evaluate("train", "survey", "initial")
 SMALLEST_VARIANCE = 1e-6
 """A running variance that noise has made smaller is set to this."""
-AVERAGES = (WeightedMean, UniformMean)
-"""Means in which nobody is left out."""
 MOST_SHARES = 256
 """Shares are noted in rounds of at most so many devices."""
 _NOTHING = np.empty((0, 0), np.float32)
@@ -194,7 +190,7 @@ class Algorithm:
         rounds = state.rounds + 1
         spent = self.privacy.epsilon(rounds, models, work)
         epsilon = spent if spent is not None and math.isfinite(spent) else None  # without noise nothing is guaranteed
-        if shares and not isinstance(self.mean, AVERAGES) and len(models) <= MOST_SHARES and all(map(math.isfinite, shares.values())):
+        if shares and not self.mean.averages and len(models) <= MOST_SHARES and all(map(math.isfinite, shares.values())):
             grouped = replace(grouped, notes={**grouped.notes, "shares": shares})
         return State(following, grouped.memory, context, epsilon, rounds, grouped.extra_epochs), grouped
 
@@ -207,7 +203,7 @@ class Algorithm:
     def streams(self) -> bool:
         """Whether nobody looks at single models, so that each is added to its mean and forgotten, and a fleet of any size needs memory
         for a few models: without grouping, with a mean that is an average, and a coordinator that takes in nothing of a round."""
-        return type(self.coordinator).absorb is Plain.absorb and isinstance(self.grouping, SingleGroup) and isinstance(self.mean, AVERAGES)
+        return self.mean.averages and not self.grouping.reads_models and not self.coordinator.absorbs
 
     def _unread(self, contributions: Sequence[Contribution]) -> tuple[list[LocalModel], Stack]:
         """A round's models without their tensors, sorted by device id."""
@@ -259,7 +255,7 @@ class Algorithm:
         for place, c in sorted(((place_of(c.device_id), c) for c in contributions), key=lambda pair: (pair[0], pair[1].device_id)):
             write_change(row, layout, received, c.read())
             self._complete(row, start)
-            mean.add(row, 1 if isinstance(self.mean, UniformMean) else c.num_examples, place)
+            mean.add(row, c.num_examples if self.mean.by_examples else 1, place)
         return mean
 
     def _sums(self, state: State, members: Sequence[Contribution], branches: Mapping[str, Sequence[Branch]] | None) -> StreamingMean:

@@ -34,6 +34,15 @@ GraphFunction = Callable[[TorchTensors, TorchTensors, TorchTensors], TorchTensor
 value), ``metric/NAME`` (a sum over the batch) or ``output/NAME`` (one row per example). Pure; traced into graphs."""
 
 
+@dataclass(frozen=True)
+class Sgd:
+    """What a training graph is that is plain SGD with momentum on the mean cross-entropy of the model, so that it may be carried out by
+    other means than the graph: which roles' parameters it moves, and whether running statistics move."""
+
+    roles: frozenset[str] = frozenset(("shared", "private"))
+    moves_statistics: bool = True
+
+
 class Objective(Protocol):
     """The device's half of an objective: pure functions over named tensors; written once, exported to every runtime.
 
@@ -45,6 +54,8 @@ class Objective(Protocol):
 
     name: ClassVar[str]
     citation: ClassVar[str]
+    model_answers: ClassVar[bool]
+    """Whether ``evaluate`` and ``predict`` say what the model itself answers, and nothing else."""
     model: Classifier
     """The model whose structure the functions use; its own values are never read or changed after `initial`."""
     hyper: Mapping[str, float]
@@ -61,6 +72,9 @@ class Objective(Protocol):
     def graphs(self) -> Mapping[str, GraphFunction]:
         """Every function a plan may name. ``evaluate`` (``metric/loss_sum``, ``metric/num_correct``), ``predict``
         (``output/probabilities`` (batch, classes)) and ``survey`` are always among them."""
+
+    def sgd(self) -> Mapping[str, Sgd]:
+        """The training graphs that are plain SGD; none where batches hold more than examples and labels."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,8 @@ class Coordinator(Protocol):
     """Name of the only grouping it works with; empty when any will do."""
     responds: ClassVar[bool]
     """Whether devices report measurements besides what they train: no privacy mechanism covers these."""
+    absorbs: ClassVar[bool]
+    """Whether `absorb` looks at the round at all; where it does not, models need not be held one by one."""
 
     def begin(self, initial: Tensors) -> Context:
         """The context before the first round, from the bundle's initial tensors."""
@@ -198,6 +214,8 @@ class Grouping(Protocol):
     """Whether devices choose among all groups' models themselves, by their training loss, at the start of every round."""
     compares: bool
     """Whether it reads `LocalModel.update`."""
+    reads_models: bool
+    """Whether it looks at single models at all; where it does not, they need not be held one by one."""
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """Models (roles shared, statistic) by key that groups start from, besides `initial`; none for most."""
@@ -242,6 +260,10 @@ class Mean(Protocol):
 
     name: ClassVar[str]
     citation: ClassVar[str]
+    averages: ClassVar[bool]
+    """Whether it is a plain average, in which nobody is left out: models can then be summed up as they come."""
+    by_examples: ClassVar[bool]
+    """Whether a model counts by its device's number of examples."""
 
     def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         """(N, D) float32 models and (N,) example counts to one (D,) float32 model. `layout` says which columns are which tensor

@@ -26,7 +26,7 @@ from simulation.engine.progress import OnProgress
 from simulation.engine.result import EngineResult
 from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
-from simulation.engine.secret import repeatable_secret
+from simulation.engine.workers.secret import repeatable_secret
 from simulation.newcomers import Reception, hold_out
 from simulation.objective import build_objective
 from simulation.timing.fleet import Fleet, Work

@@ -28,6 +28,7 @@ class Defaults:
     resurvey: int = 0
     chooses: bool = False
     compares: bool = False
+    reads_models: bool = True
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """No models besides the initial one."""

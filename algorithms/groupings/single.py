@@ -13,6 +13,7 @@ class SingleGroup(Defaults):
 
     name: ClassVar[str] = "none"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    reads_models = False
 
     def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         ids = tuple(model.device_id for model in models)

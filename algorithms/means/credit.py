@@ -38,6 +38,8 @@ class Credit:
 
     name: ClassVar[str] = "credit"
     citation: ClassVar[str] = "Li et al., arXiv 1910.09933, 2019"
+    averages: ClassVar[bool] = False
+    by_examples: ClassVar[bool] = False
 
     def __init__(self, *, num_components: int = 2, power: float = 2.0) -> None:
         """`num_components`: width of the auto-encoder's bottleneck. `power`: how fast credit falls; from 1 on, an attack cannot grow by

@@ -34,6 +34,8 @@ class ResidualReweighting:
 
     name: ClassVar[str] = "irls"
     citation: ClassVar[str] = "Fu et al., arXiv 1912.11464, 2019"
+    averages: ClassVar[bool] = False
+    by_examples: ClassVar[bool] = False
 
     def __init__(self, *, interval: float = 2.0, threshold: float = 0.1) -> None:
         """`interval`: the paper's lambda, the width of full confidence. `threshold`: its delta, in [0, 1)."""

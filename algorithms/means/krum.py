@@ -35,6 +35,9 @@ def krum_scores(squared: Matrix, num_attackers: int) -> Array:
 
 
 class _Krum:
+    averages: ClassVar[bool] = False
+    by_examples: ClassVar[bool] = False
+
     def __init__(self, *, num_attackers: int | None = None) -> None:
         """`num_attackers`: how many of a group's devices may be attackers. At most (N - 3) // 2, the most for which Krum's guarantee
         holds, are assumed, whatever is asked; that many by default."""

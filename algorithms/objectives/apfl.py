@@ -34,6 +34,7 @@ class Apfl(Supervised):
 
     name: ClassVar[str] = "apfl"
     citation: ClassVar[str] = "Deng et al., arXiv:2003.13461, Algorithm 1"
+    model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha_lr": LR}
 
     def __init__(self, model: Classifier, alpha: float = 0.5) -> None:

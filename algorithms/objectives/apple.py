@@ -36,6 +36,7 @@ class Apple(Supervised):
 
     name: ClassVar[str] = "apple"
     citation: ClassVar[str] = "Luo & Wu, IJCAI 2022, Algorithm 1"
+    model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "dr_lr": 0.001, "mu": 0.1}
 
     def __init__(self, model: Classifier, num_others: int = 5) -> None:
@@ -85,6 +86,7 @@ class AppleServer(Plain):
     """Hands out core models, and how many examples stand behind each."""
 
     grouping: ClassVar[str] = "individual"
+    absorbs: ClassVar[bool] = True
 
     def __init__(self, schedule_rounds: int = 100) -> None:
         self.schedule_rounds = schedule_rounds

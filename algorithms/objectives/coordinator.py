@@ -13,6 +13,7 @@ class Plain:
 
     grouping: ClassVar[str] = ""
     responds: ClassVar[bool] = False
+    absorbs: ClassVar[bool] = False
 
     def begin(self, initial: Tensors) -> Context:
         return Context()

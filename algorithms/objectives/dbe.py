@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.contract import Context, GraphFunction, LocalModel, Programs, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.supervised import Pass, Supervised
 from wire.messages import Evaluate, Verb
@@ -29,6 +29,8 @@ _MEAN, _CONSENSUS = "response/represent.mean", "received/consensus"
 class DomainBias(Supervised):
     """Mixed in before an objective: its passes get the bias memory, its loss the regulariser."""
 
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    model_answers: ClassVar[bool] = False
     memory: ClassVar[bool] = True
     """PRBM."""
     regularised: ClassVar[bool] = True
@@ -89,6 +91,7 @@ class DbeServer(Plain):
 
     citation: ClassVar[str] = "Zhang et al., NeurIPS 2023, section 4"
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def begin(self, initial: Tensors) -> Context:
         context = super().begin(initial)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.contract import Context, GraphFunction, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.personal import as_model, as_personal, personal_key, personal_parameters, personal_with_momentum
@@ -36,6 +36,8 @@ class Ditto(Supervised):
 
     name: ClassVar[str] = "ditto"
     citation: ClassVar[str] = "Li et al., ICML 2021, Algorithm 1"
+    model_answers: ClassVar[bool] = False
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "lambda": 1.0}
 
     def initial(self) -> TorchTensors:

@@ -4,8 +4,10 @@ X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou. FedBN: Federated Learning on Non-IID
 Algorithm 1.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from algorithms.contract import Sgd
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.supervised import Supervised
 from algorithms.probe import norm_layers
@@ -16,6 +18,7 @@ class FedBN(Supervised):
 
     name: ClassVar[str] = "fedbn"
     citation: ClassVar[str] = "Li et al., ICLR 2021, Algorithm 1"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def __init__(self, model: Classifier) -> None:
         super().__init__(model)

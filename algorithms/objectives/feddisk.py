@@ -248,6 +248,8 @@ class WeightedServer(Plain):
     """Knows which devices have weights; the others find theirs before they train. `ratio_epochs`: passes of the binary classifier;
     `mean_one`: whether a device's weights are divided by their mean."""
 
+    absorbs: ClassVar[bool] = True
+
     def __init__(self, ratio_epochs: int = 10, mean_one: bool = True) -> None:
         self.ratio_epochs, self.mean_one = ratio_epochs, mean_one
 
@@ -280,6 +282,7 @@ class FedDiskServer(WeightedServer):
     """
 
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -334,6 +337,7 @@ class DensityRatioServer(WeightedServer):
     """The server's half of `FedDiskAb`: one preparation, in which it averages what devices say of their units."""
 
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def begin(self, initial: Tensors) -> Context:
         received = {k: v for k, v in initial.items() if k.startswith("received/")}

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, LocalModel, TorchTensors, Work, exchanged
+from algorithms.contract import Context, GraphFunction, LocalModel, Sgd, TorchTensors, Work, exchanged
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.others import PRESENT, known_groups, no_others, other_key, stack_others
@@ -36,6 +36,7 @@ class FedFomo(Supervised):
 
     name: ClassVar[str] = "fedfomo"
     citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def __init__(self, model: Classifier, num_others: int = 5) -> None:
         super().__init__(model)
@@ -74,6 +75,7 @@ class FedFomoServer(Plain):
 
     grouping: ClassVar[str] = "individual"
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def __init__(self, holdout: float = 0.2, epsilon: float = 0.3) -> None:
         """`holdout`: share of a device's training data that models are weighed on, and not trained on; `epsilon`: how often a model is sent

@@ -95,6 +95,7 @@ class FedGenServer(Plain):
     """Trains one generator for each group, by `generator_steps` steps of Adam a round."""
 
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def __init__(
         self, generator_steps: int = 50, generator_lr: float = 3e-4, generator_batch: int = 128, noise_dim: int = 32, hidden_dim: int = 256

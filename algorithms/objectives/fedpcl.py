@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import NEWCOMER, Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.contract import NEWCOMER, Context, GraphFunction, LocalModel, Programs, Sgd, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedrod import count_labels
@@ -40,6 +40,8 @@ class FedPCL(Local):
 
     name: ClassVar[str] = "fedpcl"
     citation: ClassVar[str] = "Tan et al., NeurIPS 2022, Algorithm 1"
+    model_answers: ClassVar[bool] = False
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
 
     def __init__(self, model: Classifier, num_others: int = 10, tau: float = 0.07) -> None:
         super().__init__(model)
@@ -109,6 +111,7 @@ class FedPclServer(Plain):
     """Averages prototypes, and hands on the sets of M devices of the group, others in every round."""
 
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def begin(self, initial: Tensors) -> Context:
         empty = {k.replace("received/", f"{NEWCOMER}/", 1): v for k, v in initial.items() if k.startswith("received/")}

@@ -9,10 +9,10 @@ While the head is trained, BatchNorm normalises by the batch, and its running st
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.contract import Context, GraphFunction, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedper import FedPer
-from algorithms.objectives.supervised import Sgd, Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.objectives.supervised import Supervised, batch_metrics, descend, differentiate, following_values
 from wire.messages import Verb
 
 
@@ -32,14 +32,13 @@ class FedRep(FedPer):
 
     name: ClassVar[str] = "fedrep"
     citation: ClassVar[str] = "Collins et al., ICML 2021, Algorithm 1"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {
+        "step": Sgd(frozenset(("shared",))),
+        "head": Sgd(frozenset(("private",)), moves_statistics=False),
+    }
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "head": self.head}
-
-    def sgd(self) -> Mapping[str, Sgd]:
-        if type(self) is not FedRep:
-            return {}
-        return {"step": Sgd(frozenset(("shared",))), "head": Sgd(frozenset(("private",)), moves_statistics=False)}
 
     def head(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the head."""

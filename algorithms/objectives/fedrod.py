@@ -36,6 +36,7 @@ class FedRod(Supervised):
 
     name: ClassVar[str] = "fedrod"
     citation: ClassVar[str] = "Chen & Chao, ICLR 2022, section 4"
+    model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
 
     def initial(self) -> TorchTensors:

@@ -3,8 +3,10 @@
 B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4 ('Local').
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from algorithms.contract import Sgd
 from algorithms.objectives.supervised import Supervised
 
 
@@ -13,6 +15,7 @@ class Local(Supervised):
 
     name: ClassVar[str] = "local"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (Local)"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def role(self, name: str) -> str:
         return "private"

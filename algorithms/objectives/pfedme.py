@@ -27,6 +27,7 @@ class PFedMe(Supervised):
 
     name: ClassVar[str] = "pfedme"
     citation: ClassVar[str] = "Dinh et al., NeurIPS 2020, Algorithm 1"
+    model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": 10 * LR, "personal_lr": 0.01, "lambda": 15.0}
 
     def __init__(self, model: Classifier, inner_steps: int = 5) -> None:

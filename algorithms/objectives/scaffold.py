@@ -71,6 +71,7 @@ class ScaffoldServer(Plain):
     """Keeps c, one for each group: the mean of its members' c_i."""
 
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
         return (*super().training(context, work), Apply("conclude"))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import GraphFunction, TorchTensors, functional
+from algorithms.contract import GraphFunction, Sgd, TorchTensors, functional
 from algorithms.models.classifier import Classifier, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.objectives.gradients import grad_and_value
@@ -29,15 +29,6 @@ class Pass:
     logits: Tensor
     features: Tensor
     following: TorchTensors = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Sgd:
-    """What a training graph is that is plain SGD with momentum on the mean cross-entropy of the model, so that it may be carried out by
-    other means than the graph: which roles' parameters it moves, and whether running statistics move."""
-
-    roles: frozenset[str] = frozenset(("shared", "private"))
-    moves_statistics: bool = True
 
 
 def cross_entropy(logits: Tensor, batch: TorchTensors) -> Tensor:
@@ -64,6 +55,9 @@ class Supervised:
     citation: ClassVar[str]
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
     columns: Mapping[str, tuple[int, ...]] = {}
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    """The training graphs that are plain SGD. A class that inherits some and changes what they do declares its own."""
+    model_answers: ClassVar[bool] = True
 
     def __init__(self, model: Classifier) -> None:
         """
@@ -114,10 +108,7 @@ class Supervised:
         }
 
     def sgd(self) -> Mapping[str, Sgd]:
-        """The training graphs that are plain SGD; an objective that replaces what a step does has none, unless it says so."""
-        own = type(self)
-        plain = all(getattr(own, name) is getattr(Supervised, name) for name in ("step", "loss", "correct", "forward", "trained"))
-        return {"step": Sgd()} if plain and not self.columns and not self.random else {}
+        return {} if self.columns or self.random else self.sgd_graphs
 
     def factors(self, batch: TorchTensors) -> TorchTensors:
         """What the outputs of layers are multiplied by in training, by the layer's name."""

@@ -15,7 +15,7 @@ from simulation.attacks import Attacker
 from simulation.engine.experiment import Experiment
 from simulation.engine.progress import OnProgress, progress_of
 from simulation.engine.result import EngineResult
-from simulation.engine.secret import repeatable_secret
+from simulation.engine.workers.secret import repeatable_secret
 from wire.errors import Stalled
 from wire.links.in_process import InProcessBroker
 from wire.links.port import Will

@@ -15,10 +15,6 @@ BackendName = Literal["auto", "native", "compiled", "eager", "batched", "message
 TOGETHER = 128
 """Devices that backend batched trains together, unless another number is asked for."""
 
-LOCAL_CLUSTER, ANY_CLUSTER = "local", "any"
-"""In place of an address: a cluster of this machine alone, for the time of the run; or one that this machine is part of, if there is one,
-and else that."""
-
 
 @dataclass(frozen=True)
 class EngineOptions:

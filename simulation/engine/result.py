@@ -19,7 +19,7 @@ class EngineResult:
     predict: Callable[[str, Array], Array]
     """(device, x (n, \\*window)) -> class probabilities (n, classes) by the model of that device."""
     backend: str
-    """Name of the backend that ran the graphs (`simulation.engine.graphs.choose`)."""
+    """Name of the backend that ran the graphs (`simulation.engine.backend`)."""
     reason: str = ""
     """Why it was no faster backend; empty for the fastest."""
     schedule: Schedule | None = None

@@ -8,10 +8,10 @@ from typing import Any
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.aggregation import check_fit
 from aggregator.core.state import RunSettings
+from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import Checkpoint
 from simulation.engine.experiment import Experiment
 from simulation.engine.graphs.batched import BatchedGraphs
-from simulation.engine.graphs.choose import Backend, choose
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import OnProgress, progress_of
 from simulation.engine.result import EngineResult

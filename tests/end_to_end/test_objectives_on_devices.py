@@ -21,7 +21,7 @@ from edge_client.adapters.state import FolderState
 from edge_client.agent import Agent
 from export.bundle import capture_graphs, make_bundle
 from simulation.datasets.windows import FleetData
-from simulation.engine.secret import repeatable_secret
+from simulation.engine.workers.secret import repeatable_secret
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import build_objective
 from simulation.simulate import SimulationResult, SimulationSettings, simulate

@@ -18,8 +18,8 @@ from edge_client.ports import Windows
 from export.bundle import to_numpy
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
+from simulation.engine.backend import choose
 from simulation.engine.graphs.batched import BatchedGraphs, Request
-from simulation.engine.graphs.choose import choose
 from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, turns
 from simulation.engine.options import EngineOptions

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from algorithms.contract import Objective
+from algorithms.contract import Objective, Sgd
 from algorithms.models.network import Unsupported, network_of
-from algorithms.objectives.supervised import Sgd, Supervised, slot_of
+from algorithms.objectives.supervised import slot_of
 from host.native.trainer import Outcome, Trainer
 from simulation.engine.graphs.eager import EagerGraphs
 from wire.tensors import Array, Tensors
@@ -23,10 +23,9 @@ class NativeGraphs(EagerGraphs):
             CannotCompile: the native engine cannot be built here.
         """
         super().__init__(objective)
-        self._sgd: dict[str, Sgd] = dict(objective.sgd()) if isinstance(objective, Supervised) else {}
+        self._sgd: dict[str, Sgd] = dict(objective.sgd())
         if more := sorted(set(trained) - self._sgd.keys()):
             raise Unsupported(f"graph {more[0]!r} of {objective.name} is more than plain SGD on the cross-entropy")
-        assert isinstance(objective, Supervised)
         self._trainer = Trainer(network_of(objective.model, window))
         tensors = objective.initial()
         roles = {key.split("/", 1)[1]: key for key in tensors if key.startswith(("shared/", "private/", "statistic/"))}
@@ -35,9 +34,7 @@ class NativeGraphs(EagerGraphs):
             at = self._parts[-1][1].stop if self._parts else 0
             value = tensors[roles[name]]
             self._parts.append((roles[name], slice(at, at + value.numel()), tuple(value.shape)))
-        plain = type(objective)
-        self._evaluates = plain.evaluate is Supervised.evaluate and plain.forward is Supervised.forward
-        self._predicts = plain.predict is Supervised.predict and plain.forward is Supervised.forward
+        self._answers = objective.model_answers
 
     def trains(self, graph: str) -> bool:
         return graph in self._sgd
@@ -72,11 +69,11 @@ class NativeGraphs(EagerGraphs):
         return following | {f"next/{key}": flat[part].reshape(shape) for key, part, shape in changed}
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
-        if graph == "evaluate" and self._evaluates:
+        if graph == "evaluate" and self._answers:
             y = np.ascontiguousarray(inputs["batch/y"], np.int64)
             outcome = self._trainer.evaluate(self._flat(inputs), np.ascontiguousarray(inputs["batch/x"]), y)
             return _metrics(outcome)
-        if graph == "predict" and self._predicts:
+        if graph == "predict" and self._answers:
             return {"output/probabilities": self._trainer.predict(self._flat(inputs), np.ascontiguousarray(inputs["batch/x"]))}
         return super().run(graph, inputs)
 

@@ -11,8 +11,8 @@ from algorithms.means.streaming import Branch
 from edge_client.executor import Executor
 from edge_client.ports import Graphs, Windows
 from simulation.attacks import Attack
-from simulation.engine.secret import repeatable_secret
 from simulation.engine.workers.private_store import PrivateStore
+from simulation.engine.workers.secret import repeatable_secret
 from wire.bundle import Bundle, Layout
 from wire.errors import ShoalError
 from wire.messages import Metrics, Plan

@@ -31,7 +31,6 @@ from ray.exceptions import (
 from algorithms.algorithm import Contribution
 from algorithms.contract import exchanged
 from algorithms.means.streaming import LEVELS, Branch, place_of
-from simulation.engine.options import ANY_CLUSTER, LOCAL_CLUSTER
 from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec, DeviceResult, Models
 from simulation.engine.workers.private_store import PrivateStore, TravellingStore
 from wire.errors import ConfigError, ShoalError
@@ -49,6 +48,9 @@ LOSSES = 4
 PATIENCE_S = 60.0
 """So long a run waits for an actor while it has none. A cluster may be about to start a machine."""
 CONNECT_S = 5.0
+LOCAL_CLUSTER, ANY_CLUSTER = "local", "any"
+"""In place of an address: a cluster of this machine alone, for the time of the run; or one that this machine is part of, if there is one,
+and else that."""
 LOST = (RayActorError, NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)
 
 Ref = Any
