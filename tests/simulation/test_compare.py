@@ -37,7 +37,7 @@ def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(npz: str, 
     assert [(j.settings.algorithm, j.settings.seed) for j in jobs] == [(n, s) for s in (0, 1) for n in asked(npz).algorithms]
     heard: list[tuple[str, int]] = []
     folder = tmp_path / "runs"
-    first = run_all(jobs[:1], folder, workers=1, tell=lambda job, number: heard.append((job.key, number)))
+    first = run_all(jobs[:1], folder, workers=1, on_round=lambda job, number: heard.append((job.key, number)))
     assert [number for _, number in heard] == [1, 2]
     kept = (folder / f"{jobs[0].key}.json").stat().st_mtime_ns
     every = run_all(jobs, folder, workers=2)
