@@ -56,7 +56,7 @@ def start_run(settings: RunSettings, algorithm: Algorithm, probe: Probe, initial
 
 
 def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
-    """Whether a bundle holds the device's half of an algorithm.
+    """Check that a bundle holds the device's half of an algorithm.
 
     Raises:
         ConfigError: it was exported for another objective, or with another privacy mechanism than the epsilon would be computed for.
@@ -66,7 +66,7 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
     for name, value in algorithm.privacy.in_step().items():
         held = {**manifest.hyper, **settings.hyper}.get(name)
         if held != value:
-            text = "nothing of the kind" if held is None else f"{name} = {held:g}"
+            text = "none" if held is None else f"{name} = {held:g}"
             raise ConfigError(f"algorithm {algorithm.name!r} needs a step with {name} = {value:g}; bundle {manifest.name} has {text}")
 
 

@@ -1,4 +1,4 @@
-"""The plan of a device for a round: told once, for the round core and for simulations that leave the messages out."""
+"""Makes the plan of a device for a round, for the round core and for simulations that leave the messages out. Pure."""
 
 from collections.abc import Mapping
 

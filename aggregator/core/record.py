@@ -1,4 +1,4 @@
-"""The record of a closed round: told once, for the runner and for simulations that leave the messages out. Pure."""
+"""Makes the record of a closed round, for the runner and for simulations that leave the messages out. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from wire.messages import MaybeDigest, Metrics
 
 
 class RoundRecord(msgspec.Struct, frozen=True):
-    """What is kept of a closed round for people to read."""
+    """What the aggregator remembers of a closed round, for people to read."""
 
     round: int
     phase: OpenPhase

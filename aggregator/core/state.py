@@ -219,7 +219,7 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
 Event = Started | Resumed | DeviceCheckedIn | DeviceLost | UpdateAdmitted | DeviceDeclined | DeadlinePassed | RoundAggregated
 
 
-# Commands: what to do now. Each may be performed again after a crash.
+# Commands: what the runner is to do now. Each may be carried out again after a crash.
 
 
 class SendPlan(msgspec.Struct, frozen=True):
