@@ -1,31 +1,13 @@
 """What the runner asks of its surroundings."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
-
+from aggregator.core.record import RoundRecord
 from aggregator.core.state import Event, RunState
-from wire.messages import Metrics
 
 Clock = Callable[[], float]
-
-
-class RoundRecord(msgspec.Struct, frozen=True):
-    """What is kept of a closed round for people to read. `evaluated` holds, by device, the metrics of the model the device
-    received in this round, that is of the models as they were after the round before."""
-
-    round: int
-    phase: str
-    opened_at_s: float
-    closed_at_s: float
-    evaluated: dict[str, Metrics]
-    trained: Metrics
-    groups: dict[str, str]
-    bytes_up: int
-    bytes_down: int
-    notes: dict[str, Any] = {}
-    views: str = ""
+"""Seconds now; a service's are those of the Unix epoch, a simulation's those since its beginning."""
 
 
 class Store(Protocol):

@@ -34,14 +34,14 @@ def run(data: FleetData, algorithm: str, seed: int, rounds: int = 20, epochs: in
     """One simulation: its accuracy, its groups, and how well these agree with the truth where there is one."""
     summary = simulate(data, SimulationSettings(algorithm, rounds, epochs, seed)).summary
     found: dict[str, Any] = {
-        "mean": summary["accuracy"]["mean"],
-        "worst": summary["accuracy"]["worst"],
-        "groups": summary["clusters"]["count"],
+        "mean": summary.accuracy.mean,
+        "worst": summary.accuracy.worst,
+        "groups": summary.groups.count,
     }
-    found["updates_per_s"] = summary["updates_per_s"]
+    found["updates_per_s"] = summary.updates_per_s
     if data.truth:
         ids = sorted(data.devices)
-        found["ari"] = round(adjusted_rand_score([data.truth[d] for d in ids], [summary["devices"][d]["cluster"] for d in ids]), 3)
+        found["ari"] = round(adjusted_rand_score([data.truth[d] for d in ids], [summary.devices[d].group for d in ids]), 3)
     return found
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from benchmarks.report import put
@@ -55,11 +56,11 @@ def measure(policy_text: str, devices: int, hours: float, seed: int = 0) -> dict
         "wall_s": round(wall_s, 2),
         "cpu_s": round(cpu_s, 2),
         "made_s": round(made_s, 2),
-        "ms_per_aggregation": round(1000 * (cpu_s - made_s) / report["aggregations"], 3),
+        "ms_per_aggregation": round(1000 * (cpu_s - made_s) / report.aggregations, 3),
         "slowest_ms": round(1000 * slowest_s, 1),
-        "us_per_job": round(1e6 * (cpu_s - made_s) / report["devices"]["invited"], 2),
-        "looks_per_job": round(fleet.looks / report["devices"]["invited"], 2),
-        **report,
+        "us_per_job": round(1e6 * (cpu_s - made_s) / report.devices.invited, 2),
+        "looks_per_job": round(fleet.looks / report.devices.invited, 2),
+        **msgspec.to_builtins(report),
     }
 
 

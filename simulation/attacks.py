@@ -115,10 +115,10 @@ def success_rate(targets: Mapping[int, int], labels: Array, predicted: Array) ->
     return float(np.mean(rates)) if rates else None
 
 
-def told_apart(clusters: Mapping[str, int | None], attackers: frozenset[str]) -> bool:
+def told_apart(groups: Mapping[str, int | None], attackers: frozenset[str]) -> bool:
     """Whether no honest device shares a group with an attacker."""
-    theirs = {clusters[d] for d in attackers if clusters.get(d) is not None}
-    return not any(group in theirs for d, group in clusters.items() if d not in attackers)
+    theirs = {groups[d] for d in attackers if groups.get(d) is not None}
+    return not any(group in theirs for d, group in groups.items() if d not in attackers)
 
 
 def _is_number(text: str) -> bool:

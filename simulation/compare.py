@@ -11,11 +11,12 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from sklearn.metrics import adjusted_rand_score
 
@@ -33,7 +34,7 @@ NOTHING: dict[str, Any] = {
     "accuracy": {"mean": None, "std": None, "worst": None},
     "accuracy_by_round": [],
     "devices": {},
-    "clusters": {"count": None, "by_round": [], "ari": None},
+    "groups": {"count": None, "by_round": [], "ari": None},
     "bytes": {"up": 0, "down": 0},
     "epsilon": None,
     "attack": None,
@@ -61,8 +62,9 @@ class Job:
     def key(self) -> str:
         """A name for its result: the same for the same job, whenever it is asked for. What is at its default does not count, so that
         results last when a setting is added."""
-        asked = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
-        unusual = {name: value for name, value in asked.items() if value != getattr(SimulationSettings(), name)}
+        unusual = {
+            name: value for name, value in msgspec.structs.asdict(self.settings).items() if value != getattr(SimulationSettings(), name)
+        }
         text = json.dumps({**asdict(self), "settings": unusual}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -81,9 +83,8 @@ class Asked:
 
     def jobs(self) -> list[Job]:
         """Every run, seed by seed, so that the first seed of all algorithms is there first."""
-        common = asdict(self.settings)
         return [
-            Job(self.data, self.partition, SimulationSettings(**{**common, "algorithm": name, "seed": seed}), self.devices)
+            Job(self.data, self.partition, msgspec.structs.replace(self.settings, algorithm=name, seed=seed), self.devices)
             for seed in range(self.seeds)
             for name in self.algorithms
         ]
@@ -118,39 +119,38 @@ def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, wor
             "failed": str(error),
         }
     summary = outcome.summary
-    attackers = summary["attack"]["attackers"] if "attack" in summary else ()
-    tested = [accuracy_of(r) for r in outcome.records[summary["preparations"] + 1 :]]
-    by_round = [spread(a for d, a in accuracies.items() if d not in attackers)["mean"] for accuracies in tested]
-    clusters = {d: device["cluster"] for d, device in summary["devices"].items()}
+    attackers = summary.attack.attackers if summary.attack else ()
+    tested = [accuracy_of(r) for r in outcome.records[summary.preparations + 1 :]]
+    by_round = [spread(a for d, a in accuracies.items() if d not in attackers).mean for accuracies in tested]
     truth = {d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()}
     return {
         "algorithm": job.settings.algorithm,
         "seed": job.settings.seed,
-        "accuracy": summary["attack"]["honest_accuracy"] if "attack" in summary else summary["accuracy"],
+        "accuracy": msgspec.to_builtins(summary.attack.honest_accuracy if summary.attack else summary.accuracy),
         "accuracy_by_round": by_round,
-        "devices": {d: device["accuracy"] for d, device in summary["devices"].items()},
-        "clusters": {
-            "count": summary["clusters"]["count"],
-            "by_round": summary["clusters"]["by_round"],
-            "ari": agreement(truth, clusters),
+        "devices": {d: device.accuracy for d, device in summary.devices.items()},
+        "groups": {
+            "count": summary.groups.count,
+            "by_round": summary.groups.by_round,
+            "ari": agreement(truth, {d: device.group for d, device in summary.devices.items()}),
         },
-        "bytes": summary["bytes"],
-        "epsilon": summary["epsilon"],
-        "attack": summary.get("attack"),
-        "newcomers": summary.get("newcomers"),
-        "preparations": summary["preparations"],
-        "accuracy_over_time": summary["time"].get("accuracy", []) if "time" in summary else [],
+        "bytes": msgspec.to_builtins(summary.bytes),
+        "epsilon": summary.epsilon,
+        "attack": msgspec.to_builtins(summary.attack),
+        "newcomers": msgspec.to_builtins(summary.newcomers),
+        "preparations": summary.preparations,
+        "accuracy_over_time": summary.time.accuracy if summary.time else [],
         "heterogeneity": _heterogeneity(*dealt),
-        "wall_s": summary["wall_s"],
+        "wall_s": summary.wall_s,
     }
 
 
-def agreement(truth: Mapping[str, str], clusters: Mapping[str, int | None]) -> float | None:
+def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> float | None:
     """Adjusted Rand index of the groups found with the known ones; None where none are known. A device without a group is one."""
-    known = [d for d in sorted(clusters) if d in truth]
+    known = [d for d in sorted(groups) if d in truth]
     if not known:
         return None
-    found = [clusters[d] if clusters[d] is not None else f"alone {d}" for d in known]
+    found = [groups[d] if groups[d] is not None else f"alone {d}" for d in known]
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
 
 
@@ -208,7 +208,7 @@ def _path(folder: Path, job: Job) -> Path:
 
 
 def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
-    text = json.dumps({"job": asdict(job), **result}, indent=1) + "\n"
+    text = json.dumps({"job": msgspec.to_builtins(job), **result}, indent=1) + "\n"
     write_atomically(_path(folder, job), text.encode())
 
 
@@ -234,7 +234,7 @@ def _row(name: str, runs: Sequence[Mapping[str, Any]], target: float) -> dict[st
             "std": round(statistics.pstdev(accuracies), 6) if accuracies else None,
             "worst": _mean(r["accuracy"]["worst"] for r in runs),
         },
-        "clusters": {"count": _mean(r["clusters"]["count"] for r in runs), "ari": _mean(r["clusters"]["ari"] for r in runs)},
+        "groups": {"count": _mean(r["groups"]["count"] for r in runs), "ari": _mean(r["groups"]["ari"] for r in runs)},
         "bytes": {way: round(statistics.fmean(r["bytes"][way] for r in runs)) for way in ("up", "down")},
         "target": round(target, 6),
         "preparations": _mean(r["preparations"] for r in runs),

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation import load_state, work_of
-from aggregator.core.round import program_for
+from aggregator.core.plan import program_for
 from aggregator.core.state import RunState
 from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution

@@ -1,16 +1,16 @@
 """A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
-from aggregator.core.state import RunSettings, RunState
-from aggregator.ports import Blobs, RoundRecord
-from aggregator.summary import accuracy_of, spread, summarize
+from aggregator.core.record import RoundRecord
+from aggregator.core.state import RunSettings, RunState, TrainingSettings
+from aggregator.ports import Blobs
+from aggregator.summary import AttackSummary, Summary, accuracy_of, spread, summarize
 from algorithms.contract import Objective
 from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm
@@ -40,22 +40,15 @@ from wire.errors import ConfigError
 class SimulationResult:
     """A finished simulation: its summary, its last state, its records, and the blobs that these name."""
 
-    summary: dict[str, Any]
+    summary: Summary
     state: RunState
     records: list[RoundRecord]
     blobs: Blobs
 
 
-@dataclass(frozen=True)
-class SimulationSettings:
-    """What a simulation is asked for. `hyper` takes the place of the objective's own hyper-parameters."""
+class SimulationSettings(TrainingSettings, frozen=True):
+    """What a simulation is asked for."""
 
-    algorithm: str = "distfl"
-    rounds: int = 20
-    local_epochs: int = 1
-    seed: int = 0
-    batch_size: int = 32
-    hyper: Mapping[str, float] = field(default_factory=dict)
     model: str = ""
     """Name of a model; the usual one for the data when empty."""
     attack: str = ""
@@ -94,18 +87,7 @@ def simulate(
     probe = make_probe(objective.model, data.window.shape)
     attack = make_attack(settings.attack, data, settings.seed)
     run_settings = RunSettings.for_bundle(
-        bundle,
-        hyper=settings.hyper,
-        run_id="simulation",
-        algorithm=settings.algorithm,
-        data=data.name,
-        rounds=settings.rounds,
-        min_devices=len(data.devices),
-        deadline_s=3600.0,
-        grace_s=60.0,
-        seed=settings.seed,
-        local_epochs=settings.local_epochs,
-        batch_size=settings.batch_size,
+        bundle, settings, run_id="simulation", data=data.name, min_devices=len(data.devices), deadline_s=3600.0, grace_s=60.0
     )
     experiment = Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack)
     with _one_thread():
@@ -116,18 +98,17 @@ def simulate(
             schedule = make_schedule(settings, data, bundle)
             asked = {name: getattr(settings, name) for name in ("cohort", "attack", "profiles", "policy")}
             result = run_fast(experiment, schedule, asked, engine, on_progress)
-        summary = summarize(result.state, result.records, perf_counter() - started_s) | {
-            "backend": result.backend,
-            "backend_reason": result.reason,
-        }
+        summary = summarize(result.state, result.records, perf_counter() - started_s)
+        summary = msgspec.structs.replace(summary, backend=result.backend, backend_reason=result.reason)
         if result.schedule is not None:
-            accuracies = [(r.opened_at_s, spread(accuracy_of(r).values())["mean"]) for r in result.records if r.phase != "preparing"]
-            summary |= result.schedule.report(accuracies)
+            accuracies = [(r.opened_at_s, spread(accuracy_of(r).values()).mean) for r in result.records if r.phase != "preparing"]
+            summary = msgspec.structs.replace(summary, time=result.schedule.report(accuracies))
         if attack is not None:
-            summary["attack"] = _measure(attack, settings.attack, result, data, summary)
+            summary = msgspec.structs.replace(summary, attack=_measure(attack, settings.attack, result, data, summary))
         if newcomers:
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
-            summary["newcomers"] = spread(m.accuracy for m in reception.receive(newcomers).values() if m.num_examples)
+            reached = spread(m.accuracy for m in reception.receive(newcomers).values() if m.num_examples)
+            summary = msgspec.structs.replace(summary, newcomers=reached)
     return SimulationResult(summary, result.state, result.records, result.blobs)
 
 
@@ -153,20 +134,20 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     return Timed(ids, make_policy(policy, fleet))
 
 
-def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Summary) -> AttackSummary:
     """What an attack achieved on the honest devices: their accuracy, and its success rate with the models that they were given."""
     honest = [d for d in sorted(data.devices) if d not in attack.attackers]
     tested = [d for d in honest if data.devices[d].num_test]
     labels = np.concatenate([data.devices[d].test_y for d in tested])
     predicted = np.concatenate([result.predict(d, data.devices[d].test_x).argmax(1) for d in tested])
-    clusters = {d: device["cluster"] for d, device in summary["devices"].items()}
-    return {
-        "attack": text,
-        "attackers": sorted(attack.attackers),
-        "success_rate": success_rate(attack.targets, labels, predicted),
-        "told_apart": told_apart(clusters, attack.attackers),
-        "honest_accuracy": spread(summary["devices"][d]["accuracy"] for d in tested),
-    }
+    accuracies = [summary.devices[d].accuracy for d in tested]
+    return AttackSummary(
+        attack=text,
+        attackers=sorted(attack.attackers),
+        success_rate=success_rate(attack.targets, labels, predicted),
+        told_apart=told_apart({d: device.group for d, device in summary.devices.items()}, attack.attackers),
+        honest_accuracy=spread(a for a in accuracies if a is not None),
+    )
 
 
 class _one_thread:  # noqa: N801  # a context manager reads as a verb

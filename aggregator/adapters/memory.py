@@ -1,8 +1,8 @@
 """A store and a blob store in memory: for simulation, and the reference that the durable ones are tested against."""
 
+from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState
-from aggregator.ports import RoundRecord
 from wire.codec import digest
 
 

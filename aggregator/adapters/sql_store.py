@@ -11,9 +11,9 @@ import msgspec
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState
-from aggregator.ports import RoundRecord
 from wire.errors import ConfigError
 
 SCHEMA_VERSION = 1

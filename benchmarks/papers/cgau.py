@@ -113,7 +113,7 @@ def experiment() -> dict[str, dict[str, list[float]]]:
                 torch.manual_seed(seed)
                 settings = SimulationSettings(algorithm, SMALL["rounds"], seed=seed)
                 outcome = simulate(fleet, settings, objective=make_objective(algorithm, network))
-                found[label][str(shuffle)].append(outcome.summary["accuracy"]["mean"])
+                found[label][str(shuffle)].append(outcome.summary.accuracy.mean)
     return found
 
 

@@ -25,12 +25,12 @@ def success_rate(row: Row) -> float | None:
 
 def groups(row: Row) -> float | None:
     """Number of groups found."""
-    return float(row["clusters"]["count"])
+    return float(row["groups"]["count"])
 
 
 def agreement(row: Row) -> float | None:
     """Adjusted Rand index of the groups with the true ones."""
-    found = row["clusters"]["ari"]
+    found = row["groups"]["ari"]
     return None if found is None else float(found)
 
 
@@ -72,7 +72,13 @@ class Setting:
         """The comparison of these algorithms in this setting."""
         own = replace(self, **self.full) if full else self
         common = SimulationSettings(
-            "", own.rounds, own.local_epochs, 0, own.batch_size, dict(own.hyper), own.model, own.attack, "", own.newcomers
+            rounds=own.rounds,
+            local_epochs=own.local_epochs,
+            batch_size=own.batch_size,
+            hyper=dict(own.hyper),
+            model=own.model,
+            attack=own.attack,
+            newcomers=own.newcomers,
         )
         return Asked(own.data, tuple(algorithms), own.seeds, own.partition, None, common)
 

@@ -51,7 +51,17 @@ def compare(
     for name in names:
         make_algorithm(name)
     common = SimulationSettings(
-        "", rounds, local_epochs, 0, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers, cohort, profiles, policy
+        rounds=rounds,
+        local_epochs=local_epochs,
+        batch_size=batch_size,
+        hyper=opt.hyper_values(lr, hyper),
+        model=model,
+        attack=attack,
+        pretrain=pretrain,
+        newcomers=newcomers,
+        cohort=cohort,
+        profiles=profiles,
+        policy=policy,
     )
     asked = Asked(data, names, seeds, partition, devices, common)
     jobs = asked.jobs()
@@ -103,8 +113,8 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     cells: dict[str, Any] = {
         "accuracy": lambda r: f"{percent(r['accuracy']['mean'])} ±{100 * (r['accuracy']['std'] or 0):.1f}" if "failed" not in r else "-",
         "worst": lambda r: percent(r["accuracy"]["worst"]),
-        "groups": lambda r: _number(r["clusters"]["count"], "g"),
-        "ARI": lambda r: _number(r["clusters"]["ari"], ".2f"),
+        "groups": lambda r: _number(r["groups"]["count"], "g"),
+        "ARI": lambda r: _number(r["groups"]["ari"], ".2f"),
         "MB up": lambda r: f"{r['bytes']['up'] / 1e6:.1f}",
         "down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
         "to " + percent(rows[0]["target"]): lambda r: _number(r["rounds_to_target"], "g"),

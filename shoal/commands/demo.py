@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.summary import summarize
+from aggregator.summary import Comparison, EdgeSummary, PhonesSummary, Summary, summarize
 from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX
 from shoal.commands import options as opt
@@ -82,20 +83,18 @@ def demo(
         other = summary
         if algorithm != "fedavg":
             other, _ = _serve(console, out, "fedavg", {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
-        summary["edge"] = {"processes": others, "max_rss_bytes": edges.max_rss_bytes(), "torch_loaded": edges.torch_loaded()}
-        summary["phones"] = {"devices": chosen, "max_rss_bytes": edges.phones_rss_bytes()}
-    summary["comparison"] = {"fedavg": _comparison(other)}
+        edge = EdgeSummary(processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded())
+        phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.phones_rss_bytes())
+    summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison={"fedavg": _comparison(other)})
     files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(algorithm)))
     store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold")
-    rss = summary["edge"]["max_rss_bytes"] / 2**20
-    traffic = f"{megabytes(summary['bytes']['up'])} up, {megabytes(summary['bytes']['down'])} down"
+    traffic = f"{megabytes(summary.bytes.up)} up, {megabytes(summary.bytes.down)} down"
     if chosen:
-        console.print(
-            f"the {len(chosen)} phones share a process of {summary['phones']['max_rss_bytes'] / 2**20:.0f} MiB: {', '.join(chosen)}"
-        )
-    console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if summary['edge']['torch_loaded'] else 'no'}")
+        console.print(f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: {', '.join(chosen)}")
+    rss = edge.max_rss_bytes / 2**20
+    console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if edge.torch_loaded else 'no'}")
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
 
 
@@ -108,7 +107,7 @@ def _publish(folder: Path, fleet: FleetData, algorithm: str, seed: int, key: Pri
 
 def _serve(
     console: Console, out: Path, algorithm: str, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
-) -> tuple[dict[str, Any], SqlStore]:
+) -> tuple[Summary, SqlStore]:
     """Run one aggregator to the end of its run, showing progress; returns its summary and its store."""
     port = free_port()
     options = {**options, "--algorithm": algorithm, "--run-id": slug(algorithm), "--port": port}
@@ -172,9 +171,14 @@ def _get(port: int, path: str) -> Any:
         return None
 
 
-def _comparison(summary: dict[str, Any]) -> dict[str, Any]:
-    accuracies = {device_id: device["accuracy"] for device_id, device in summary["devices"].items()}
-    return {**summary["accuracy"], "accuracy_by_round": summary["accuracy_by_round"], "devices": accuracies}
+def _comparison(summary: Summary) -> Comparison:
+    return Comparison(
+        mean=summary.accuracy.mean,
+        std=summary.accuracy.std,
+        worst=summary.accuracy.worst,
+        accuracy_by_round=summary.accuracy_by_round,
+        devices={device_id: device.accuracy for device_id, device in summary.devices.items()},
+    )
 
 
 def _make_room(out: Path) -> None:

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from aggregator.summary import Heterogeneity
 from shoal.commands import options as opt
 from shoal.output import prepare_folder
 from shoal.pictures import draw_holdings
@@ -54,19 +56,19 @@ def simulate(
     fleet = make_fleet(data, partition, devices, seed)
     algorithm = opt.with_privacy(algorithm, privacy)
     settings = simulation.SimulationSettings(
-        algorithm,
-        rounds,
-        local_epochs,
-        seed,
-        batch_size,
-        opt.hyper_values(lr, hyper),
-        model,
-        attack,
-        pretrain,
-        newcomers,
-        cohort,
-        profiles,
-        policy,
+        algorithm=algorithm,
+        rounds=rounds,
+        local_epochs=local_epochs,
+        seed=seed,
+        batch_size=batch_size,
+        hyper=opt.hyper_values(lr, hyper),
+        model=model,
+        attack=attack,
+        pretrain=pretrain,
+        newcomers=newcomers,
+        cohort=cohort,
+        profiles=profiles,
+        policy=policy,
     )
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet.some(SHOWN))
     heterogeneity = measure(fleet.some(SHOWN))
@@ -80,12 +82,12 @@ def simulate(
             progress.update(task, completed=run.trained, say=f"groups {run.groups}{hour}")
 
         outcome = simulation.simulate(fleet, settings, show, engine=engine)
-    outcome.summary["heterogeneity"] = heterogeneity
-    files = write_report(out, outcome.summary, outcome.records, outcome.blobs, holdings)
-    console.print(device_table(outcome.summary))
-    reason = f" ({outcome.summary['backend_reason']})" if outcome.summary["backend_reason"] else ""
-    console.print(f"backend: {outcome.summary['backend']}{reason}; {outcome.summary['updates_per_s']:.0f} updates/s", soft_wrap=True)
-    if "time" in outcome.summary:
-        console.print(time_text(outcome.summary["time"]), soft_wrap=True)
-    console.print(verdict(outcome.summary))
+    summary = msgspec.structs.replace(outcome.summary, heterogeneity=Heterogeneity(**heterogeneity))
+    files = write_report(out, summary, outcome.records, outcome.blobs, holdings)
+    console.print(device_table(summary))
+    reason = f" ({summary.backend_reason})" if summary.backend_reason else ""
+    console.print(f"backend: {summary.backend}{reason}; {summary.updates_per_s:.0f} updates/s", soft_wrap=True)
+    if summary.time is not None:
+        console.print(time_text(summary.time), soft_wrap=True)
+    console.print(verdict(summary))
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from aggregator.adapters.memory import MemoryBlobs
+from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunSettings
-from aggregator.ports import RoundRecord
 from algorithms.algorithm import decode_memory, encode_memory
 from host.files import write_atomically
 from simulation.engine.rounds import Snapshot

@@ -52,7 +52,7 @@ def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgr
             on_progress(progress_of(state.trained, {d: key for d, key in state.starts.items() if d}))
 
     runner = Runner(experiment.algorithm, experiment.bundle, experiment.probe, store, blobs, fleet, clock, observe)
-    runner.begin(settings)
+    runner.start_or_resume(settings)
 
     def agent(device_id: str, windows: Windows) -> Agent:
         link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))

@@ -11,10 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
-from aggregator.aggregation import encode_views, publish, work_of
-from aggregator.core.round import program_for
-from aggregator.core.state import Device, RunState
-from aggregator.ports import Blobs, RoundRecord
+from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, work_of
+from aggregator.core.plan import make_plan, program_for
+from aggregator.core.record import RoundRecord, make_record
+from aggregator.core.state import Device, Report, RunState
+from aggregator.ports import Blobs
 from algorithms.algorithm import Contribution, State
 from algorithms.contract import NEWCOMER, Grouped, Programs
 from simulation.engine.experiment import Experiment
@@ -22,7 +23,7 @@ from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic
 from simulation.engine.workers.device_host import DeviceResult, Models
 from wire.errors import Stalled
-from wire.messages import Choose, Metrics, Plan
+from wire.messages import Choose, Plan
 from wire.tensors import Tensors
 
 log = logging.getLogger("shoal.simulation")
@@ -82,30 +83,25 @@ class Rounds:
         summed = self.algorithm.streams and not (closing or preparing or invited.weights)
         received = self._received(plans, {**models, **stale}, workers, summed)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
-        evaluated = {d.device_id: d.evaluated for d in received}
-        trained = Metrics(*(sum(getattr(d.trained, name) for d in received) for name in ("num_examples", "loss_sum", "num_correct")))
-        grouped = Grouped(state.memory)
+        grouped, notes = Grouped(state.memory), {}
         if not closing:
             contributions = [self._contribution(d, starts[d.device_id], state, invited) for d in received]
-            if preparing:
-                state = self.algorithm.prepare(state, contributions)
-            else:
-                seed = settings.seed * 1_000_003 + number
-                branches = {start: [d.sums[start] for d in received if start in d.sums] for d in received for start in d.sums}
-                state, grouped = self.algorithm.apply(
-                    state, contributions, self.experiment.probe, seed, work_of(settings), branches or None
-                )
-        record = RoundRecord(
-            round=number,
+            branches = {start: [d.sums[start] for d in received if start in d.sums] for d in received for start in d.sums}
+            state, grouped = apply_algorithm(
+                self.algorithm, state, contributions, self.experiment.probe, settings, number, preparing, branches or None
+            )
+            notes = round_notes(state, grouped)
+        record = make_record(
+            number=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
             opened_at_s=invited.opened_at_s,
             closed_at_s=invited.closed_at_s,
-            evaluated=evaluated,
-            trained=trained,
+            reports={
+                d.device_id: Report(evaluated=d.evaluated, trained=d.trained, bytes_up=self.traffic.up(d), bytes_down=down[d.device_id])
+                for d in received
+            },
             groups={} if preparing else {d: self._start(state, d) for d in starts},
-            bytes_up=sum(self.traffic.up(d) for d in received),
-            bytes_down=sum(size for d, size in down.items() if d in evaluated),
-            notes=grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None and not closing else {}),
+            notes=notes,
             views=self.blobs.put(encode_views(grouped)) if grouped.views else "",
         )
         trained_rounds = snapshot.trained + (not preparing and not closing)
@@ -115,7 +111,7 @@ class Rounds:
 
     def conclude(self, snapshot: Snapshot) -> RunState:
         """The run's last state as the aggregator would have it, with its models among the blobs."""
-        published = publish(self.settings, self.algorithm, snapshot.state, self.blobs)
+        stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
         membership = snapshot.state.memory.membership
         devices = {d: Device(w.num_train, w.num_test, True, 0.0, "simulation") for d, w in self.devices.items()}
         return RunState(
@@ -123,12 +119,12 @@ class Rounds:
             phase="finished",
             round=snapshot.round,
             devices=devices,
-            models=published.models,
+            models=stored.models,
             starts={d: self._start(snapshot.state, d) for d in membership} | {"": self._start(snapshot.state, "")},
-            programs=published.programs,
-            preparing=published.preparing,
+            programs=stored.programs,
+            preparing=stored.preparing,
             trained=snapshot.trained,
-            memory=published.memory,
+            memory=stored.memory,
         )
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
@@ -157,15 +153,14 @@ class Rounds:
     def _plans(
         self, state: State, starts: Mapping[str, str], invited: Invitation, number: int, closing: bool, stale: Mapping[str, Tensors]
     ) -> list[Plan]:
-        settings, programs, plans = self.settings, self.programs(state), []
+        programs, plans = self.programs(state), []
         for device_id, start in starts.items():
             model = start
             if device_id in invited.versions:
                 model = _name(start, invited.versions[device_id])
                 model = model if model in stale else _name(NEWCOMER, invited.versions[device_id])
             verbs = programs["closing"] if closing else program_for(programs, device_id, start)
-            seed = settings.seed * 1_000_003 + number
-            plans.append(Plan(settings.run_id, number, device_id, settings.bundle, model, verbs, seed, 0.0))
+            plans.append(make_plan(self.settings, number, device_id, model, verbs))
         return plans
 
     def _contribution(self, result: DeviceResult, start: str, state: State, invited: Invitation) -> Contribution:

@@ -39,9 +39,19 @@ class Bench:
         probe = make_probe(objective.model, fleet.window.shape)
         self.runner = Runner(make_algorithm("fedavg"), bundle, probe, MemoryStore(), self.blobs, link, VirtualClock())
         layout = bundle.manifest.reported("step")
-        self.runner.begin(
+        self.runner.start_or_resume(
             RunSettings(
-                "r", "fedavg", "x", bundle.digest, 5, 2, 100.0, 1.0, 0, 1, 32, {"step": layout}, {"evaluate": ()}, max_update_norm=100.0
+                run_id="r",
+                algorithm="fedavg",
+                data="x",
+                bundle=bundle.digest,
+                rounds=5,
+                min_devices=2,
+                deadline_s=100.0,
+                grace_s=1.0,
+                reported={"step": layout},
+                responses={"evaluate": ()},
+                max_update_norm=100.0,
             )
         )
         self.tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in layout}

@@ -1,19 +1,34 @@
 """The round as a state machine: examples of each rule, and properties over random histories."""
 
-from typing import Any
+import re
+from itertools import product
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aggregator.core import round as core
 from aggregator.core import state as s
-from aggregator.core.round import step
+from aggregator.core.plan import round_seed
+from aggregator.core.record import RoundRecord, record_of
+from aggregator.core.round import OPEN, TRANSITIONS, step
 from algorithms.contract import Programs
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.messages import Evaluate, Metrics, Train
 
 MODEL, MEMORY = "1" * 64, "2" * 64
+RECEIVED = s.Received(
+    blob="a" * 64,
+    start="initial",
+    num_train=10,
+    num_steps=2,
+    evaluated=Metrics(4, 1.0, 3),
+    trained=Metrics(10, 2.0, 5),
+    bytes_up=100,
+    bytes_down=50,
+)
 
 
 class Run:
@@ -31,8 +46,7 @@ class Run:
         return self.feed(s.DeviceCheckedIn(at_s, device, 10, 4))
 
     def update(self, device: str, number: int | None = None, at_s: float = 2.0) -> list[s.Command]:
-        received = s.Received("a" * 64, "initial", 10, 2, Metrics(4, 1.0, 3), Metrics(10, 2.0, 5), 100, 50)
-        return self.feed(s.UpdateAdmitted(at_s, device, number or self.state.round, received))
+        return self.feed(s.UpdateAdmitted(at_s, device, number or self.state.round, RECEIVED))
 
     def aggregated(self, at_s: float = 3.0, starts: dict[str, str] | None = None, **others: Any) -> list[s.Command]:
         starts = dict.fromkeys(self.state.devices, "0") | {"": "0"} if starts is None else starts
@@ -183,6 +197,117 @@ def test_resume_commands_what_is_still_open() -> None:
     assert kinds(run.feed(s.Resumed(5.0))) == ["SetDeadline", "SendPlan", "Acknowledge"]
     run.update("b")
     assert kinds(run.feed(s.Resumed(6.0))) == ["Aggregate"]
+
+
+def documented() -> dict[tuple[s.Phase, str], str]:
+    """The table in the docstring of `aggregator.core.round`: by phase and event, the name of a function, or a dash."""
+    assert core.__doc__ is not None
+    found = re.search(r"^=[= ]+\n(.+?)\n=[= ]+\n(.+?)\n=[= ]+$", core.__doc__, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    columns = [get_args(s.OpenPhase) if name == "open" else (name,) for name in found[1].split()[1:]]
+    rows = [line.split() for line in found[2].splitlines()]
+    return {(phase, row[0]): name for row in rows for phases, name in zip(columns, row[1:], strict=True) for phase in phases}
+
+
+def test_the_docstring_says_of_every_event_in_every_phase_what_the_table_of_transitions_says() -> None:
+    phases, events = get_args(s.Phase), set(get_args(s.Event)) - {s.Started}
+    assert set(TRANSITIONS) == set(phases)
+    named = {(phase, event.__name__): f.__name__[1:] for phase, row in TRANSITIONS.items() for event, f in row.items()}
+    every = [(phase, event.__name__) for phase, event in product(phases, events)]
+    assert named.keys() <= set(every)
+    assert documented() == {pair: named.get(pair, "-") for pair in every}
+
+
+def in_every_phase() -> dict[s.Phase, Run]:
+    """A run of one device in each phase; its update is missing where a round is open."""
+    runs = {phase: Run(rounds=1, preparing=phase == "preparing") for phase in get_args(s.Phase)}
+    for phase, run in runs.items():
+        if phase != "waiting":
+            run.check_in("a")
+        if phase in ("aggregating", "evaluating", "finished"):
+            run.update("a")
+        if phase in ("evaluating", "finished"):
+            run.aggregated()
+        if phase == "finished":
+            run.update("a")
+    assert {phase: run.state.phase for phase, run in runs.items()} == {phase: phase for phase in runs}
+    return runs
+
+
+def any_event(kind: Any, run: Run) -> s.Event:
+    """An event of this kind that concerns the run's device and its latest round."""
+    values = {"at_s": 1e6, "device_id": "a", "round": run.state.round, "num_train": 1, "num_test": 1, "models": run.state.models}
+    values |= {"memory": MEMORY, "starts": {}, "programs": PROGRAMS, "update": RECEIVED}
+    made: s.Event = kind(**{name: values[name] for name in kind.__struct_fields__ if name in values})
+    return made
+
+
+@pytest.mark.parametrize("phase", get_args(s.Phase))
+@pytest.mark.parametrize("kind", [kind for kind in get_args(s.Event) if kind is not s.Started])
+def test_an_event_is_ignored_where_the_table_has_no_transition_and_does_something_where_it_has(kind: Any, phase: s.Phase) -> None:
+    run = in_every_phase()[phase]
+    before = run.state
+    commands = run.feed(any_event(kind, run))
+    nobody_to_lose = phase == "waiting" and kind is s.DeviceLost  # no device has checked in
+    assert ((run.state, commands) == (before, [])) == (kind not in TRANSITIONS[phase] or nobody_to_lose)
+
+
+def test_open_phases_are_those_in_which_plans_are_sent_and_updates_count() -> None:
+    assert {phase for phase, row in TRANSITIONS.items() if row.get(s.UpdateAdmitted) is core._receive} == set(OPEN)
+    for phase, run in in_every_phase().items():
+        assert (kinds(run.feed(s.Resumed(2.0))) == ["SetDeadline", "SendPlan"]) == (phase in OPEN)
+
+
+def test_an_update_that_comes_when_its_round_is_closed_is_acknowledged_and_does_not_count() -> None:
+    run = Run(min_devices=2)
+    run.check_in("a")
+    run.check_in("b")
+    run.update("a")
+    run.feed(s.DeadlinePassed(1e6, 1))
+    assert kinds(run.update("b")) == ["Acknowledge"]
+    assert sorted(run.state.received) == ["a"]
+
+
+def test_seeds_of_rounds_differ_between_rounds_and_runs() -> None:
+    runs = [msgspec.structs.replace(SETTINGS, seed=seed) for seed in range(3)]
+    assert round_seed(runs[2], 7) == 2_000_013
+    assert len({round_seed(settings, number) for settings in runs for number in range(100)}) == 300
+
+
+def test_every_closed_round_has_one_record() -> None:
+    run = Run(preparing=True, rounds=1)
+    records: list[RoundRecord | None] = []
+    original = run.feed
+
+    def feed(event: s.Event) -> list[s.Command]:
+        before = run.state
+        commands = original(event)
+        records.append(record_of(before, event, run.state))
+        return commands
+
+    run.feed = feed  # type: ignore[method-assign]
+    run.check_in("a")
+    run.update("a")
+    run.aggregated(starts={}, notes={"p": 0.5})
+    run.update("a")
+    run.aggregated()
+    run.update("a", at_s=9.0)
+    made = [record for record in records if record is not None]
+    assert [(r.round, r.phase, r.notes) for r in made] == [(1, "preparing", {"p": 0.5}), (2, "training", {}), (3, "evaluating", {})]
+    assert [r.groups for r in made] == [{}, {"a": "0"}, {"a": "0"}]
+    assert made[0].trained == RECEIVED.trained
+    assert (made[2].evaluated, made[2].bytes_up, made[2].bytes_down, made[2].closed_at_s) == ({"a": RECEIVED.evaluated}, 100, 50, 9.0)
+
+
+WRITTEN = """{"type":"started","at_s":0.0,"settings":{"run_id":"run-1","algorithm":"fedavg","data":"x","bundle":"%s","rounds":3,
+"min_devices":1,"deadline_s":10.0,"grace_s":1.0,"seed":4,"local_epochs":2,"batch_size":8,"reported":{"step":[]},"responses":{},
+"hyper":{"lr":0.1},"max_update_norm":1000000.0},"models":{"initial":"%s"},"memory":"%s","programs":{},"preparing":true,"starts":{}}"""
+
+
+def test_an_event_whose_fields_are_in_another_order_is_the_same_event() -> None:
+    event = msgspec.json.decode(WRITTEN % ("0" * 64, MODEL, MEMORY), type=s.Event)
+    expected = msgspec.structs.replace(SETTINGS, seed=4, local_epochs=2, batch_size=8, hyper={"lr": 0.1})
+    assert event == s.Started(0.0, expected, {"initial": MODEL}, MEMORY, {}, preparing=True)
 
 
 def test_an_event_before_the_start_is_a_defect() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aggregator.core.round import program_for
+from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
 from algorithms.contract import NEWCOMER, Context, LocalModel, Objective, Work
 from algorithms.groupings.individual import Individual

@@ -18,8 +18,8 @@ import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
-from aggregator.ports import RoundRecord
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from aggregator.core.round import program_for
+from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.contract import NEWCOMER, Work
 from algorithms.models.classifier import Classifier

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.core.state import RunSettings
+from aggregator.core.state import RunSettings, TrainingSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.contract import Probe
@@ -106,19 +106,14 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runne
         with aggregator(address, topics, algorithm, bundle, probe, blobs) as runner, devices(address, topics, data, folder):
             settings = RunSettings.for_bundle(
                 bundle,
-                hyper={},
+                TrainingSettings(algorithm=algorithm, rounds=ROUNDS, batch_size=8),
                 run_id="simulation",
-                algorithm=algorithm,
                 data=data.name,
-                rounds=ROUNDS,
                 min_devices=len(data.devices),
                 deadline_s=60.0,
                 grace_s=10.0,
-                seed=0,
-                local_epochs=1,
-                batch_size=8,
             )
-            runner.begin(settings)
+            runner.start_or_resume(settings)
             runner.run(lambda: runner.finished)
     return runner, blobs
 

@@ -154,18 +154,34 @@ def test_reasons_of_the_spec_are_those_of_the_messages() -> None:
 
 
 def test_simulation_page_names_every_field_of_the_summary_every_partition_and_every_model() -> None:
+    from aggregator.summary import (
+        Comparison,
+        DeviceSummary,
+        EdgeSummary,
+        Groups,
+        Heterogeneity,
+        PhonesSummary,
+        Spread,
+        Summary,
+        TimeSummary,
+        Traffic,
+    )
     from algorithms.models.registry import MODELS
     from simulation.partition import PARTITIONS
     from simulation.simulate import SimulationSettings, simulate
     from tests.conftest import synthetic_fleet
 
     settings = SimulationSettings("fedavg", 1, attack="sign-flip:count=1", newcomers=1)
-    summary = simulate(synthetic_fleet(4), settings).summary
-    assert not_named([*summary, "heterogeneity"], page("simulate")) == []
+    attack = simulate(synthetic_fleet(4), settings).summary.attack
+    assert not_named([*Summary.__struct_fields__, *Comparison.__struct_fields__], page("simulate")) == []
+    for part in (DeviceSummary, Spread, Groups, Traffic, Heterogeneity, EdgeSummary, PhonesSummary):
+        assert not_named(part.__struct_fields__, page("simulate")) == []
+    assert not_named(TimeSummary.__struct_fields__, page("scale")) == []
     assert not_named([*PARTITIONS, *MODELS], page("simulate")) == []
     options = {key for partition in PARTITIONS.values() for key in partition.options}
     assert [key for key in sorted(options) if not re.search(f"`{key}[=`]", page("simulate"))] == []
-    assert not_named(summary["attack"], page("privacy")) == []
+    assert attack is not None
+    assert not_named(attack.__struct_fields__, page("privacy")) == []
 
 
 def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,4 +219,4 @@ def test_the_objective_of_the_algorithms_page_works(monkeypatch: pytest.MonkeyPa
     halves = registry.TwoHalves(made["Shrinking"], made["ShrinkingServer"])
     monkeypatch.setitem(registry.OBJECTIVES, "shrinking", halves)
     outcome = simulate(synthetic_fleet(3), SimulationSettings("shrinking:decay=0.1", 1))
-    assert outcome.summary["accuracy"]["mean"] is not None
+    assert outcome.summary.accuracy.mean is not None

@@ -54,7 +54,7 @@ def run(algorithm: str, engine: EngineOptions, fleet: FleetData | None = None, *
 
 def assert_close(one: SimulationResult, two: SimulationResult) -> None:
     """The same groups and models within rounding. A step of 0.005 moves a weight by about 0.01 in a round."""
-    assert one.summary["clusters"] == two.summary["clusters"]
+    assert one.summary.groups == two.summary.groups
     assert one.state.models.keys() == two.state.models.keys()
     for key in one.state.models:
         expected, found = (decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (one, two))
@@ -71,7 +71,7 @@ def assert_close(one: SimulationResult, two: SimulationResult) -> None:
 @pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ditto", "dbe", "fedprox"])
 def test_the_same_as_one_after_the_other_within_rounding(algorithm: str) -> None:
     together = run(algorithm, TOGETHER)
-    assert together.summary["backend"] == "batched"
+    assert together.summary.backend == "batched"
     assert_close(run(algorithm, EngineOptions("eager")), together)
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -36,7 +37,7 @@ def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(npz: str, 
     assert [(j.settings.algorithm, j.settings.seed) for j in jobs] == [(n, s) for s in (0, 1) for n in asked(npz).algorithms]
     heard: list[tuple[str, int]] = []
     folder = tmp_path / "runs"
-    first = run_all(jobs[:1], folder, workers=1, tell=lambda job, number: heard.append((job.key, number)))
+    first = run_all(jobs[:1], folder, workers=1, on_round=lambda job, number: heard.append((job.key, number)))
     assert [number for _, number in heard] == [1, 2]
     kept = (folder / f"{jobs[0].key}.json").stat().st_mtime_ns
     every = run_all(jobs, folder, workers=2)
@@ -55,7 +56,7 @@ def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
     assert rows[0]["accuracy"]["mean"] == pytest.approx(np.mean(means), abs=1e-5)
     assert rows[0]["accuracy"]["std"] == pytest.approx(np.std(means), abs=1e-5)
     assert rows[0]["accuracy"]["worst"] == pytest.approx(np.mean([r["accuracy"]["worst"] for r in own]), abs=1e-5)
-    assert rows[0]["clusters"] == {"count": 1, "ari": None}
+    assert rows[0]["groups"] == {"count": 1, "ari": None}
     assert rows[0]["bytes"]["up"] > 0 < rows[0]["bytes"]["down"]
     assert rows[0]["epsilon"] is None
     best = max(row["accuracy"]["mean"] for row in rows)
@@ -81,8 +82,8 @@ def test_a_run_is_the_simulation_of_the_same_settings(npz: str) -> None:
     job = asked(npz).jobs()[0]
     result = run_job(job)
     summary = simulate(make_fleet(npz, "user", None, 0), job.settings).summary
-    assert result["accuracy"] == summary["accuracy"]
-    assert result["devices"] == {d: device["accuracy"] for d, device in summary["devices"].items()}
+    assert result["accuracy"] == msgspec.structs.asdict(summary.accuracy)
+    assert result["devices"] == {d: device.accuracy for d, device in summary.devices.items()}
 
 
 def test_a_run_that_cannot_be_made_is_one_error_and_what_is_finished_is_kept(npz: str, tmp_path: Path) -> None:
@@ -122,10 +123,10 @@ class TestNewcomers:
         left, _ = hold_out(data, 2, 0)
         alone = simulate(left, SimulationSettings(algorithm, 2))
         assert outcome.state.models == alone.state.models
-        assert 0 <= outcome.summary["newcomers"]["mean"] <= 1
+        assert 0 <= outcome.summary.newcomers.mean <= 1
 
     def test_they_are_placed_in_the_group_that_fits_them(self) -> None:
         data = synthetic_fleet(14, shift=1.5)
         summary = simulate(data, SimulationSettings("distfl", 6, newcomers=2, hyper={"lr": 0.02})).summary
-        assert summary["clusters"]["count"] == 2
-        assert summary["newcomers"]["mean"] > 0.8
+        assert summary.groups.count == 2
+        assert summary.newcomers.mean > 0.8

@@ -1,12 +1,13 @@
 """The fast engine against messages: the same bits, whatever the algorithm. Workers, checkpoints and cohorts change no result."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from aggregator.summary import Traffic
 from algorithms.registry import OBJECTIVES
 from export.describe import to_numpy
 from host import compiled
@@ -32,12 +33,12 @@ def same(one: SimulationResult, two: SimulationResult) -> None:
     assert one.state.models == two.state.models
     assert one.state.memory == two.state.memory
     timeless = [
-        {k: v for k, v in o.summary.items() if k not in ("wall_s", "updates_per_s", "bytes", "backend", "backend_reason")}
+        msgspec.structs.replace(o.summary, wall_s=0.0, updates_per_s=0.0, bytes=Traffic(0, 0), backend="", backend_reason="")
         for o in (one, two)
     ]
     assert timeless[0] == timeless[1]
     for way in ("up", "down"):
-        assert one.summary["bytes"][way] == pytest.approx(two.summary["bytes"][way], rel=0.02)
+        assert getattr(one.summary.bytes, way) == pytest.approx(getattr(two.summary.bytes, way), rel=0.02)
 
 
 @pytest.mark.parametrize("algorithm", QUICK)
@@ -76,7 +77,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path:
     finished = simulate(fleet, settings, lambda _: pytest.fail("nothing is left to do"), engine=EngineOptions("eager", checkpoint=tmp_path))
     assert finished.state.models == whole.state.models
     with pytest.raises(ConfigError, match="a run with seed 0, this one has 1"):
-        simulate(fleet, replace(settings, seed=1), engine=EngineOptions("eager", checkpoint=tmp_path))
+        simulate(fleet, msgspec.structs.replace(settings, seed=1), engine=EngineOptions("eager", checkpoint=tmp_path))
 
 
 def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,19 +91,19 @@ def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedrep", "fedbabu", "distfl"])
 def test_the_native_backend_gives_the_same_within_rounding(algorithm: str) -> None:
     eager, native = run(algorithm, "eager"), run(algorithm, "native")
-    assert (eager.summary["backend"], native.summary["backend"]) == ("eager", "native")
-    assert native.summary["clusters"] == eager.summary["clusters"]
+    assert (eager.summary.backend, native.summary.backend) == ("eager", "native")
+    assert native.summary.groups == eager.summary.groups
     for key, digest in eager.state.models.items():
         expected, found = (decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (eager, native))
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, atol=2e-4, err_msg=f"{key} {name} {digest}")
-    assert native.summary["accuracy"]["mean"] == pytest.approx(eager.summary["accuracy"]["mean"], abs=0.05)
+    assert native.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
 
 
 def test_a_step_that_is_more_than_sgd_runs_uncompiled_and_says_why() -> None:
     outcome = run("dbe", "auto", rounds=1)
-    assert outcome.summary["backend"] == "eager"
-    assert "of dbe is more than plain SGD" in outcome.summary["backend_reason"]
+    assert outcome.summary.backend == "eager"
+    assert "of dbe is more than plain SGD" in outcome.summary.backend_reason
     with pytest.raises(ConfigError, match=r"backend native: graph '.*' of dbe is more"):
         run("dbe", "native")
     with pytest.raises(ConfigError, match="backend 'fast': expected one of auto"):
@@ -113,8 +114,8 @@ def test_a_step_that_is_more_than_sgd_runs_uncompiled_and_says_why() -> None:
 @pytest.mark.parametrize("algorithm", ["dbe", "ditto", "per-fedavg", "pfedme"])
 def test_the_compiled_backend_gives_the_same_within_rounding(algorithm: str) -> None:
     eager, fast = run(algorithm, "eager"), run(algorithm, "compiled")
-    assert fast.summary["backend"] == "compiled"
-    assert fast.summary["accuracy"]["mean"] == pytest.approx(eager.summary["accuracy"]["mean"], abs=0.05)
+    assert fast.summary.backend == "compiled"
+    assert fast.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
 
 
 def test_what_was_compiled_is_loaded_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +175,9 @@ def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(policy: str, tm
     times = [r.closed_at_s for r in whole.records]
     assert times == sorted(times)
     assert times[0] > 0
-    assert whole.summary["time"]["virtual_s"] == pytest.approx(times[-1], abs=1e-3)
-    assert whole.summary["time"]["aggregations"] == 5
-    assert (whole.summary["time"]["staleness"]["max"] > 0) == policy.startswith("buffered")
+    assert whole.summary.time.virtual_s == pytest.approx(times[-1], abs=1e-3)
+    assert whole.summary.time.aggregations == 5
+    assert (whole.summary.time.staleness.max > 0) == policy.startswith("buffered")
 
     def stop(told: RunProgress) -> None:
         if told.trained == 3:
@@ -194,7 +195,7 @@ def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = simulate(fleet, settings, engine=EngineOptions("eager"))
     monkeypatch.setattr("simulation.timing.policies.Batch.weights", property(lambda batch: np.ones(len(batch.devices))))
     unweighted = simulate(fleet, settings, engine=EngineOptions("eager"))
-    assert usual.summary["time"]["staleness"]["max"] > 0
+    assert usual.summary.time.staleness.max > 0
     assert usual.state.models != unweighted.state.models
 
 

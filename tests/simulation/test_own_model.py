@@ -52,7 +52,7 @@ def test_a_model_with_dropout_learns_by_clipped_examples(tmp_path: Path) -> None
 
 def _learns(algorithm: str, model: str) -> bool:
     run = simulate(synthetic_fleet(4, num_windows=60), SimulationSettings(algorithm, 5, local_epochs=5, model=model, hyper={"lr": 0.05}))
-    return bool(run.summary["accuracy"]["mean"] > 0.8)
+    return bool(run.summary.accuracy.mean > 0.8)
 
 
 def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:

@@ -34,8 +34,8 @@ def test_the_objective_starts_from_the_extractor_and_a_fresh_head(other: str) ->
 def test_cgau_learns_on_a_frozen_extractor_that_knows_something(other: str) -> None:
     data = synthetic_fleet(3)
     summary = simulate(data, SimulationSettings("cgau:units=16", 15, hyper={"lr": 0.05}, pretrain=other)).summary
-    assert summary["accuracy"]["mean"] > 0.6
-    bundle_bytes = summary["bytes"]["up"] / (3 * 15)
+    assert summary.accuracy.mean > 0.6
+    bundle_bytes = summary.bytes.up / (3 * 15)
     assert bundle_bytes < 4 * (16 * 512 * 2 + 4000)  # two gated layers and a head leave the device, the extractor does not
 
 

@@ -158,7 +158,7 @@ def test_without_an_address_the_cluster_that_is_there_is_taken(cluster: Any) -> 
 @pytest.mark.parametrize("address", ["local", "any"])
 def test_a_cluster_of_this_machine_alone(address: str) -> None:
     outcome = on_ray(address, "fedrep", "native", num_workers=2)
-    assert outcome.summary["backend"] == "native"
+    assert outcome.summary.backend == "native"
     same(run("fedrep", "native"), outcome)
 
 

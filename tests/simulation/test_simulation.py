@@ -5,10 +5,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+from aggregator.summary import Groups
 from simulation.datasets.catalog import load_data
 from simulation.datasets.npz import load_npz
 from simulation.datasets.uci_har import SIGNALS
@@ -31,36 +33,37 @@ def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int =
 
 def agreement(outcome: SimulationResult, data: FleetData) -> float:
     ids = sorted(data.devices)
-    clusters = [outcome.summary["devices"][d]["cluster"] for d in ids]
-    return float(adjusted_rand_score([data.truth[d] for d in ids], clusters))
+    groups = [outcome.summary.devices[d].group for d in ids]
+    return float(adjusted_rand_score([data.truth[d] for d in ids], groups))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "distfl"])
 def test_same_seed_same_bits(fleet: FleetData, algorithm: str) -> None:
     one, two = run(fleet, algorithm), run(fleet, algorithm)
     assert one.state.models == two.state.models
-    assert one.summary["accuracy"] == two.summary["accuracy"]
+    assert one.summary.accuracy == two.summary.accuracy
     assert run(fleet, algorithm, seed=1).state.models != one.state.models
 
 
 def test_summary_has_every_field(fleet: FleetData) -> None:
     summary = run(fleet).summary
-    expected = {"algorithm", "data", "rounds", "seed", "devices", "accuracy", "clusters", "bytes", "wall_s", "updates_per_s", "versions"}
-    assert expected <= summary.keys()
-    assert summary["devices"]["d0"].keys() == {"cluster", "num_train", "num_test", "accuracy"}
-    assert summary["accuracy"].keys() == {"mean", "std", "worst"}
-    assert summary["clusters"] == {"count": 1, "by_round": [1, 1]}
-    assert summary["bytes"]["up"] > 0 < summary["bytes"]["down"]
-    accuracies = [d["accuracy"] for d in summary["devices"].values()]
-    assert summary["accuracy"]["mean"] == pytest.approx(np.mean(accuracies), abs=1e-5)
-    assert summary["accuracy"]["worst"] == pytest.approx(min(accuracies), abs=1e-5)
-    assert len(summary["accuracy_by_round"]) == summary["rounds"]
+    written = msgspec.to_builtins(summary)
+    expected = {"algorithm", "data", "rounds", "seed", "devices", "accuracy", "groups", "bytes", "wall_s", "updates_per_s", "versions"}
+    assert expected <= written.keys()
+    assert written["devices"]["d0"].keys() == {"group", "num_train", "num_test", "accuracy"}
+    assert written["accuracy"].keys() == {"mean", "std", "worst"}
+    assert written["groups"] == {"count": 1, "by_round": [1, 1]}
+    assert summary.bytes.up > 0 < summary.bytes.down
+    accuracies = [d.accuracy for d in summary.devices.values()]
+    assert summary.accuracy.mean == pytest.approx(np.mean(accuracies), abs=1e-5)
+    assert summary.accuracy.worst == pytest.approx(min(accuracies), abs=1e-5)
+    assert len(summary.accuracy_by_round) == summary.rounds
 
 
 def test_training_learns() -> None:
     summary = simulate(synthetic_fleet(), SimulationSettings("fedavg", 12, hyper={"lr": 0.02})).summary
-    assert summary["accuracy"]["mean"] > 0.9
-    assert summary["accuracy_by_round"][0]["mean"] < summary["accuracy"]["mean"]
+    assert summary.accuracy.mean > 0.9
+    assert summary.accuracy_by_round[0].mean < summary.accuracy.mean
 
 
 def test_a_fleet_with_two_sensors_falls_into_two_groups() -> None:
@@ -72,13 +75,13 @@ def test_a_fleet_with_two_sensors_falls_into_two_groups() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
     outcome = run(watch, seed=seed)
-    assert outcome.summary["clusters"]["by_round"] == [2, 2]
+    assert outcome.summary.groups.by_round == [2, 2]
     assert agreement(outcome, watch) == 1.0
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_watch_windows_dealt_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
-    assert run(partition(watch, "iid", seed), seed=seed).summary["clusters"] == {"count": 1, "by_round": [1, 1]}
+    assert run(partition(watch, "iid", seed), seed=seed).summary.groups == Groups(count=1, by_round=[1, 1])
 
 
 @pytest.mark.parametrize("signature", ["responses", "noise", "statistics", "labels"])
@@ -89,7 +92,7 @@ def test_every_signature_alone_runs(watch: FleetData, signature: str) -> None:
 
 
 def test_distfl_is_well_above_fedavg_on_the_watches(watch: FleetData) -> None:
-    accuracies = {name: run(watch, name, rounds=20).summary["accuracy"]["mean"] for name in ("distfl", "fedavg")}
+    accuracies = {name: run(watch, name, rounds=20).summary.accuracy.mean for name in ("distfl", "fedavg")}
     assert accuracies["distfl"] > accuracies["fedavg"] + 0.05, accuracies
 
 
@@ -97,7 +100,7 @@ def test_distfl_is_well_above_fedavg_on_the_watches(watch: FleetData) -> None:
 def test_distfl_is_eight_points_above_fedavg_over_five_seeds(watch: FleetData) -> None:
     gains = []
     for seed in range(5):
-        distfl, fedavg = (run(watch, name, rounds=20, seed=seed).summary["accuracy"]["mean"] for name in ("distfl", "fedavg"))
+        distfl, fedavg = (run(watch, name, rounds=20, seed=seed).summary.accuracy.mean for name in ("distfl", "fedavg"))
         gains.append(distfl - fedavg)
     assert np.mean(gains) >= 0.08, gains
 
@@ -109,7 +112,7 @@ needs_uci_har = pytest.mark.skipif(not HAS_UCI_HAR, reason="SHOAL_DATA names no 
 @needs_uci_har
 def test_uci_har_runs_and_distfl_is_not_below_fedavg() -> None:
     data = select_devices(load_data("uci-har"), 20)
-    accuracies = {name: run(data, name, rounds=3).summary["accuracy"]["mean"] for name in ("distfl", "fedavg")}
+    accuracies = {name: run(data, name, rounds=3).summary.accuracy.mean for name in ("distfl", "fedavg")}
     assert accuracies["distfl"] >= accuracies["fedavg"] - 0.005, accuracies
 
 

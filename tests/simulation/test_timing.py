@@ -1,15 +1,16 @@
 """Virtual time: the same seed gives the same run, nobody is in two places, and every policy does what its paper says."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from aggregator.summary import TimeSummary, Utilisation
 from simulation.timing import policies
 from simulation.timing.availability import Curve, Intervals, stays_until
 from simulation.timing.draws import SMALL, Shuffled, make_key, uniform
@@ -196,7 +197,7 @@ class TestSync:
         assert batch.at_s == 11.0
         assert batch.devices.tolist() == [1, 2]
         assert batch.end_s.tolist() == [10.0, 7.5]
-        assert describe(policy.tally, policy.now_s) == {
+        assert msgspec.to_builtins(describe(policy.tally, policy.now_s)) == {
             "virtual_s": 11.0,
             "aggregations": 1,
             "failed_rounds": 0,
@@ -309,7 +310,7 @@ class TestBuffered:
         fleet = Fleet(replace(profiles, examples_per_s=np.linspace(99, 101, 1000)), Work(np.full(1000, 1000), 0, 0), 0)
         policy, batches = run("buffered:concurrency=100:buffer=10", fleet, 300)
         assert np.mean([b.staleness.mean() for b in batches[50:]]) == pytest.approx(9.9, abs=0.1)
-        assert describe(policy.tally, policy.now_s)["utilisation"]["at_work"] == pytest.approx(100, rel=0.05)
+        assert describe(policy.tally, policy.now_s).utilisation.at_work == pytest.approx(100, rel=0.05)
 
     def test_slow_devices_are_given_up(self) -> None:
         profiles = make_profiles("always", 20, 0)
@@ -609,12 +610,12 @@ class TestReport:
     def test_a_report_is_json(self) -> None:
         policy, _ = run("buffered", make_fleet("phones:available=1:ratio=1", 40), 10)
         result = describe(policy.tally, policy.now_s, [(1.0, 0.5), (2.0, None)], [0.4, 0.9])
-        assert json.loads(json.dumps(result)) == result
-        assert result["time_to_accuracy_s"] == {"0.4": 1.0, "0.9": None}
-        assert result["aggregations"] == 10
-        assert 0 < result["utilisation"]["useful"] <= 1
+        assert msgspec.json.decode(msgspec.json.encode(result), type=TimeSummary) == result
+        assert result.time_to_accuracy_s == {"0.4": 1.0, "0.9": None}
+        assert result.aggregations == 10
+        assert 0 < (result.utilisation.useful or 0) <= 1
 
     def test_nothing_happened(self) -> None:
         result = describe(Tally(), 0.0)
-        assert result["utilisation"] == {"useful": None, "at_work": None}
-        assert "accuracy" not in result
+        assert result.utilisation == Utilisation(useful=None, at_work=None)
+        assert "accuracy" not in msgspec.to_builtins(result)
