@@ -18,7 +18,7 @@ from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import Event, RunSettings, RunState
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
-from algorithms.registry import make_algorithm, parse
+from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
 from wire.bundle import Bundle, unpack
 from wire.codec import encode
 from wire.errors import ConfigError
@@ -40,7 +40,7 @@ class ServeSettings:
     run_id: str
     fleet: str = "default"
     data: str = ""
-    algorithm: str = "distfl"
+    algorithm: AlgorithmSpec = read_algorithm("distfl")  # noqa: RUF009  # it cannot be changed
     rounds: int = 20
     min_devices: int = 2
     deadline_s: float = 600.0
@@ -96,9 +96,9 @@ def run_settings(settings: ServeSettings, bundle: Bundle) -> RunSettings:
     """What the round core needs of a service's settings."""
     return RunSettings.for_bundle(
         bundle,
-        hyper={**parse(settings.algorithm).hyper, **settings.hyper},
+        hyper={**settings.algorithm.hyper, **settings.hyper},
         run_id=settings.run_id,
-        algorithm=settings.algorithm,
+        algorithm=str(settings.algorithm),
         data=settings.data or bundle.manifest.name,
         rounds=settings.rounds,
         min_devices=settings.min_devices,

@@ -22,6 +22,7 @@ from algorithms.contract import Memory
 from algorithms.groupings.distfl import DistFL
 from algorithms.means.stack import Stack
 from algorithms.means.weighted import WeightedMean
+from algorithms.registry import read_algorithm
 from benchmarks.clustering import devices as surveyed
 from benchmarks.report import describe_machine, put
 from shoal.report import COLOURS, GRID
@@ -47,10 +48,10 @@ class Curve:
 
 
 def round_of(fleet: int, cohort: int = COHORT, workers: int = 0, windows: int = 16) -> float:
-    """Seconds of one round of FedAvg, so many windows a device, dealt from the watches."""
+    """Seconds of one round of FedAvg, so many windows a device, assigned from the watches."""
     data = make_fleet("watch", f"drawn:devices={fleet}:each={windows}", None, 0)
     stamps: list[float] = []
-    settings = SimulationSettings("fedavg", ROUNDS, 1, batch_size=16, cohort=cohort)
+    settings = SimulationSettings(read_algorithm("fedavg"), ROUNDS, 1, batch_size=16, cohort=cohort)
     simulate(data, settings, lambda _told: stamps.append(time.perf_counter()), engine=Engine("native", workers))
     return float(np.median(np.diff(stamps)))
 

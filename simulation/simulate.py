@@ -13,7 +13,8 @@ from aggregator.summary import accuracy_of, spread, summarize
 from algorithms.contract import Objective
 from algorithms.models.registry import default_model
 from algorithms.probe import make_probe
-from algorithms.registry import make_algorithm, make_objective
+from algorithms.registry import AlgorithmSpec, make_algorithm, make_objective, read_algorithm
+from algorithms.spec import Choice
 from export.describe import describe_bundle
 from simulation.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.by_messages import run_by_messages
@@ -27,8 +28,8 @@ from simulation.pretrain import pretrained_extractor
 from simulation.ran import Outcome, Ran, Tell
 from simulation.secret import repeatable_secret
 from simulation.timing.fleet import Fleet, Work
-from simulation.timing.policies import make_policy
-from simulation.timing.profiles import make_profiles
+from simulation.timing.policies import make_policy, read_policy, with_cohort
+from simulation.timing.profiles import make_profiles, read_profiles
 from simulation.torch_graphs import TorchGraphs
 from wire.bundle import Bundle
 from wire.errors import ConfigError
@@ -38,7 +39,7 @@ from wire.errors import ConfigError
 class SimulationSettings:
     """What a simulation is asked for. `hyper` takes the place of the objective's own hyper-parameters."""
 
-    algorithm: str = "distfl"
+    algorithm: AlgorithmSpec = read_algorithm("distfl")  # noqa: RUF009  # it cannot be changed
     rounds: int = 20
     local_epochs: int = 1
     seed: int = 0
@@ -46,26 +47,26 @@ class SimulationSettings:
     hyper: Mapping[str, float] = field(default_factory=dict)
     model: str = ""
     """Name of a model; the usual one for the data when empty."""
-    attack: str = ""
-    """Who attacks and how (`simulation.attacks`); nobody when empty."""
+    attack: Choice | None = None
+    """Who attacks and how (`simulation.attacks`)."""
     pretrain: str = ""
     """Other data that the extractor is trained on before the first round; none when empty."""
     newcomers: int = 0
     """So many devices are held out of training and received when it is over (`simulation.newcomers`)."""
     cohort: int = 0
     """So many devices, drawn anew, take part in each round; 0: all do."""
-    profiles: str = ""
+    profiles: Choice | None = None
     """What devices are like on the virtual clock (`simulation.timing.profiles`); without profiles and policy no time passes."""
-    policy: str = ""
+    policy: Choice | None = None
     """How the server makes rounds on the virtual clock (`simulation.timing.policies`)."""
 
 
-def build_objective(data: FleetData, algorithm: str, seed: int, model: str = "", pretrain: str = "") -> Objective:
+def build_objective(data: FleetData, algorithm: AlgorithmSpec, seed: int, model: str = "", pretrain: str = "") -> Objective:
     """The objective of an algorithm on a fresh model for this data; the seed decides the initial weights. `pretrain` names other data
     that its extractor is trained on first.
 
     Raises:
-        ConfigError: an unknown algorithm or model, or one that does not fit the data.
+        ConfigError: an unknown model, or an algorithm or a model that does not fit the data.
     """
     torch.manual_seed(seed)
     name = model or default_model(data.window)
@@ -90,7 +91,7 @@ def simulate(
     """Run a fleet to the end. `tell` hears of every round, for progress; `objective` takes the place of that on a fresh model.
 
     Raises:
-        ConfigError: an unknown algorithm or option.
+        ConfigError: settings that do not fit each other, the data or the engine.
     """
     started_s = perf_counter()
     if not 0 <= settings.newcomers < len(data.devices):
@@ -100,12 +101,12 @@ def simulate(
     objective = objective or build_objective(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
     bundle = in_process_bundle(data, objective)
     probe = make_probe(objective.model, data.window.shape)
-    attack = make_attack(settings.attack, data, settings.seed)
+    attack = make_attack(settings.attack, data, settings.seed) if settings.attack else None
     run_settings = RunSettings.for_bundle(
         bundle,
         hyper=settings.hyper,
         run_id="simulation",
-        algorithm=settings.algorithm,
+        algorithm=str(settings.algorithm),
         data=data.name,
         rounds=settings.rounds,
         min_devices=len(data.devices),
@@ -121,14 +122,14 @@ def simulate(
             ran = run_by_messages(run_settings, algorithm, probe, bundle, graphs, data.devices, attack, tell)
         else:
             schedule = make_schedule(settings, data, bundle)
-            asked = {name: getattr(settings, name) for name in ("cohort", "attack", "profiles", "policy")}
+            asked = {name: str(getattr(settings, name) or "") for name in ("attack", "profiles", "policy")} | {"cohort": settings.cohort}
             ran = run_fast(run_settings, algorithm, probe, bundle, objective, data.devices, attack, tell, schedule, asked, engine)
         summary = summarize(ran.state, ran.records, perf_counter() - started_s) | {"path": ran.path, "path_why": ran.why}
         if ran.schedule is not None:
             accuracies = [(r.opened_at_s, spread(accuracy_of(r).values())["mean"]) for r in ran.records if r.phase != "preparing"]
             summary |= ran.schedule.report(accuracies)
         if attack is not None:
-            summary["attack"] = _measure(attack, settings.attack, ran, data, summary)
+            summary["attack"] = _measure(attack, str(settings.attack), ran, data, summary)
         if newcomers:
             reception = Reception(algorithm, ran.state, ran.blobs, probe, bundle, graphs, repeatable_secret)
             summary["newcomers"] = spread(m.accuracy for m in reception.receive(newcomers).values() if m.num_examples)
@@ -139,21 +140,20 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     """Who takes part when, as the settings say.
 
     Raises:
-        ConfigError: profiles or a policy that do not exist, or an option that they cannot have.
+        ConfigError: an option of the profiles or the policy that does not fit the fleet.
         DataError: a trace that cannot be read, or has too few devices.
     """
     ids = sorted(data.devices)
     if not settings.profiles and not settings.policy:
         return Drawn(ids, settings.cohort, settings.seed)
-    if settings.cohort and settings.policy.partition(":")[0] == "buffered":
-        raise ConfigError(f"cohort {settings.cohort}: policy {settings.policy!r} has no rounds; say concurrency= and buffer=")
+    policy = settings.policy or read_policy("sync")
+    if settings.cohort:
+        policy = with_cohort(policy, settings.cohort)
     manifest = bundle.manifest
     examples = np.array([settings.local_epochs * data.devices[d].num_train for d in ids], np.int64)
     down, up = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role("shared", "statistic")))
-    fleet = Fleet(make_profiles(settings.profiles or "always", len(ids), settings.seed), Work(examples, down, up), settings.seed)
-    policy = settings.policy or "sync"
-    if settings.cohort:
-        policy += f":cohort={settings.cohort}"
+    profiles = make_profiles(settings.profiles or read_profiles("always"), len(ids), settings.seed)
+    fleet = Fleet(profiles, Work(examples, down, up), settings.seed)
     return Timed(ids, make_policy(policy, fleet))
 
 

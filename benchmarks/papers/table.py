@@ -54,7 +54,7 @@ def rounds(row: Row) -> float | None:
 
 @dataclass(frozen=True)
 class Setting:
-    """One column: the data, how they are dealt, and what is run on them. `full` holds what the paper's own setting has instead."""
+    """One column: the data, how they are assigned, and what is run on them. `full` holds what the paper's own setting has instead."""
 
     data: str
     partition: str = "user"

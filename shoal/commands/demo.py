@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.summary import summarize
+from algorithms.registry import AlgorithmSpec, read_algorithm
 from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.commands.export import write_bundle
@@ -30,6 +31,8 @@ from wire.bundle import EXECUTORCH
 from wire.errors import ConfigError, ShoalError
 
 FLEET = "demo"
+FEDAVG = read_algorithm("fedavg")
+"""What the run is compared with."""
 
 
 def demo(
@@ -45,7 +48,7 @@ def demo(
     ] = 0,
 ) -> None:
     """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."""
-    console = Console()
+    console, spec = Console(), read_algorithm(algorithm)
     fleet = select_devices(load_data(data), devices)
     if phones > len(fleet.devices):
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
@@ -58,11 +61,11 @@ def demo(
     others = len(fleet.devices) - len(chosen)
     console.print(f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.")
     with console.status("exporting the training step and checking it against eager torch"):
-        bundle, error = write_bundle(prepare_folder(out / "bundle"), fleet, algorithm, seed, runtimes=runtimes)
+        bundle, error = write_bundle(prepare_folder(out / "bundle"), fleet, spec, seed, runtimes=runtimes)
         plain = out / "bundle"
-        if bundle.manifest.algorithm != "fedavg" or ":" in algorithm or "dp-sgd" in algorithm:  # the comparison has a step of its own
+        if not spec.trains_as_fedavg:
             plain = prepare_folder(out / "bundle-fedavg")
-            write_bundle(plain, fleet, "fedavg", seed, key_file=out / "bundle" / "signing.key", runtimes=runtimes)
+            write_bundle(plain, fleet, FEDAVG, seed, key_file=out / "bundle" / "signing.key", runtimes=runtimes)
     console.print(f"bundle: {len(bundle.payload) / 1000:.0f} KB, signed; one step differs from float64 by {error:.0e} of a tensor's scale")
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
@@ -73,14 +76,14 @@ def demo(
         )
         common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": len(fleet.devices)}
         common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
-        summary, store = _serve(console, out, algorithm, {**common, "--bundle": out / "bundle"}, edges, len(fleet.devices), rounds)
+        summary, store = _serve(console, out, spec, {**common, "--bundle": out / "bundle"}, edges, len(fleet.devices), rounds)
         other = summary
-        if algorithm != "fedavg":
-            other, _ = _serve(console, out, "fedavg", {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
+        if spec != FEDAVG:
+            other, _ = _serve(console, out, FEDAVG, {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
         summary["edge"] = {"processes": others, "max_rss_bytes": edges.max_rss_bytes(), "torch_loaded": edges.torch_loaded()}
         summary["phones"] = {"devices": chosen, "max_rss_bytes": edges.phones_rss_bytes()}
     summary["comparison"] = {"fedavg": _comparison(other)}
-    files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(algorithm)))
+    files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(str(spec))))
     store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold")
@@ -95,11 +98,11 @@ def demo(
 
 
 def _serve(
-    console: Console, out: Path, algorithm: str, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
+    console: Console, out: Path, algorithm: AlgorithmSpec, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
 ) -> tuple[dict[str, Any], SqlStore]:
     """Run one aggregator to the end of its run, showing progress; returns its summary and its store."""
-    port = free_port()
-    options = {**options, "--algorithm": algorithm, "--run-id": slug(algorithm), "--port": port}
+    port, name = free_port(), str(algorithm)
+    options = {**options, "--algorithm": name, "--run-id": slug(name), "--port": port}
     arguments = [part for name, value in options.items() for part in (name, str(value))]
     process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
     columns = (
@@ -113,7 +116,7 @@ def _serve(
     opened_s = time.monotonic()
     try:
         with Progress(*columns, console=console) as progress:
-            task = progress.add_task(f"{algorithm:7}", total=rounds, say="starting")
+            task = progress.add_task(f"{name:7}", total=rounds, say="starting")
             while True:
                 time.sleep(0.25)
                 if process.poll() is not None:
@@ -131,7 +134,7 @@ def _serve(
                     progress.update(task, completed=rounds)
                     break
         wall_s = time.monotonic() - opened_s
-        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(algorithm))
+        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(name))
         state = store.load()
         assert state is not None
         return summarize(state, store.rounds(), wall_s), store

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from algorithms.probe import make_probe, whole_model
+from algorithms.registry import AlgorithmSpec, read_algorithm
 from export.bundle import MAX_BATCH, RUNTIMES, capture_graphs, make_bundle, save_probe
 from export.inspect import inspect_bundle
 from export.parity import check_parity
@@ -49,7 +50,7 @@ def write(
     fleet = load_data(data)
     with console.status("capturing the step, checking 50 steps against eager torch"):
         bundle, parity = write_bundle(
-            *(prepare_folder(out), fleet, opt.with_privacy(algorithm, privacy), seed, bundle_version, key, model, pretrain),
+            *(prepare_folder(out), fleet, opt.with_privacy(read_algorithm(algorithm), privacy), seed, bundle_version, key, model, pretrain),
             runtimes=runtimes.split(","),
             max_batch=max_batch,
         )
@@ -94,7 +95,7 @@ def show(
 def write_bundle(
     out: Path,
     fleet: FleetData,
-    algorithm: str,
+    algorithm: AlgorithmSpec,
     seed: int,
     version: int = 1,
     key_file: Path | None = None,

@@ -7,14 +7,18 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from algorithms.registry import read_algorithm
 from shoal.commands import options as opt
 from shoal.pictures import draw_holdings
 from shoal.report import device_table, prepare_folder, time_text, verdict, write_report
 from simulation import simulate as simulation
+from simulation.attacks import read_attack
 from simulation.engine.options import ANY_RAY, Engine
 from simulation.heterogeneity import measure
-from simulation.partition import make_fleet
+from simulation.partition import make_fleet, read_partition
 from simulation.ran import Told
+from simulation.timing.policies import read_policy
+from simulation.timing.profiles import read_profiles
 from wire.errors import ConfigError
 
 SHOWN = 1000
@@ -52,29 +56,28 @@ def simulate(
     """Simulate a fleet: the aggregator's mathematics and the devices' executor, on all cores of this machine or of a cluster."""
     console = Console()
     way = Engine(path, workers, checkpoint, ray_address(engine, ray), device, bf16)  # type: ignore[arg-type]
-    fleet = make_fleet(data, partition, devices, seed)
-    algorithm = opt.with_privacy(algorithm, privacy)
     settings = simulation.SimulationSettings(
-        algorithm,
+        opt.with_privacy(read_algorithm(algorithm), privacy),
         rounds,
         local_epochs,
         seed,
         batch_size,
         opt.hyper_values(lr, hyper),
         model,
-        attack,
+        opt.chosen(attack, read_attack),
         pretrain,
         newcomers,
         cohort,
-        profiles,
-        policy,
+        opt.chosen(profiles, read_profiles),
+        opt.chosen(policy, read_policy),
     )
+    fleet = make_fleet(data, read_partition(partition), devices, seed)
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet.some(SHOWN))
     heterogeneity = measure(fleet.some(SHOWN))
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"{algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
+        task = progress.add_task(f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
 
         def tell(told: Told) -> None:
             progress.update(

@@ -20,6 +20,7 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import RunState
 from aggregator.ports import RoundRecord
+from algorithms.registry import read_algorithm
 from shoal.commands.export import write_bundle
 from simulation.datasets.windows import FleetData
 from simulation.embedded_broker import free_port
@@ -105,7 +106,7 @@ def data() -> FleetData:
 
 def exported(data: FleetData, algorithm: str, folder: Path) -> Path:
     folder.mkdir()
-    write_bundle(folder, data, algorithm, seed=0, runtimes=("onnx", "executorch"))
+    write_bundle(folder, data, read_algorithm(algorithm), seed=0, runtimes=("onnx", "executorch"))
     return folder
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from algorithms.registry import read_algorithm
+from simulation.attacks import read_attack
 from simulation.datasets.watch import load_watch
 from simulation.embedded_broker import EmbeddedBroker
 from simulation.local_fleet import start_process, stop_processes, write_device_folder
@@ -159,7 +161,7 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
     from simulation.simulate import SimulationSettings, simulate
     from tests.conftest import synthetic_fleet
 
-    settings = SimulationSettings("fedavg", 1, attack="sign-flip:count=1", newcomers=1)
+    settings = SimulationSettings(read_algorithm("fedavg"), 1, attack=read_attack("sign-flip:count=1"), newcomers=1)
     summary = simulate(synthetic_fleet(4), settings).summary
     assert not_named([*summary, "heterogeneity"], page("simulate")) == []
     assert not_named([*PARTITIONS, *MODELS], page("simulate")) == []
@@ -175,7 +177,7 @@ def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.M
     from tests.conftest import synthetic_fleet
 
     monkeypatch.setattr(compare, "_fleet", lambda *_: synthetic_fleet(4))
-    settings = SimulationSettings("fedavg+gaussian", 1, attack="label-flip:count=1", newcomers=1)
+    settings = SimulationSettings(read_algorithm("fedavg+gaussian"), 1, attack=read_attack("label-flip:count=1"), newcomers=1)
     rows = compare.tabulate([compare.run_job(compare.Job("synthetic", "user", settings))])
     assert {"attack", "newcomers"} <= rows[0].keys()
     write_csv(tmp_path / "compare.csv", rows)
@@ -202,5 +204,5 @@ def test_the_objective_of_the_algorithms_page_works(monkeypatch: pytest.MonkeyPa
     exec(program[1], made)
     halves = registry.TwoHalves(made["Shrinking"], made["ShrinkingServer"])
     monkeypatch.setitem(registry.OBJECTIVES, "shrinking", halves)
-    outcome = simulate(synthetic_fleet(3), SimulationSettings("shrinking:decay=0.1", 1))
+    outcome = simulate(synthetic_fleet(3), SimulationSettings(read_algorithm("shrinking:decay=0.1"), 1))
     assert outcome.summary["accuracy"]["mean"] is not None

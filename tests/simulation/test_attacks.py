@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from simulation.attacks import ATTACKS, flipped_classes, make_attack, success_rate, told_apart
+from algorithms.registry import read_algorithm
+from simulation.attacks import ATTACKS, flipped_classes, make_attack, read_attack, success_rate, told_apart
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
@@ -83,7 +84,7 @@ def test_told_apart() -> None:
 
 def test_distfl_puts_label_flippers_into_groups_of_their_own() -> None:
     data = synthetic_fleet(20, num_windows=120)
-    summary = simulate(data, SimulationSettings("distfl", 2, attack="label-flip:share=0.4")).summary
+    summary = simulate(data, SimulationSettings(read_algorithm("distfl"), 2, attack=read_attack("label-flip:share=0.4"))).summary
     attackers = set(summary["attack"]["attackers"])
     clusters = [summary["devices"][d]["cluster"] for d in sorted(data.devices)]
     assert adjusted_rand_score([d in attackers for d in sorted(data.devices)], clusters) == 1.0
@@ -93,7 +94,9 @@ def test_distfl_puts_label_flippers_into_groups_of_their_own() -> None:
 def test_robust_means_withstand_what_the_weighted_mean_does_not() -> None:
     data = synthetic_fleet(10)
     found = {
-        name: simulate(data, SimulationSettings(name, 8, hyper={"lr": 0.02}, attack="sign-flip:count=2:scale=20")).summary["attack"]
+        name: simulate(
+            data, SimulationSettings(read_algorithm(name), 8, hyper={"lr": 0.02}, attack=read_attack("sign-flip:count=2:scale=20"))
+        ).summary["attack"]
         for name in ("fedavg", "fedavg+median", "fedavg+multi-krum", "fedavg+irls")
     }
     accuracy = {name: attack["honest_accuracy"]["mean"] for name, attack in found.items()}
@@ -103,7 +106,7 @@ def test_robust_means_withstand_what_the_weighted_mean_does_not() -> None:
 
 def test_values_that_are_no_numbers_are_refused_and_the_round_goes_on_without_them() -> None:
     data = synthetic_fleet(6)
-    outcome = simulate(data, SimulationSettings("fedavg", 3, attack="nan:count=2"))
+    outcome = simulate(data, SimulationSettings(read_algorithm("fedavg"), 3, attack=read_attack("nan:count=2")))
     attackers = set(outcome.summary["attack"]["attackers"])
     training = [r for r in outcome.records if r.phase == "training"]
     assert all(not attackers & r.evaluated.keys() and len(r.evaluated) == 4 for r in training)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from algorithms.contract import TorchTensors
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES
+from algorithms.registry import OBJECTIVES, read_algorithm
 from edge_client.ports import Windows
 from export.bundle import to_numpy
 from simulation.datasets.windows import FleetData
@@ -46,7 +46,7 @@ def uneven_fleet(num_devices: int = 6) -> FleetData:
 
 
 def run(algorithm: str, engine: Engine, fleet: FleetData | None = None, **others: Any) -> Outcome:
-    settings = SimulationSettings(algorithm, 2, batch_size=8, **others)
+    settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8, **others)
     return simulate(uneven_fleet() if fleet is None else fleet, settings, engine=engine)
 
 
@@ -108,9 +108,9 @@ class Failing(FedAvg):
 
 def test_a_step_that_fails_ends_the_run_and_every_thread() -> None:
     fleet, before = uneven_fleet(), threading.active_count()
-    objective = Failing(build_objective(fleet, "fedavg", 0).model)
+    objective = Failing(build_objective(fleet, read_algorithm("fedavg"), 0).model)
     with pytest.raises(RuntimeError, match="no step of six examples"):
-        simulate(fleet, SimulationSettings("fedavg", 1, batch_size=8), objective=objective, engine=TOGETHER)
+        simulate(fleet, SimulationSettings(read_algorithm("fedavg"), 1, batch_size=8), objective=objective, engine=TOGETHER)
     assert threading.active_count() == before
 
 
@@ -135,7 +135,7 @@ def test_an_interruption_ends_every_thread(where: str, monkeypatch: pytest.Monke
     if where == "train":
         monkeypatch.setattr(BatchedGraphs, "_train", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        simulate(uneven_fleet(), SimulationSettings("fedavg", 2), tell, engine=TOGETHER)
+        simulate(uneven_fleet(), SimulationSettings(read_algorithm("fedavg"), 2), tell, engine=TOGETHER)
     assert threading.active_count() == before
 
 
@@ -211,7 +211,7 @@ def test_no_tensor_is_left_on_the_processor(algorithm: str, monkeypatch: pytest.
     )
     monkeypatch.setattr("simulation.engine.batched_graphs.unstack", lambda tensors, count: [tensors] * count)
     fleet = uneven_fleet(3)
-    objective = build_objective(fleet, algorithm, 0)
+    objective = build_objective(fleet, read_algorithm(algorithm), 0)
     graphs = BatchedGraphs(objective, fleet.window.shape, torch.device("meta"))
     tensors, hyper = to_numpy(objective.initial()), {name: np.float32(value) for name, value in objective.hyper.items()}
     asked = [
@@ -245,7 +245,7 @@ def test_where_there_is_an_accelerator_it_is_taken_first(monkeypatch: pytest.Mon
     fleet = synthetic_fleet(2)
     ways = {}
     for algorithm in ("fedavg", "cgau"):
-        objective = build_objective(fleet, algorithm, 0)
+        objective = build_objective(fleet, read_algorithm(algorithm), 0)
         ways[algorithm] = choose(objective, in_process_bundle(fleet, objective).manifest, Engine(), ["step"], 8, 100)
     assert (ways["fedavg"].name, ways["fedavg"].why) == ("batched", "")
     assert ways["cgau"].name == "eager"

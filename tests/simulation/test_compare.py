@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from algorithms.registry import read_algorithm
 from simulation.compare import Asked, agreement, read_names, run_all, run_job, tabulate
 from simulation.newcomers import hold_out
 from simulation.simulate import SimulationSettings, simulate
@@ -118,14 +119,14 @@ class TestNewcomers:
     )
     def test_they_are_received_and_change_nothing(self, algorithm: str) -> None:
         data = synthetic_fleet(5)
-        outcome = simulate(data, SimulationSettings(algorithm, 2, newcomers=2))
+        outcome = simulate(data, SimulationSettings(read_algorithm(algorithm), 2, newcomers=2))
         left, _ = hold_out(data, 2, 0)
-        alone = simulate(left, SimulationSettings(algorithm, 2))
+        alone = simulate(left, SimulationSettings(read_algorithm(algorithm), 2))
         assert outcome.state.models == alone.state.models
         assert 0 <= outcome.summary["newcomers"]["mean"] <= 1
 
     def test_they_are_placed_in_the_group_that_fits_them(self) -> None:
         data = synthetic_fleet(14, shift=1.5)
-        summary = simulate(data, SimulationSettings("distfl", 6, newcomers=2, hyper={"lr": 0.02})).summary
+        summary = simulate(data, SimulationSettings(read_algorithm("distfl"), 6, newcomers=2, hyper={"lr": 0.02})).summary
         assert summary["clusters"]["count"] == 2
         assert summary["newcomers"]["mean"] > 0.8

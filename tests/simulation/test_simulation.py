@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+from algorithms.registry import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.datasets.npz import load_npz
 from simulation.datasets.uci_har import SIGNALS
@@ -27,7 +28,7 @@ def watch() -> FleetData:
 
 
 def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **others: Any) -> Outcome:
-    return simulate(data, SimulationSettings(algorithm, rounds, seed=seed, **others))
+    return simulate(data, SimulationSettings(read_algorithm(algorithm), rounds, seed=seed, **others))
 
 
 def agreement(outcome: Outcome, data: FleetData) -> float:
@@ -59,7 +60,7 @@ def test_summary_has_every_field(fleet: FleetData) -> None:
 
 
 def test_training_learns() -> None:
-    summary = simulate(synthetic_fleet(), SimulationSettings("fedavg", 12, hyper={"lr": 0.02})).summary
+    summary = simulate(synthetic_fleet(), SimulationSettings(read_algorithm("fedavg"), 12, hyper={"lr": 0.02})).summary
     assert summary["accuracy"]["mean"] > 0.9
     assert summary["accuracy_by_round"][0]["mean"] < summary["accuracy"]["mean"]
 
@@ -78,7 +79,7 @@ def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_watch_windows_dealt_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
+def test_watch_windows_assigned_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
     assert run(partition(watch, "iid", seed), seed=seed).summary["clusters"] == {"count": 1, "by_round": [1, 1]}
 
 
