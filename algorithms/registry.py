@@ -4,8 +4,9 @@ A name makes at most one choice of each kind, in any order, written as `algorith
 objective, no grouping, no privacy, and the mean that the grouping's paper uses.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from inspect import signature
 from typing import Any, Literal
 
@@ -278,17 +279,19 @@ def _table(kind: Kind) -> Mapping[str, Any]:
 
 def _known(kind: Kind, name: str) -> dict[str, Option]:
     """The options of a choice. An objective's are those of its two halves and the hyper-parameters of its step."""
-    if kind != "objective":
-        return {key: Option(default) for key, default in _keywords(_table(kind)[name]).items()}
-    halves = OBJECTIVES[name]
-    defaults = {**_keywords(halves.device), **_keywords(halves.server), **halves.device.hyper}
+    made = _table(kind)[name]
+    parts = (made.device, made.server) if kind == "objective" else (made,)
+    defaults = {key: default for part in parts for key, default in _keywords(part).items()}
+    if kind == "objective":
+        defaults |= made.device.hyper
     return {key: Option(default) for key, default in defaults.items()}
 
 
-def _keywords(made: Callable[..., Any]) -> Mapping[str, Any]:
+@cache
+def _keywords(made: Any) -> Mapping[str, Any]:
     """The keyword arguments with defaults that a choice is made with: these are its options."""
     return {p.name: p.default for p in signature(made).parameters.values() if p.default is not p.empty}
 
 
-def _only(made: Callable[..., Any], choice: Choice) -> dict[str, Value]:
+def _only(made: Any, choice: Choice) -> dict[str, Value]:
     return {key: value for key, value in choice.given if key in _keywords(made)}

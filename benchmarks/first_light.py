@@ -22,7 +22,7 @@ from edge_client.adapters.onnx_graphs import OnnxGraphs
 from shoal.commands.export import write_bundle
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData, select_devices
-from simulation.partition import partition
+from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationSettings, build_objective, simulate
 from simulation.torch_graphs import TorchGraphs
 
@@ -74,7 +74,7 @@ def main() -> None:
     for name, algorithm in cases.items():
         results["watch"][name] = [run(watch, algorithm, seed) for seed in SEEDS]
         print(name, results["watch"][name], flush=True)
-    results["watch assigned at random"] = [run(partition(watch, "iid", seed), "distfl", seed) for seed in SEEDS]
+    results["watch assigned at random"] = [run(partition(watch, read_partition("iid"), seed), "distfl", seed) for seed in SEEDS]
     if os.environ.get("SHOAL_DATA"):
         uci = select_devices(load_data("uci-har"), 20)
         results["uci-har, 20 users"] = {name: [run(uci, name, seed, epochs=2) for seed in range(3)] for name in ("fedavg", "distfl")}

@@ -10,6 +10,7 @@ device. CIFAR-10 is not here without loss. Table 4 feeds one matrix to four clus
 
 from collections.abc import Mapping
 
+from algorithms.registry import read_algorithm
 from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups
 
 ACCURACY, GROUPS, ARI = "accuracy, %", "groups", "ARI"
@@ -90,7 +91,7 @@ def _told(column: str) -> str:
 
 def _told_right(names: Mapping[str, str]) -> dict[str, list[str]]:
     """By column, the algorithms without the IFCA that is told the other column's number."""
-    return {column: [n for n in names if not n.startswith("ifca") or n == _told(column)] for column in ASSIGNED}
+    return {column: [n for n in names if read_algorithm(n).grouping.name != "ifca" or n == _told(column)] for column in ASSIGNED}
 
 
 def _label(method: str, column: str) -> str:

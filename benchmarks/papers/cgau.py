@@ -30,7 +30,7 @@ from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData
 from simulation.heterogeneity import DIMENSIONS, gamma, measure
-from simulation.partition import partition
+from simulation.partition import partition, read_partition
 from simulation.partitions.assignment import assign_pool
 from simulation.partitions.embedding import Embedding, embedding, fit_components
 from simulation.pretrain import pretrain
@@ -78,7 +78,7 @@ def heterogeneity() -> dict[str, list[float]]:
     found = {}
     for name, pool in pools.items():
         project = fit_components(pool.train_x, DIMENSIONS)
-        fleets = (partition(pool, f"embedding:devices={CLIENTS}:shuffle={s}", 0) for s in SHUFFLES)
+        fleets = (partition(pool, read_partition(f"embedding:devices={CLIENTS}:shuffle={s}"), 0) for s in SHUFFLES)
         found[name] = [measure(fleet, project)["gamma"] for fleet in fleets]
     pool, _, embed = _prepared(0)
     features = embed(pool.train_x)

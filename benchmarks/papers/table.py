@@ -5,7 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from algorithms.registry import read_algorithm
+from simulation.attacks import read_attack
 from simulation.compare import Asked, Job, run_all, tabulate
+from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 
 Metric = Callable[[Mapping[str, Any]], float | None]
@@ -72,9 +75,15 @@ class Setting:
         """The comparison of these algorithms in this setting."""
         own = replace(self, **self.full) if full else self
         common = SimulationSettings(
-            "", own.rounds, own.local_epochs, 0, own.batch_size, dict(own.hyper), own.model, own.attack, "", own.newcomers
+            rounds=own.rounds,
+            local_epochs=own.local_epochs,
+            batch_size=own.batch_size,
+            hyper=dict(own.hyper),
+            model=own.model,
+            attack=read_attack(own.attack) if own.attack else None,
+            newcomers=own.newcomers,
         )
-        return Asked(own.data, tuple(algorithms), own.seeds, own.partition, None, common)
+        return Asked(own.data, tuple(map(read_algorithm, algorithms)), own.seeds, read_partition(own.partition), None, common)
 
 
 @dataclass(frozen=True)

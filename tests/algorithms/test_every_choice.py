@@ -98,7 +98,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
     [
         ("nothing", "'nothing' is none of"),
         ("dbe+fedprox", "are both a objective"),
-        ("ifca:k=x", "k='x', expected int"),
+        ("ifca:k=x", "k is 'x', expected a whole number"),
         ("ifca:n=2", "no option of ifca; it has k=2"),
         ("fedavg:mu=1", "no option of fedavg"),
         ("distfl:signature=x", "signature 'x'"),

@@ -9,6 +9,7 @@ import pytest
 
 from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import to_numpy
+from simulation.attacks import read_attack
 from simulation.engine import compiled
 from simulation.engine.options import Engine
 from simulation.ran import Outcome, Told
@@ -51,7 +52,7 @@ def test_same_bits_as_by_messages_for_every_objective(algorithm: str) -> None:
     same(run(algorithm, "messages"), run(algorithm, "eager"))
 
 
-@pytest.mark.parametrize("others", [{"attack": "replace:count=2"}, {"attack": "nan:count=2"}, {"newcomers": 2}])
+@pytest.mark.parametrize("others", [{"attack": read_attack("replace:count=2")}, {"attack": read_attack("nan:count=2")}, {"newcomers": 2}])
 def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     same(run("distfl", "messages", **others), run("distfl", "eager", **others))
 

@@ -25,7 +25,7 @@ from simulation.datasets.npz import load_npz
 from simulation.datasets.pool import Pool, assign_alike, pool_of
 from simulation.datasets.uci_har import load_uci_har
 from simulation.datasets.windows import FleetData
-from simulation.partition import partition
+from simulation.partition import partition, read_partition
 from tests.conftest import synthetic_fleet
 from wire.bundle import Window
 from wire.errors import DataError
@@ -300,9 +300,9 @@ class TestPicture:
 
     def test_picture_of_every_kind_of_fleet(self, tmp_path: Path) -> None:
         fleet = synthetic_fleet()
-        for i, one in enumerate(
-            [fleet, partition(fleet, "dirichlet:devices=3", 0), partition(synthetic_fleet(30), "pathological:devices=90:classes=1", 0)]
-        ):
+        small = partition(fleet, read_partition("dirichlet:devices=3"), 0)
+        large = partition(synthetic_fleet(30), read_partition("pathological:devices=90:classes=1"), 0)
+        for i, one in enumerate([fleet, small, large]):
             width, height = self.size(draw_holdings(tmp_path / f"{i}.png", one))
             assert width > 200
             assert height > 100

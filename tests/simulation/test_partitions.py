@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulation import partition as partitions
 from simulation.datasets.pool import Pool, assign_alike, pool_of
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
-from simulation.partition import PARTITIONS, parse, partition
+from simulation.partition import PARTITIONS, read_partition
 from simulation.partitions.embedding import cluster_centres, fit_components, nearest
 from simulation.partitions.inputs import three_axis_sensors, turn
 from wire.bundle import Window
@@ -51,6 +52,10 @@ def same_bits(one: FleetData, two: FleetData) -> bool:
         for d in one.devices.keys() | two.devices.keys()
         for part in ("train_x", "train_y", "test_x", "test_y")
     )
+
+
+def partition(data: FleetData | Pool, text: str, seed: int) -> FleetData:
+    return partitions.partition(data, read_partition(text), seed)
 
 
 @pytest.fixture(scope="module")
@@ -331,10 +336,11 @@ class TestEmbedding:
 
 class TestOptions:
     def test_defaults_and_values(self) -> None:
-        name, options = parse("dirichlet:alpha=0.5:devices=7")
-        assert name == "dirichlet"
+        choice = read_partition("dirichlet:alpha=0.5:devices=7")
+        options = choice.options
+        assert choice.name == "dirichlet"
         assert (options["alpha"], options["devices"], options["least"], options["split"]) == (0.5, 7, 10, "auto")
-        assert parse("iid:")[1] == parse("iid")[1]
+        assert read_partition("iid:").options == read_partition("iid").options
 
     def test_every_partition_and_option_says_what_it_is(self) -> None:
         for name, entry in PARTITIONS.items():
@@ -346,8 +352,8 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("text", "error"),
         [
-            ("x", "partition 'x': expected one of user, iid, dirichlet"),
-            ("iid:foo=1", "no option 'foo', expected one of devices, examples"),
+            ("x", "partition 'x': 'x' is none of user, iid, dirichlet"),
+            ("iid:foo=1", "'foo' is no option of iid; it has devices=0, examples=0"),
             ("iid:devices", "'devices' is not of the form key=value"),
             ("iid:devices=x", "devices is 'x', expected a whole number from 0"),
             ("iid:devices=2.5", "devices is '2.5', expected a whole number"),

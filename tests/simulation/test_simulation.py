@@ -15,7 +15,7 @@ from simulation.datasets.npz import load_npz
 from simulation.datasets.uci_har import SIGNALS
 from simulation.datasets.watch import LENGTH, load_watch
 from simulation.datasets.windows import FleetData, cut_windows, last_share_of_each_class, select_devices
-from simulation.partition import partition
+from simulation.partition import partition, read_partition
 from simulation.ran import Outcome
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
@@ -80,7 +80,7 @@ def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_watch_windows_assigned_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
-    assert run(partition(watch, "iid", seed), seed=seed).summary["clusters"] == {"count": 1, "by_round": [1, 1]}
+    assert run(partition(watch, read_partition("iid"), seed), seed=seed).summary["clusters"] == {"count": 1, "by_round": [1, 1]}
 
 
 @pytest.mark.parametrize("signature", ["responses", "noise", "statistics", "labels"])
@@ -231,5 +231,5 @@ def test_select_devices_refuses_more_than_there_are(fleet: FleetData) -> None:
 
 
 def test_unknown_partition(fleet: FleetData) -> None:
-    with pytest.raises(ConfigError, match="expected one of user, iid"):
-        partition(fleet, "x", 0)
+    with pytest.raises(ConfigError, match="'x' is none of user, iid"):
+        partition(fleet, read_partition("x"), 0)
