@@ -26,7 +26,7 @@ def _options(scale: float | None = 1.0, count: int = 0) -> dict[str, Option]:
     return {
         "share": Option(0.2, "share of the devices that attack, rounded to whole ones", 0, 1),
         "count": Option(count, "number of devices that attack; 0: a share of them", 0),
-        "scale": Option(scale, "how strongly they attack; the number of devices where nothing else is said"),
+        "scale": Option(scale, "factor of what is sent" + ("; the number of devices when not given" if scale is None else "")),
     }
 
 

@@ -1,6 +1,6 @@
 """How examples are assigned to simulated devices: every partition by name, a pure function of data, seed and options.
 
-A user writes ``name`` or ``name:key=value:key=value``. Pooled partitions put the examples of all devices together first, training parts
+A user writes it as `algorithms.spec` says. Pooled partitions put the examples of all devices together first, training parts
 and test parts apart, and assign both by the same rule; the same data, seed and options give the same bits.
 """
 
