@@ -127,7 +127,7 @@ def _models(run: RunState, blobs: Blobs) -> dict[str, Tensors]:
     return {key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()}
 
 
-def work_of(settings: TrainingSettings) -> Work:
+def work_of(settings: TrainingSettings[Any]) -> Work:
     """What a run's settings ask of devices in every round."""
     return Work(settings.batch_size, settings.local_epochs, settings.hyper)
 

@@ -19,7 +19,7 @@ from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import RunSettings, RunState, TrainingSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Observer, Runner
-from algorithms.registry import make_algorithm, parse
+from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.files import write_atomically
 from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle, unpack
@@ -33,7 +33,7 @@ from wire.topics import Topics, check_name
 log = logging.getLogger("shoal.aggregator")
 
 
-class ServeSettings(TrainingSettings, frozen=True, kw_only=True):
+class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
     """What a service is started with."""
 
     folder: Path
@@ -101,7 +101,7 @@ def run_settings(settings: ServeSettings, bundle: Bundle) -> RunSettings:
     """What the round core needs of a service's settings. Hyper-parameters in the algorithm's name count where the settings have none."""
     return RunSettings.for_bundle(
         bundle,
-        msgspec.structs.replace(settings, hyper={**parse(settings.algorithm).hyper, **settings.hyper}),
+        msgspec.structs.replace(settings, hyper={**settings.algorithm.hyper, **settings.hyper}),
         run_id=settings.run_id,
         data=settings.data or bundle.manifest.name,
         min_devices=settings.min_devices,

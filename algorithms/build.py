@@ -9,7 +9,7 @@ from algorithms.contract import Objective
 from algorithms.models.classifier import Classifier
 from algorithms.models.from_file import is_file, model_from_file
 from algorithms.models.registry import MODELS, default_model, make_model
-from algorithms.registry import make_objective
+from algorithms.registry import AlgorithmSpec, make_objective
 from wire.bundle import Window
 from wire.errors import ConfigError
 
@@ -30,7 +30,7 @@ def build_model(name: str, window: Window, num_classes: int, channel_size: Tenso
 
 
 def build_objective(
-    algorithm: str,
+    algorithm: AlgorithmSpec,
     window: Window,
     num_classes: int,
     channel_size: Tensor,

@@ -16,7 +16,7 @@ import torch
 
 from algorithms.contract import Objective
 from algorithms.models.registry import make_model
-from algorithms.registry import make_objective
+from algorithms.registry import make_objective, read_algorithm
 from export.bundle import to_numpy
 from simulation.engine.graphs.batched import BatchedGraphs, Request
 from simulation.engine.graphs.eager import EagerGraphs
@@ -85,7 +85,7 @@ def main(name: str = "", turns: int = 3) -> None:
     for algorithm, graph in (("fedavg", "step"), ("ditto", "personal")):
         torch.manual_seed(0)
         model = make_model("cnn2-bn", Window(tuple("abcdefghi"), TIME, TIME), CLASSES, torch.ones(CHANNELS))
-        spent = measure(ways_of(make_objective(algorithm, model), graph, device), turns)
+        spent = measure(ways_of(make_objective(read_algorithm(algorithm), model), graph, device), turns)
         for way, seconds in spent.items():
             print(f"{algorithm:8s}{way:20s}{1 / seconds:8.1f} updates/s{spent['one by one, cpu'] / seconds:8.2f}x")
 

@@ -21,12 +21,13 @@ import torch
 from algorithms.contract import Memory
 from algorithms.groupings.distfl import DistFL
 from algorithms.means.weighted import WeightedMean
+from algorithms.registry import read_algorithm
 from algorithms.stack import Stack
 from benchmarks.clustering import devices as surveyed
 from benchmarks.report import describe_machine, put
 from shoal.report import COLOURS, GRID
 from simulation.engine.options import EngineOptions
-from simulation.partition import make_fleet
+from simulation.partition import make_fleet, read_partition
 from simulation.simulate import SimulationSettings, simulate
 
 ROOT = Path(__file__).parents[1]
@@ -47,10 +48,10 @@ class Curve:
 
 
 def round_of(fleet: int, cohort: int = COHORT, workers: int = 0, windows: int = 16) -> float:
-    """Seconds of one round of FedAvg, so many windows a device, dealt from the watches."""
-    data = make_fleet("watch", f"drawn:devices={fleet}:each={windows}", None, 0)
+    """Seconds of one round of FedAvg, so many windows a device, assigned from the watches."""
+    data = make_fleet("watch", read_partition(f"drawn:devices={fleet}:each={windows}"), None, 0)
     stamps: list[float] = []
-    settings = SimulationSettings("fedavg", ROUNDS, 1, batch_size=16, cohort=cohort)
+    settings = SimulationSettings(read_algorithm("fedavg"), ROUNDS, 1, batch_size=16, cohort=cohort)
     simulate(data, settings, lambda _told: stamps.append(time.perf_counter()), engine=EngineOptions("native", workers))
     return float(np.median(np.diff(stamps)))
 

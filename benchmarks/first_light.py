@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
+from algorithms.registry import read_algorithm
 from benchmarks.report import describe_machine, put
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from export.publish import publish
@@ -22,7 +23,7 @@ from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData, select_devices
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import build_objective
-from simulation.partition import partition
+from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationSettings, simulate
 from wire.bundle import new_key
 
@@ -32,7 +33,7 @@ SEEDS = range(5)
 
 def run(data: FleetData, algorithm: str, seed: int, rounds: int = 20, epochs: int = 1) -> dict[str, Any]:
     """One simulation: its accuracy, its groups, and how well these agree with the truth where there is one."""
-    summary = simulate(data, SimulationSettings(algorithm, rounds, epochs, seed)).summary
+    summary = simulate(data, SimulationSettings(read_algorithm(algorithm), rounds, epochs, seed)).summary
     found: dict[str, Any] = {
         "mean": summary.accuracy.mean,
         "worst": summary.accuracy.worst,
@@ -47,10 +48,10 @@ def run(data: FleetData, algorithm: str, seed: int, rounds: int = 20, epochs: in
 
 def measure_step(data: FleetData, steps: int = 60, repeats: int = 5) -> dict[str, float]:
     """Milliseconds per training step of 32 windows, the two runtimes in turns."""
-    objective = build_objective(data, "distfl", 0)
+    objective = build_objective(data, read_algorithm("distfl"), 0)
     bundle = publish(objective, data.window, data.classes, data.sample(), new_key(), name=data.name).bundle
     torch.set_num_threads(1)
-    graphs = {"onnxruntime": OnnxGraphs(bundle), "eager torch": EagerGraphs(build_objective(data, "fedavg", 0))}
+    graphs = {"onnxruntime": OnnxGraphs(bundle), "eager torch": EagerGraphs(build_objective(data, read_algorithm("fedavg"), 0))}
     windows = next(iter(data.devices.values()))
     hyper = {f"hyper/{k}": np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}
     inputs = {**bundle.initial, **hyper, "batch/x": windows.train_x[:32], "batch/y": windows.train_y[:32]}
@@ -74,7 +75,7 @@ def main() -> None:
     for name, algorithm in cases.items():
         results["watch"][name] = [run(watch, algorithm, seed) for seed in SEEDS]
         print(name, results["watch"][name], flush=True)
-    results["watch dealt at random"] = [run(partition(watch, "iid", seed), "distfl", seed) for seed in SEEDS]
+    results["watch assigned at random"] = [run(partition(watch, read_partition("iid"), seed), "distfl", seed) for seed in SEEDS]
     if os.environ.get("SHOAL_DATA"):
         uci = select_devices(load_data("uci-har"), 20)
         results["uci-har, 20 users"] = {name: [run(uci, name, seed, epochs=2) for seed in range(3)] for name in ("fedavg", "distfl")}
@@ -96,7 +97,7 @@ def as_text(results: dict[str, Any]) -> str:
     ]
     for name, runs in results["watch"].items():
         lines.append(_row(name, runs))
-    lines.append(_row("distfl, the windows dealt at random", results["watch dealt at random"]))
+    lines.append(_row("distfl, the windows assigned at random", results["watch assigned at random"]))
     gain = 100 * (_mean(results["watch"]["distfl, both"]) - _mean(results["watch"]["fedavg"]))
     lines += [
         "",

@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.report import put
 from simulation.timing.fleet import Fleet, Work
-from simulation.timing.policies import make_policy
-from simulation.timing.profiles import make_profiles
+from simulation.timing.policies import make_policy, read_policy
+from simulation.timing.profiles import make_profiles, read_profiles
 from simulation.timing.report import describe
 
 RESULTS = Path(__file__).parent / "results" / "virtual_time.json"
@@ -38,8 +38,8 @@ CASES = ((100_000, 1000.0), (1_000_000, 100.0))
 def measure(policy_text: str, devices: int, hours: float, seed: int = 0) -> dict[str, Any]:
     """One policy over so many virtual hours: seconds, and what `describe` says; an aggregation and a job in CPU time."""
     started_s, used_s = time.perf_counter(), time.process_time()
-    fleet = Fleet(make_profiles(PROFILE, devices, seed), Work(np.full(devices, EXAMPLES), BYTES, BYTES), seed)
-    policy = make_policy(policy_text, fleet)
+    fleet = Fleet(make_profiles(read_profiles(PROFILE), devices, seed), Work(np.full(devices, EXAMPLES), BYTES, BYTES), seed)
+    policy = make_policy(read_policy(policy_text), fleet)
     made_s, slowest_s = time.process_time() - used_s, 0.0
     while policy.now_s < 3600 * hours:
         before_s = time.process_time()

@@ -1,21 +1,19 @@
 """Attackers among simulated devices, and what they achieve.
 
 A device is an attacker through its data (``label-flip``: V. Tolpegin et al., ESORICS 2020) or through the update that it sends instead
-of its
-own: ``replace`` trains on flipped labels and sends the change scaled by `scale`, so that it outweighs the fleet (E. Bagdasaryan et al.,
-AISTATS
-2020); ``sign-flip`` sends minus `scale` times its change; ``gaussian`` sends noise of `scale` times its change's size; ``nan`` sends
-values that
-are not numbers. Its messages are otherwise those of an honest device: admission and defences see what they would see in the field.
+of its own: ``replace`` trains on flipped labels and sends the change scaled by `scale`, so that it outweighs the fleet (E. Bagdasaryan et
+al., AISTATS 2020); ``sign-flip`` sends minus `scale` times its change; ``gaussian`` sends noise of `scale` times its change's size;
+``nan`` sends values that are not numbers. Its messages are otherwise those of an honest device: admission and defences see what they
+would see in the field.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from algorithms.spec import Choice, Option, Options, read
 from edge_client.agent import Agent
 from edge_client.executor import Result
 from edge_client.ports import Windows
@@ -23,8 +21,23 @@ from simulation.datasets.windows import FleetData
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
-ATTACKS = {"label-flip": 1.0, "replace": 0.0, "sign-flip": 1.0, "gaussian": 1.0, "nan": 1.0}
-"""Each attack and its usual `scale`; 0 stands for the number of devices."""
+
+def _options(scale: float | None = 1.0, count: int = 0) -> dict[str, Option]:
+    return {
+        "share": Option(0.2, "share of the devices that attack, rounded to whole ones", 0, 1),
+        "count": Option(count, "number of devices that attack; 0: a share of them", 0),
+        "scale": Option(scale, "factor of what is sent" + ("; the number of devices when not given" if scale is None else "")),
+    }
+
+
+ATTACKS: Mapping[str, Options] = {
+    "label-flip": _options(),
+    "replace": _options(None, 1),
+    "sign-flip": _options(),
+    "gaussian": _options(),
+    "nan": _options(),
+}
+"""Every attack, with its options."""
 
 
 @dataclass(frozen=True)
@@ -75,31 +88,31 @@ class Attacker(Agent):
         return super()._encode(plan, replace(result, tensors=tensors), train_s)
 
 
-def make_attack(text: str, data: FleetData, seed: int) -> Attack | None:
-    """Read ``NAME[:share=0.2][:count=N][:scale=S]``; None for an empty text. The seed decides who attacks.
+def read_attack(text: str) -> Choice:
+    """Read an attack, see `ATTACKS`.
 
     Raises:
-        ConfigError: no such attack or option, or nobody honest would be left.
+        ConfigError: no such attack or option, or a value it cannot have.
     """
-    if not text:
-        return None
-    name, *settings = text.split(":")
-    if name not in ATTACKS:
-        raise ConfigError(f"attack {text!r}: {name!r} is none of {', '.join(ATTACKS)}")
-    options = {"share": 0.2, "count": 1.0 if name == "replace" else 0.0, "scale": ATTACKS[name] or float(len(data.devices))}
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        if key not in options or not _is_number(value):
-            raise ConfigError(f"attack {text!r}: {setting!r}, expected one of share=, count=, scale= with a number")
-        options[key] = float(value)
-        options |= {"count": 0.0} if key == "share" else {}
-    count = round(options["count"] or options["share"] * len(data.devices))
-    if not 1 <= count < len(data.devices):
+    return read(text, ATTACKS, "attack")
+
+
+def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
+    """The attack that was chosen, on a fleet. The seed decides who attacks.
+
+    Raises:
+        ConfigError: nobody would attack, or nobody honest would be left.
+    """
+    devices, options, given = sorted(data.devices), choice.options, dict(choice.given)
+    by_share = "share" in given and "count" not in given
+    count = round(options["share"] * len(devices)) if by_share or not options["count"] else options["count"]
+    if not 1 <= count < len(devices):
         raise ConfigError(
-            f"attack {text!r}: {count} attackers among {len(data.devices)} devices, expected at least one and one honest device"
+            f"attack {str(choice)!r}: {count} attackers among {len(devices)} devices, expected at least one and one honest device"
         )
-    chosen = np.random.default_rng([seed, 0xA77]).choice(sorted(data.devices), count, replace=False)
-    return Attack(name, frozenset(map(str, chosen)), options["scale"], flipped_classes(len(data.classes)), seed)
+    scale = float(len(devices)) if options["scale"] is None else float(options["scale"])
+    chosen = np.random.default_rng([seed, 0xA77]).choice(devices, count, replace=False)
+    return Attack(choice.name, frozenset(map(str, chosen)), scale, flipped_classes(len(data.classes)), seed)
 
 
 def flipped_classes(num_classes: int) -> dict[int, int]:
@@ -119,10 +132,3 @@ def told_apart(groups: Mapping[str, int | None], attackers: frozenset[str]) -> b
     """Whether no honest device shares a group with an attacker."""
     theirs = {groups[d] for d in attackers if groups.get(d) is not None}
     return not any(group in theirs for d, group in groups.items() if d not in attackers)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

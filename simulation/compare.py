@@ -11,7 +11,7 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from aggregator.summary import accuracy_of, spread
+from algorithms.registry import AlgorithmSpec, read_algorithm
+from algorithms.spec import Choice
 from host.files import write_atomically
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.heterogeneity import measure
-from simulation.partition import make_fleet
+from simulation.partition import make_fleet, read_partition
 from simulation.simulate import SimulationSettings, simulate
 from simulation.timing.report import time_to_accuracy
 from wire.errors import ConfigError, Stalled
@@ -51,10 +53,10 @@ TARGET_SHARE = 0.95
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison. `data` and `partition` are what a user writes."""
+    """One run of a comparison. `data` is what a user writes."""
 
     data: str
-    partition: str
+    partition: Choice
     settings: SimulationSettings
     devices: int | None = None
 
@@ -62,10 +64,9 @@ class Job:
     def key(self) -> str:
         """A name for its result: the same for the same job, whenever it is asked for. What is at its default does not count, so that
         results last when a setting is added."""
-        unusual = {
-            name: value for name, value in msgspec.structs.asdict(self.settings).items() if value != getattr(SimulationSettings(), name)
-        }
-        text = json.dumps({**asdict(self), "settings": unusual}, sort_keys=True)
+        asked = msgspec.structs.asdict(self.settings)
+        unusual = {name: value for name, value in asked.items() if value != getattr(SimulationSettings(), name)}
+        text = json.dumps(_as_json(self) | {"settings": _texts(unusual)}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -74,9 +75,9 @@ class Asked:
     """What a comparison is asked for."""
 
     data: str
-    algorithms: tuple[str, ...]
+    algorithms: tuple[AlgorithmSpec, ...]
     seeds: int = 1
-    partition: str = "user"
+    partition: Choice = read_partition("user")  # noqa: RUF009  # it cannot be changed
     devices: int | None = None
     settings: SimulationSettings = field(default_factory=SimulationSettings)
     """What all runs have in common; its algorithm and seed are not used."""
@@ -84,20 +85,20 @@ class Asked:
     def jobs(self) -> list[Job]:
         """Every run, seed by seed, so that the first seed of all algorithms is there first."""
         return [
-            Job(self.data, self.partition, msgspec.structs.replace(self.settings, algorithm=name, seed=seed), self.devices)
+            Job(self.data, self.partition, msgspec.structs.replace(self.settings, algorithm=algorithm, seed=seed), self.devices)
             for seed in range(self.seeds)
-            for name in self.algorithms
+            for algorithm in self.algorithms
         ]
 
 
 @lru_cache(maxsize=2)
-def _fleet(data: str, devices: int | None, dealt: str, seed: int) -> FleetData:
-    return make_fleet(data, dealt, devices, seed)
+def _fleet(data: str, devices: int | None, choice: Choice, seed: int) -> FleetData:
+    return make_fleet(data, choice, devices, seed)
 
 
 @lru_cache(maxsize=2)
-def _heterogeneity(data: str, devices: int | None, dealt: str, seed: int) -> dict[str, float]:
-    return measure(_fleet(data, devices, dealt, seed).some(MEASURED))
+def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int) -> dict[str, float]:
+    return measure(_fleet(data, devices, choice, seed).some(MEASURED))
 
 
 def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
@@ -106,16 +107,16 @@ def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, wor
     A run that ends without a model, because no device's update could be accepted any more, has nothing but the reason (`failed`).
     """
     torch.set_num_threads(1)
-    dealt = job.data, job.devices, job.partition, job.settings.seed
-    fleet = _fleet(*dealt)
+    fleet_of = job.data, job.devices, job.partition, job.settings.seed
+    fleet = _fleet(*fleet_of)
     try:
         outcome = simulate(fleet, job.settings, lambda p: on_round(p.trained) if p.trained else None, engine=EngineOptions(workers=workers))
     except Stalled as error:
         return {
             **NOTHING,
-            "algorithm": job.settings.algorithm,
+            "algorithm": str(job.settings.algorithm),
             "seed": job.settings.seed,
-            "heterogeneity": _heterogeneity(*dealt),
+            "heterogeneity": _heterogeneity(*fleet_of),
             "failed": str(error),
         }
     summary = outcome.summary
@@ -124,7 +125,7 @@ def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, wor
     by_round = [spread(a for d, a in accuracies.items() if d not in attackers).mean for accuracies in tested]
     truth = {d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()}
     return {
-        "algorithm": job.settings.algorithm,
+        "algorithm": str(job.settings.algorithm),
         "seed": job.settings.seed,
         "accuracy": msgspec.to_builtins(summary.attack.honest_accuracy if summary.attack else summary.accuracy),
         "accuracy_by_round": by_round,
@@ -140,7 +141,7 @@ def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, wor
         "newcomers": msgspec.to_builtins(summary.newcomers),
         "preparations": summary.preparations,
         "accuracy_over_time": summary.time.accuracy if summary.time else [],
-        "heterogeneity": _heterogeneity(*dealt),
+        "heterogeneity": _heterogeneity(*fleet_of),
         "wall_s": summary.wall_s,
     }
 
@@ -208,8 +209,18 @@ def _path(folder: Path, job: Job) -> Path:
 
 
 def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
-    text = json.dumps({"job": msgspec.to_builtins(job), **result}, indent=1) + "\n"
+    text = json.dumps({"job": _as_json(job), **result}, indent=1) + "\n"
     write_atomically(_path(folder, job), text.encode())
+
+
+def _as_json(job: Job) -> dict[str, Any]:
+    settings = {field.name: getattr(job.settings, field.name) for field in fields(job.settings)}
+    return {"data": job.data, "partition": str(job.partition), "settings": _texts(settings), "devices": job.devices}
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with algorithms and choices as a user writes them."""
+    return {name: str(value) if isinstance(value, AlgorithmSpec | Choice) else value for name, value in settings.items()}
 
 
 def tabulate(results: Sequence[Mapping[str, Any]], target: float | None = None) -> list[dict[str, Any]]:
@@ -265,13 +276,13 @@ def _mean(values: Any) -> Any:
     return int(mean) if mean == int(mean) and all(isinstance(v, int) for v in known) else round(mean, 6)
 
 
-def read_names(text: str) -> tuple[str, ...]:
+def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:
     """Algorithms written with commas between them.
 
     Raises:
-        ConfigError: none, or one twice.
+        ConfigError: none, one twice, or one that cannot be read.
     """
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names or len(set(names)) < len(names):
+    algorithms = tuple(read_algorithm(name.strip()) for name in text.split(",") if name.strip())
+    if not algorithms or len(set(algorithms)) < len(algorithms):
         raise ConfigError(f"--algorithms {text!r}: expected different names with commas between them")
-    return names
+    return algorithms

@@ -4,11 +4,12 @@ import torch
 
 from algorithms import build
 from algorithms.contract import Objective
+from algorithms.registry import AlgorithmSpec
 from simulation.datasets.windows import FleetData
 from simulation.pretrain import pretrained_extractor
 
 
-def build_objective(data: FleetData, algorithm: str, seed: int, model: str = "", pretrain: str = "") -> Objective:
+def build_objective(data: FleetData, algorithm: AlgorithmSpec, seed: int, model: str = "", pretrain: str = "") -> Objective:
     """`algorithms.build.build_objective` for the examples of a fleet. `pretrain` names other data that the extractor is trained on first.
 
     Raises:

@@ -13,7 +13,8 @@ from aggregator.ports import Blobs
 from aggregator.summary import AttackSummary, Summary, accuracy_of, spread, summarize
 from algorithms.contract import Objective
 from algorithms.probe import make_probe
-from algorithms.registry import make_algorithm
+from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
+from algorithms.spec import Choice
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
 from simulation.attacks import Attack, make_attack, success_rate, told_apart
@@ -30,8 +31,8 @@ from simulation.engine.workers.secret import repeatable_secret
 from simulation.newcomers import Reception, hold_out
 from simulation.objective import build_objective
 from simulation.timing.fleet import Fleet, Work
-from simulation.timing.policies import make_policy
-from simulation.timing.profiles import make_profiles
+from simulation.timing.policies import make_policy, read_policy, with_cohort
+from simulation.timing.profiles import make_profiles, read_profiles
 from wire.bundle import Bundle
 from wire.errors import ConfigError
 
@@ -46,22 +47,23 @@ class SimulationResult:
     blobs: Blobs
 
 
-class SimulationSettings(TrainingSettings, frozen=True):
+class SimulationSettings(TrainingSettings[AlgorithmSpec], frozen=True):
     """What a simulation is asked for."""
 
+    algorithm: AlgorithmSpec = read_algorithm("distfl")
     model: str = ""
     """Name of a model; the usual one for the data when empty."""
-    attack: str = ""
-    """Who attacks and how (`simulation.attacks`); nobody when empty."""
+    attack: Choice | None = None
+    """Who attacks and how (`simulation.attacks`)."""
     pretrain: str = ""
     """Other data that the extractor is trained on before the first round; none when empty."""
     newcomers: int = 0
     """So many devices are held out of training and received when it is over (`simulation.newcomers`)."""
     cohort: int = 0
     """So many devices, drawn anew, take part in each round; 0: all do."""
-    profiles: str = ""
+    profiles: Choice | None = None
     """What devices are like on the virtual clock (`simulation.timing.profiles`); without profiles and policy no time passes."""
-    policy: str = ""
+    policy: Choice | None = None
     """How the server makes rounds on the virtual clock (`simulation.timing.policies`)."""
 
 
@@ -75,7 +77,7 @@ def simulate(
     """Run a fleet to the end. `on_progress` is called after every round; `objective` takes the place of that on a fresh model.
 
     Raises:
-        ConfigError: an unknown algorithm or option.
+        ConfigError: settings that do not fit each other, the data or the engine.
     """
     started_s = perf_counter()
     if not 0 <= settings.newcomers < len(data.devices):
@@ -85,9 +87,15 @@ def simulate(
     objective = objective or build_objective(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
     probe = make_probe(objective.model, data.window.shape)
-    attack = make_attack(settings.attack, data, settings.seed)
+    attack = make_attack(settings.attack, data, settings.seed) if settings.attack else None
     run_settings = RunSettings.for_bundle(
-        bundle, settings, run_id="simulation", data=data.name, min_devices=len(data.devices), deadline_s=3600.0, grace_s=60.0
+        bundle,
+        settings,
+        run_id="simulation",
+        data=data.name,
+        min_devices=len(data.devices),
+        deadline_s=3600.0,
+        grace_s=60.0,
     )
     experiment = Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack)
     with _one_thread():
@@ -96,7 +104,7 @@ def simulate(
             result = run_by_messages(experiment, graphs, on_progress)
         else:
             schedule = make_schedule(settings, data, bundle)
-            asked = {name: getattr(settings, name) for name in ("cohort", "attack", "profiles", "policy")}
+            asked = {name: str(getattr(settings, name) or "") for name in ("attack", "profiles", "policy")} | {"cohort": settings.cohort}
             result = run_fast(experiment, schedule, asked, engine, on_progress)
         summary = summarize(result.state, result.records, perf_counter() - started_s)
         summary = msgspec.structs.replace(summary, backend=result.backend, backend_reason=result.reason)
@@ -104,7 +112,7 @@ def simulate(
             accuracies = [(r.opened_at_s, spread(accuracy_of(r).values()).mean) for r in result.records if r.phase != "preparing"]
             summary = msgspec.structs.replace(summary, time=result.schedule.report(accuracies))
         if attack is not None:
-            summary = msgspec.structs.replace(summary, attack=_measure(attack, settings.attack, result, data, summary))
+            summary = msgspec.structs.replace(summary, attack=_measure(attack, str(settings.attack), result, data, summary))
         if newcomers:
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
             reached = spread(m.accuracy for m in reception.receive(newcomers).values() if m.num_examples)
@@ -116,21 +124,20 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     """Who takes part when, as the settings say.
 
     Raises:
-        ConfigError: profiles or a policy that do not exist, or an option that they cannot have.
+        ConfigError: an option of the profiles or the policy that does not fit the fleet.
         DataError: a trace that cannot be read, or has too few devices.
     """
     ids = sorted(data.devices)
     if not settings.profiles and not settings.policy:
         return Drawn(ids, settings.cohort, settings.seed)
-    if settings.cohort and settings.policy.partition(":")[0] == "buffered":
-        raise ConfigError(f"cohort {settings.cohort}: policy {settings.policy!r} has no rounds; say concurrency= and buffer=")
+    policy = settings.policy or read_policy("sync")
+    if settings.cohort:
+        policy = with_cohort(policy, settings.cohort)
     manifest = bundle.manifest
     examples = np.array([settings.local_epochs * data.devices[d].num_train for d in ids], np.int64)
     down, up = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role("shared", "statistic")))
-    fleet = Fleet(make_profiles(settings.profiles or "always", len(ids), settings.seed), Work(examples, down, up), settings.seed)
-    policy = settings.policy or "sync"
-    if settings.cohort:
-        policy += f":cohort={settings.cohort}"
+    profiles = make_profiles(settings.profiles or read_profiles("always"), len(ids), settings.seed)
+    fleet = Fleet(profiles, Work(examples, down, up), settings.seed)
     return Timed(ids, make_policy(policy, fleet))
 
 

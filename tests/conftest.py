@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from algorithms.contract import Objective
+from algorithms.registry import read_algorithm
 from edge_client.ports import Windows
 from export.bundle import RUNTIMES, capture_graphs, make_bundle
 from simulation.datasets.windows import FleetData
@@ -58,7 +59,7 @@ class Exported:
 @pytest.fixture(scope="session")
 def exported(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("bundle")
-    bundle = write_bundle(folder, fleet, "distfl")
+    bundle = write_bundle(folder, fleet, read_algorithm("distfl"))
     return Exported(folder, bundle)
 
 
@@ -73,7 +74,7 @@ class ExportedPrograms:
 @pytest.fixture(scope="session")
 def exported_programs(fleet: FleetData) -> ExportedPrograms:
     pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
-    objective = some_graphs(build_objective(fleet, "fedavg", 0), "step", "evaluate")
+    objective = some_graphs(build_objective(fleet, read_algorithm("fedavg"), 0), "step", "evaluate")
     return ExportedPrograms(export_programs(fleet, objective, 32), objective)
 
 

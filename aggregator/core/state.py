@@ -3,7 +3,7 @@
 Tensors lie in the blob store; state and events name them by digest.
 """
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -11,16 +11,18 @@ from wire.bundle import Bundle, Layout
 from wire.errors import ConfigError
 from wire.messages import Digest, MaybeDigest, Metrics, Name, Plan, Verb
 
+A = TypeVar("A")
+
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """A phase in which devices work on plans and updates are awaited."""
 Phase = Literal["waiting", OpenPhase, "aggregating", "finished"]
 
 
-class TrainingSettings(msgspec.Struct, frozen=True):
+class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     """What a run trains, however it is run: as a service or as a simulation."""
 
-    algorithm: str = "distfl"
-    """The algorithm's name, its options included."""
+    algorithm: A
+    """The algorithm: its name, or what was read of it."""
     rounds: int = 20
     """Rounds of training; an algorithm may need preparations before them."""
     local_epochs: int = 1
@@ -31,7 +33,7 @@ class TrainingSettings(msgspec.Struct, frozen=True):
     """Hyper-parameters in place of the objective's own."""
 
 
-class RunSettings(TrainingSettings, frozen=True, kw_only=True):
+class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """What a run was started with: all that the round core knows of it."""
 
     run_id: Name
@@ -53,9 +55,18 @@ class RunSettings(TrainingSettings, frozen=True, kw_only=True):
 
     @classmethod
     def for_bundle(
-        cls, bundle: Bundle, training: TrainingSettings, *, run_id: Name, data: str, min_devices: int, deadline_s: float, grace_s: float
+        cls,
+        bundle: Bundle,
+        training: TrainingSettings[Any],
+        *,
+        run_id: Name,
+        data: str,
+        min_devices: int,
+        deadline_s: float,
+        grace_s: float,
     ) -> "RunSettings":
-        """The settings of a run that trains with this bundle. Of `training` only the fields of `TrainingSettings` are read.
+        """The settings of a run that trains with this bundle. Of `training` only the fields of `TrainingSettings` are read; of
+        the algorithm its name, ``str(training.algorithm)``.
 
         Raises:
             ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`.
@@ -64,7 +75,8 @@ class RunSettings(TrainingSettings, frozen=True, kw_only=True):
         if unknown := sorted(training.hyper.keys() - manifest.hyper.keys()):
             raise ConfigError(f"hyper-parameter {unknown[0]!r}: {manifest.algorithm} has {', '.join(sorted(manifest.hyper))}")
         return cls(
-            **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__},
+            **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name != "algorithm"},
+            algorithm=str(training.algorithm),
             run_id=run_id,
             data=data,
             bundle=bundle.digest,

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from algorithms.contract import TorchTensors
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.personal import as_model, as_personal, personal_key, personal_parameters, personal_with_momentum
+from algorithms.objectives.personal_model import (
+    as_model,
+    as_personal_model,
+    personal_key,
+    personal_model_with_momentum,
+    personal_parameters,
+)
 from algorithms.objectives.supervised import (
     LR,
     MOMENTUM,
@@ -44,7 +50,7 @@ class Apfl(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        return tensors | personal_with_momentum(tensors) | {"private/alpha": torch.tensor(float(self.alpha))}
+        return tensors | personal_model_with_momentum(tensors) | {"private/alpha": torch.tensor(float(self.alpha))}
 
     def mixed(self, tensors: TorchTensors) -> TorchTensors:
         """The mixture in the place of the exchanged model."""
@@ -62,7 +68,7 @@ class Apfl(Supervised):
         own, loss, made = differentiate(mixture, [*personal_parameters(tensors), "private/alpha"], tensors, batch, hyper)
         alpha = (tensors["private/alpha"] - hyper["alpha_lr"] * own.pop("private/alpha")).clamp(0.0, 1.0)
         moved = descend(gradients | own, tensors, hyper) | {"private/alpha": alpha}
-        following = exchanged.following | as_personal(made.following)
+        following = exchanged.following | as_personal_model(made.following)
         return following_values(following | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:

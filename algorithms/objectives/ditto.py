@@ -16,7 +16,13 @@ from torch import Tensor
 from algorithms.contract import Context, GraphFunction, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedprox import start_copies
-from algorithms.objectives.personal import as_model, as_personal, personal_key, personal_parameters, personal_with_momentum
+from algorithms.objectives.personal_model import (
+    as_model,
+    as_personal_model,
+    personal_key,
+    personal_model_with_momentum,
+    personal_parameters,
+)
 from algorithms.objectives.supervised import (
     LR,
     MOMENTUM,
@@ -42,7 +48,7 @@ class Ditto(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        return tensors | start_copies(tensors) | personal_with_momentum(tensors)
+        return tensors | start_copies(tensors) | personal_model_with_momentum(tensors)
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "personal": self.personal}
@@ -60,7 +66,7 @@ class Ditto(Supervised):
         gradients, loss, made = differentiate(tied, personal_parameters(tensors), tensors, batch, hyper)
         moved = descend(gradients, tensors, hyper)
         size = batch["y"].shape[0]
-        return following_values(as_personal(made.following) | moved) | batch_metrics(made.logits, batch["y"], loss * size)
+        return following_values(as_personal_model(made.following) | moved) | batch_metrics(made.logits, batch["y"], loss * size)
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         return super().evaluate(as_model(tensors), batch)

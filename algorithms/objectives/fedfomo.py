@@ -22,7 +22,7 @@ from torch import Tensor
 from algorithms.contract import Context, GraphFunction, LocalModel, Sgd, TorchTensors, Work, exchanged
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
-from algorithms.objectives.others import PRESENT, known_groups, no_others, other_key, stack_others
+from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import Supervised, following_values
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Tensors
@@ -44,19 +44,19 @@ class FedFomo(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        return tensors | no_others(tensors, self.num_others)
+        return tensors | no_peer_models(tensors, self.num_others)
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "candidates": self.candidates, "mix": self.mix}
 
     def candidates(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The sum of the loss under the own model and under each of the others, (1 + M,)."""
-        others = [{**tensors, **{k: tensors[other_key(k)][n] for k in exchanged(tensors)}} for n in range(self.num_others)]
-        return {"metric/loss": torch.stack([self._loss_sum(held, batch) for held in (tensors, *others)])}
+        peers = [{**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}} for n in range(self.num_others)]
+        return {"metric/loss": torch.stack([self._loss_sum(held, batch) for held in (tensors, *peers)])}
 
     def mix(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Move towards the others. The weights as they are, negative ones included, are reported."""
-        apart = {key: tensors[other_key(key)] - value for key, value in exchanged(tensors).items()}
+        apart = {key: tensors[peer_key(key)] - value for key, value in exchanged(tensors).items()}
         squares = [v.square().reshape(self.num_others, -1).sum(1) for k, v in apart.items() if k.startswith("shared/")]
         distances = torch.stack(squares).sum(0).clamp(min=_SMALLEST).sqrt()
         losses, present = tensors[_LOSSES], tensors[PRESENT]
@@ -101,7 +101,7 @@ class FedFomoServer(Plain):
         return Context(context.arrays, {**context.info, "round": context.info["round"] + 1, "known": known, "affinity": affinity})
 
     def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
-        return stack_others(models, models[key], self.sent(context, key), context.info["num_others"])
+        return stack_peer_models(models, models[key], self.sent(context, key), context.info["num_others"])
 
     def sent(self, context: Context, key: str) -> list[str]:
         """Whose models go to the device of this key in the next round, at most M; nobody's to a newcomer."""

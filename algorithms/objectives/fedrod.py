@@ -60,22 +60,22 @@ class FedRod(Supervised):
         """Remember what `labels` counted."""
         return {"next/private/share": torch.clone(tensors["response/labels.share"])}
 
-    def personal(self, tensors: TorchTensors, made: Pass) -> Tensor:
+    def personal_logits(self, tensors: TorchTensors, made: Pass) -> Tensor:
         """Logits of both heads, as constants to all but the personal head."""
         return made.logits.detach() + F.linear(made.features.detach(), tensors[_WEIGHT], tensors[_BIAS])
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         made = self.forward(tensors, batch, training=True)
         generic = cross_entropy(made.logits + tensors["private/share"].clamp(min=SMALLEST_SHARE).log(), batch)
-        logits = self.personal(tensors, made)
+        logits = self.personal_logits(tensors, made)
         return generic + cross_entropy(logits, batch), Pass(logits, made.features, made.following)
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        logits = self.personal(tensors, self.forward(tensors, batch, training=False))
+        logits = self.personal_logits(tensors, self.forward(tensors, batch, training=False))
         return batch_metrics(logits, batch["y"], F.cross_entropy(logits, batch["y"], reduction="sum"))
 
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        return torch.softmax(self.personal(tensors, self.forward(tensors, {"x": x}, training=False)), dim=1)
+        return torch.softmax(self.personal_logits(tensors, self.forward(tensors, {"x": x}, training=False)), dim=1)
 
 
 class FedRodServer(Plain):

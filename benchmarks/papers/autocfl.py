@@ -10,11 +10,12 @@ device. CIFAR-10 is not here without loss. Table 4 feeds one matrix to four clus
 
 from collections.abc import Mapping
 
+from algorithms.registry import read_algorithm
 from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups
 
 ACCURACY, GROUPS, ARI = "accuracy, %", "groups", "ARI"
 IMBALANCE = "imbalance=0.1,0.3,0.6"
-DEALT = {
+ASSIGNED = {
     "IID-Im.": f"iid:devices=20:{IMBALANCE}",
     "IID-B.": "iid:devices=20",
     "Non-IID-In.-Im.": f"rotation:groups=2:{IMBALANCE}",
@@ -30,14 +31,14 @@ def _settings(data: str, model: str, paper_model: str, examples: int) -> dict[st
     return {
         name: Setting(
             data,
-            f"{dealt}:examples={examples}:tests=30",
+            f"{assigned}:examples={examples}:tests=30",
             rounds=6,
             batch_size=64,
             hyper={"lr": 0.01},
             model=model,
-            full={**PAPER, "partition": f"{dealt}:examples=2000", "model": paper_model},
+            full={**PAPER, "partition": f"{assigned}:examples=2000", "model": paper_model},
         )
-        for name, dealt in DEALT.items()
+        for name, assigned in ASSIGNED.items()
     }
 
 
@@ -90,7 +91,7 @@ def _told(column: str) -> str:
 
 def _told_right(names: Mapping[str, str]) -> dict[str, list[str]]:
     """By column, the algorithms without the IFCA that is told the other column's number."""
-    return {column: [n for n in names if not n.startswith("ifca") or n == _told(column)] for column in DEALT}
+    return {column: [n for n in names if read_algorithm(n).grouping.name != "ifca" or n == _told(column)] for column in ASSIGNED}
 
 
 def _label(method: str, column: str) -> str:
@@ -99,7 +100,7 @@ def _label(method: str, column: str) -> str:
 
 def _accuracies(data: str) -> dict[tuple[str, str, str], float]:
     rows = TABLE_1[data].items()
-    return {(_label(m, column), ACCURACY, column): v for m, values in rows for column, v in zip(DEALT, values, strict=True)}
+    return {(_label(m, column), ACCURACY, column): v for m, values in rows for column, v in zip(ASSIGNED, values, strict=True)}
 
 
 def _clusters(table: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, str, str], float]:
@@ -107,7 +108,7 @@ def _clusters(table: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, str, str]
     an adjusted Rand index of 1 where all 20 are right."""
     numbers: dict[tuple[str, str, str], float] = {}
     for method, values in table.items():
-        for column, value in zip(DEALT, values, strict=True):
+        for column, value in zip(ASSIGNED, values, strict=True):
             if column.startswith("IID") and method != "IFCA":
                 numbers[method, GROUPS, column] = value
             elif not column.startswith("IID") and value == 20:

@@ -24,14 +24,14 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier, OnFrozen, PlainClassifier
 from algorithms.models.registry import default_model, make_model
 from algorithms.objectives.cgau import Cgau, switched_off, xor_clients
-from algorithms.registry import make_objective
+from algorithms.registry import make_objective, read_algorithm
 from benchmarks.papers.table import Table
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData
 from simulation.heterogeneity import DIMENSIONS, gamma, measure
-from simulation.partition import partition
-from simulation.partitions.dealing import deal_pool
+from simulation.partition import partition, read_partition
+from simulation.partitions.assignment import assign_pool
 from simulation.partitions.embedding import Embedding, embedding, fit_components
 from simulation.pretrain import pretrain
 from simulation.simulate import SimulationSettings, simulate
@@ -78,15 +78,15 @@ def heterogeneity() -> dict[str, list[float]]:
     found = {}
     for name, pool in pools.items():
         project = fit_components(pool.train_x, DIMENSIONS)
-        fleets = (partition(pool, f"embedding:devices={CLIENTS}:shuffle={s}", 0) for s in SHUFFLES)
+        fleets = (partition(pool, read_partition(f"embedding:devices={CLIENTS}:shuffle={s}"), 0) for s in SHUFFLES)
         found[name] = [measure(fleet, project)["gamma"] for fleet in fleets]
     pool, _, embed = _prepared(0)
     features = embed(pool.train_x)
     projected = fit_components(features, DIMENSIONS)(features)
     own = []
     for shuffle in SHUFFLES:
-        deal = embedding(pool, np.random.default_rng(0), devices=CLIENTS, shuffle=shuffle, embed=embed)
-        own.append(gamma([projected[at] for at in deal.train]))
+        assignment = embedding(pool, np.random.default_rng(0), devices=CLIENTS, shuffle=shuffle, embed=embed)
+        own.append(gamma([projected[at] for at in assignment.train]))
     return {**found, "MNIST, network of Fashion-MNIST": own}
 
 
@@ -108,11 +108,11 @@ def experiment() -> dict[str, dict[str, list[float]]]:
     for seed in range(SMALL["seeds"]):
         pool, network, embed = _prepared(seed)
         for shuffle in SMALL["shuffles"]:
-            fleet = _deal(pool, embed, shuffle, seed, SMALL["examples"])
+            fleet = _assign(pool, embed, shuffle, seed, SMALL["examples"])
             for algorithm, label in HEADS.items():
                 torch.manual_seed(seed)
-                settings = SimulationSettings(algorithm, SMALL["rounds"], seed=seed)
-                outcome = simulate(fleet, settings, objective=make_objective(algorithm, network))
+                settings = SimulationSettings(read_algorithm(algorithm), SMALL["rounds"], seed=seed)
+                outcome = simulate(fleet, settings, objective=make_objective(read_algorithm(algorithm), network))
                 found[label][str(shuffle)].append(outcome.summary.accuracy.mean)
     return found
 
@@ -143,11 +143,11 @@ def _some(pool: Any, count: int) -> Pool:
     return replace(pool, **cut)
 
 
-def _deal(pool: Pool, embed: Embedding, shuffle: float, seed: int, examples: int) -> FleetData:
+def _assign(pool: Pool, embed: Embedding, shuffle: float, seed: int, examples: int) -> FleetData:
     """The partition `embedding`, in the space of a network."""
     rules = {"examples": examples, "tests": 0, "imbalance": "", "split": "own", "test": 0.25}
-    deal = partial(embedding, embed=embed)
-    return deal_pool(pool, np.random.default_rng([seed, 0x11D]), deal, devices=CLIENTS, shuffle=shuffle, **rules)  # type: ignore[arg-type]
+    assign = partial(embedding, embed=embed)
+    return assign_pool(pool, np.random.default_rng([seed, 0x11D]), assign, devices=CLIENTS, shuffle=shuffle, **rules)  # type: ignore[arg-type]
 
 
 def _show_experiment(found: dict[str, dict[str, list[float]]]) -> str:

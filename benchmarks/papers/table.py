@@ -5,7 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from algorithms.registry import read_algorithm
+from simulation.attacks import read_attack
 from simulation.compare import Asked, Job, run_all, tabulate
+from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 
 Metric = Callable[[Mapping[str, Any]], float | None]
@@ -54,7 +57,7 @@ def rounds(row: Row) -> float | None:
 
 @dataclass(frozen=True)
 class Setting:
-    """One column: the data, how they are dealt, and what is run on them. `full` holds what the paper's own setting has instead."""
+    """One column: the data, how they are assigned, and what is run on them. `full` holds what the paper's own setting has instead."""
 
     data: str
     partition: str = "user"
@@ -77,10 +80,10 @@ class Setting:
             batch_size=own.batch_size,
             hyper=dict(own.hyper),
             model=own.model,
-            attack=own.attack,
+            attack=read_attack(own.attack) if own.attack else None,
             newcomers=own.newcomers,
         )
-        return Asked(own.data, tuple(algorithms), own.seeds, own.partition, None, common)
+        return Asked(own.data, tuple(map(read_algorithm, algorithms)), own.seeds, read_partition(own.partition), None, common)
 
 
 @dataclass(frozen=True)

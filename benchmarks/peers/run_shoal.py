@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from algorithms.models.classifier import Classifier
-from algorithms.registry import make_objective
+from algorithms.registry import make_objective, read_algorithm
 from benchmarks.peers.workload import (
     BATCH,
     CHANNELS,
@@ -56,9 +56,11 @@ def main(engine: EngineOptions = USUAL) -> None:
 
     model = make_model()
     classifier = as_classifier(model)
-    settings = SimulationSettings("fedavg", job.rounds, EPOCHS, batch_size=BATCH, hyper={"lr": RATE, "momentum": MOMENTUM})
+    settings = SimulationSettings(read_algorithm("fedavg"), job.rounds, EPOCHS, batch_size=BATCH, hyper={"lr": RATE, "momentum": MOMENTUM})
     tell = lambda _told: stamps.append(time.perf_counter())  # noqa: E731
-    outcome = simulate(make_fleet(Fleet(job.data), job.devices), settings, tell, make_objective("fedavg", classifier), engine)
+    outcome = simulate(
+        make_fleet(Fleet(job.data), job.devices), settings, tell, make_objective(read_algorithm("fedavg"), classifier), engine
+    )
     key = next(iter(outcome.state.starts.values()))
     learned, _ = decode_tensors(outcome.blobs.get(outcome.state.models[key]))
     state = {name.partition("/")[2]: torch.from_numpy(value) for name, value in learned.items()}  # names begin with the tensor's role

@@ -16,8 +16,12 @@ from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
 from shoal.output import prepare_folder
 from shoal.report import percent
-from simulation.compare import Asked, Job, read_names, run_all, tabulate
+from simulation.attacks import read_attack
+from simulation.compare import Asked, Job, read_algorithms, run_all, tabulate
+from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
+from simulation.timing.policies import read_policy
+from simulation.timing.profiles import read_profiles
 
 
 def compare(
@@ -25,7 +29,7 @@ def compare(
     data: opt.Data = "watch",
     rounds: opt.Rounds = 20,
     local_epochs: opt.LocalEpochs = 1,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to N - 1: initial weights, order of batches, dealing, attackers.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to N - 1: initial weights, order of batches, partition, attackers.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for compare.json, compare.csv, compare.png and each run's result.")] = Path(
         "runs/compare"
     ),
@@ -47,23 +51,23 @@ def compare(
 ) -> None:
     """Compare algorithms in one table and one picture. Started again, it goes on where it was interrupted."""
     console = Console()
-    names = tuple(opt.with_privacy(name, privacy) for name in read_names(algorithms))
-    for name in names:
-        make_algorithm(name)
+    compared = tuple(opt.with_privacy(algorithm, privacy) for algorithm in read_algorithms(algorithms))
+    for algorithm in compared:
+        make_algorithm(algorithm)
     common = SimulationSettings(
         rounds=rounds,
         local_epochs=local_epochs,
         batch_size=batch_size,
         hyper=opt.hyper_values(lr, hyper),
         model=model,
-        attack=attack,
+        attack=opt.chosen(attack, read_attack),
         pretrain=pretrain,
         newcomers=newcomers,
         cohort=cohort,
-        profiles=profiles,
-        policy=policy,
+        profiles=opt.chosen(profiles, read_profiles),
+        policy=opt.chosen(policy, read_policy),
     )
-    asked = Asked(data, names, seeds, partition, devices, common)
+    asked = Asked(data, compared, seeds, read_partition(partition), devices, common)
     jobs = asked.jobs()
     prepare_folder(out)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.summary import Comparison, EdgeSummary, PhonesSummary, Summary, summarize
+from algorithms.registry import AlgorithmSpec, read_algorithm
 from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX
 from shoal.commands import options as opt
@@ -33,6 +34,8 @@ from wire.bundle import EXECUTORCH, PrivateKey
 from wire.errors import ConfigError, ShoalError
 
 FLEET = "demo"
+FEDAVG = read_algorithm("fedavg")
+"""What the run is compared with."""
 
 
 def demo(
@@ -48,7 +51,7 @@ def demo(
     ] = 0,
 ) -> None:
     """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."""
-    console = Console()
+    console, spec = Console(), read_algorithm(algorithm)
     fleet = select_devices(load_data(data), devices)
     if phones > len(fleet.devices):
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
@@ -63,12 +66,12 @@ def demo(
     with console.status("exporting the training step and checking it against eager torch"):
         folder = prepare_folder(out / "bundle")
         key = own_key(folder)
-        published = _publish(folder, fleet, algorithm, seed, key, runtimes)
+        published = _publish(folder, fleet, spec, seed, key, runtimes)
         bundle, error = published.bundle, published.parity.step_error
         plain = folder
-        if bundle.manifest.algorithm != "fedavg" or ":" in algorithm or "dp-sgd" in algorithm:  # the comparison has a step of its own
+        if not spec.trains_as_fedavg:
             plain = prepare_folder(out / "bundle-fedavg")
-            _publish(plain, fleet, "fedavg", seed, key, runtimes)
+            _publish(plain, fleet, FEDAVG, seed, key, runtimes)
     console.print(f"bundle: {len(bundle.payload) / 1000:.0f} KB, signed; one step differs from float64 by {error:.0e} of a tensor's scale")
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
@@ -79,14 +82,14 @@ def demo(
         )
         common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": len(fleet.devices)}
         common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
-        summary, store = _serve(console, out, algorithm, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds)
+        summary, store = _serve(console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds)
         other = summary
-        if algorithm != "fedavg":
-            other, _ = _serve(console, out, "fedavg", {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
+        if spec != FEDAVG:
+            other, _ = _serve(console, out, FEDAVG, {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
         edge = EdgeSummary(processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded())
         phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.phones_rss_bytes())
     summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison={"fedavg": _comparison(other)})
-    files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(algorithm)))
+    files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(str(spec))))
     store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold")
@@ -98,7 +101,9 @@ def demo(
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
 
 
-def _publish(folder: Path, fleet: FleetData, algorithm: str, seed: int, key: PrivateKey, runtimes: tuple[str, ...]) -> Publication:
+def _publish(
+    folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...]
+) -> Publication:
     objective = build_objective(fleet, algorithm, seed)
     published = publish(objective, fleet.window, fleet.classes, fleet.sample(), key, name=fleet.name, runtimes=runtimes)
     published.write(folder)
@@ -106,11 +111,11 @@ def _publish(folder: Path, fleet: FleetData, algorithm: str, seed: int, key: Pri
 
 
 def _serve(
-    console: Console, out: Path, algorithm: str, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
+    console: Console, out: Path, algorithm: AlgorithmSpec, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
 ) -> tuple[Summary, SqlStore]:
     """Run one aggregator to the end of its run, showing progress; returns its summary and its store."""
-    port = free_port()
-    options = {**options, "--algorithm": algorithm, "--run-id": slug(algorithm), "--port": port}
+    port, name = free_port(), str(algorithm)
+    options = {**options, "--algorithm": name, "--run-id": slug(name), "--port": port}
     arguments = [part for name, value in options.items() for part in (name, str(value))]
     process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
     columns = (
@@ -124,7 +129,7 @@ def _serve(
     opened_s = time.monotonic()
     try:
         with Progress(*columns, console=console) as progress:
-            task = progress.add_task(f"{algorithm:7}", total=rounds, say="starting")
+            task = progress.add_task(f"{name:7}", total=rounds, say="starting")
             while True:
                 time.sleep(0.25)
                 if process.poll() is not None:
@@ -142,7 +147,7 @@ def _serve(
                     progress.update(task, completed=rounds)
                     break
         wall_s = time.monotonic() - opened_s
-        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(algorithm))
+        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(name))
         state = store.load()
         assert state is not None
         return summarize(state, store.rounds(), wall_s), store

@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from algorithms.registry import read_algorithm
 from export.bundle import MAX_BATCH, RUNTIMES
 from export.inspect import inspect_bundle
 from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE, own_key, publish, read_key
@@ -47,7 +48,7 @@ def write(
     prepare_folder(out)
     signing = read_key(key) if key else own_key(out)
     with console.status("capturing the step, checking 50 steps against eager torch"):
-        objective = build_objective(fleet, opt.with_privacy(algorithm, privacy), seed, model, pretrain)
+        objective = build_objective(fleet, opt.with_privacy(read_algorithm(algorithm), privacy), seed, model, pretrain)
         published = publish(
             *(objective, fleet.window, fleet.classes, fleet.sample(), signing),
             name=fleet.name,

@@ -9,15 +9,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from aggregator.summary import Heterogeneity
+from algorithms.registry import read_algorithm
 from shoal.commands import options as opt
 from shoal.output import prepare_folder
 from shoal.pictures import draw_holdings
 from shoal.report import device_table, time_text, verdict, write_report
 from simulation import simulate as simulation
+from simulation.attacks import read_attack
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.heterogeneity import measure
-from simulation.partition import make_fleet
+from simulation.partition import make_fleet, read_partition
+from simulation.timing.policies import read_policy
+from simulation.timing.profiles import read_profiles
 
 SHOWN = 1000
 """Of a larger fleet so many devices are measured and drawn."""
@@ -53,29 +57,28 @@ def simulate(
     """Simulate a fleet: the aggregator's mathematics and the devices' executor, on all cores of this machine or of a cluster."""
     console = Console()
     engine = EngineOptions(backend, workers, checkpoint, cluster, device, bf16)  # type: ignore[arg-type]
-    fleet = make_fleet(data, partition, devices, seed)
-    algorithm = opt.with_privacy(algorithm, privacy)
     settings = simulation.SimulationSettings(
-        algorithm=algorithm,
+        algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
         rounds=rounds,
         local_epochs=local_epochs,
         seed=seed,
         batch_size=batch_size,
         hyper=opt.hyper_values(lr, hyper),
         model=model,
-        attack=attack,
+        attack=opt.chosen(attack, read_attack),
         pretrain=pretrain,
         newcomers=newcomers,
         cohort=cohort,
-        profiles=profiles,
-        policy=policy,
+        profiles=opt.chosen(profiles, read_profiles),
+        policy=opt.chosen(policy, read_policy),
     )
+    fleet = make_fleet(data, read_partition(partition), devices, seed)
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet.some(SHOWN))
     heterogeneity = measure(fleet.some(SHOWN))
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"{algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
+        task = progress.add_task(f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
 
         def show(run: RunProgress) -> None:
             hour = f", hour {run.at_s / 3600:.1f}" if run.at_s else ""

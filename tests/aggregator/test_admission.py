@@ -13,7 +13,7 @@ from aggregator.core.state import RunSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.probe import make_probe
-from algorithms.registry import make_algorithm
+from algorithms.registry import make_algorithm, read_algorithm
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.messages import VirtualClock
@@ -32,12 +32,12 @@ class Bench:
         self.topics, broker = Topics("f"), InProcessBroker()
         self.device = broker.connect("tester")
         self.device.subscribe("shoal/1/f/device/+/reply", "shoal/1/f/device/+/plan")
-        objective = build_objective(fleet, "fedavg", 0)
+        objective = build_objective(fleet, read_algorithm("fedavg"), 0)
         bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
         self.blobs = MemoryBlobs()
         link = Fleet(broker.connect("aggregator"), self.topics, "boot")
         probe = make_probe(objective.model, fleet.window.shape)
-        self.runner = Runner(make_algorithm("fedavg"), bundle, probe, MemoryStore(), self.blobs, link, VirtualClock())
+        self.runner = Runner(make_algorithm(read_algorithm("fedavg")), bundle, probe, MemoryStore(), self.blobs, link, VirtualClock())
         layout = bundle.manifest.reported("step")
         self.runner.start_or_resume(
             RunSettings(

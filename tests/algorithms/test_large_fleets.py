@@ -19,7 +19,7 @@ from algorithms.groupings.surveys import SHORT, Surveys, shorten
 from algorithms.groupings.views import Points, Responses
 from algorithms.models.har_cnn import HarCnn
 from algorithms.probe import make_probe, whole_model
-from algorithms.registry import make_algorithm
+from algorithms.registry import make_algorithm, read_algorithm
 from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError
 
@@ -227,8 +227,16 @@ class TestDistFLOfManyDevices:
             state = State({}, Memory({"a": "0"}), rounds=rounds)
             return SURVEY in algorithm.programs(state, work, {})[""]
 
-        assert [surveyed(make_algorithm("distfl:resurvey=3"), r) for r in range(1, 8)] == [False, False, True, False, False, True, False]
-        assert not any(surveyed(make_algorithm("distfl"), r) for r in range(1, 8))
+        assert [surveyed(make_algorithm(read_algorithm("distfl:resurvey=3")), r) for r in range(1, 8)] == [
+            False,
+            False,
+            True,
+            False,
+            False,
+            True,
+            False,
+        ]
+        assert not any(surveyed(make_algorithm(read_algorithm("distfl")), r) for r in range(1, 8))
 
     @pytest.mark.parametrize("options", [{"resurvey": -1}, {"resurvey": 2, "signature": "responses"}])
     def test_resurvey_needs_surveys(self, options: dict[str, object]) -> None:

@@ -16,7 +16,7 @@ from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
 from algorithms.means.median import Median, TrimmedMean
 from algorithms.means.weighted import UniformMean, WeightedMean
-from algorithms.registry import make_algorithm
+from algorithms.registry import make_algorithm, read_algorithm
 from algorithms.stack import COLUMNS, Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
@@ -220,8 +220,8 @@ class TestKrum:
             MultiKrum(num_selected=0)
         for name in ("krum:num_attackers=1.5", "multi-krum:num_selected=1.5"):
             with pytest.raises(ConfigError, match="a whole number"):
-                make_algorithm(name)
-        assert make_algorithm("krum:num_attackers=2").mean.attackers(9) == 2  # type: ignore[attr-defined]
+                make_algorithm(read_algorithm(name))
+        assert make_algorithm(read_algorithm("krum:num_attackers=2")).mean.attackers(9) == 2  # type: ignore[attr-defined]
 
 
 def slow_credit(stack: Array, counts: Array, components: int, power: float) -> Array:

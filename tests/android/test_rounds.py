@@ -20,6 +20,7 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
+from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
@@ -105,7 +106,7 @@ def data() -> FleetData:
 
 def exported(data: FleetData, algorithm: str, folder: Path) -> Path:
     folder.mkdir()
-    write_bundle(folder, data, algorithm, runtimes=("onnx", "executorch"))
+    write_bundle(folder, data, read_algorithm(algorithm), runtimes=("onnx", "executorch"))
     return folder
 
 

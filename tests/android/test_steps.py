@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from algorithms.contract import Objective
+from algorithms.registry import read_algorithm
 from export.bundle import capture_graphs, make_bundle
 from export.parity import _draw, _eager_step, _next
 from simulation.objective import build_objective
@@ -26,7 +27,7 @@ ALGORITHMS = ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Objective, Bundle, list[Tensors]]:
     """A bundle's file, its objective, the bundle, and what the batches of twenty steps hold."""
     data = synthetic_fleet(2, num_windows=96)
-    objective = build_objective(data, request.param, 0)
+    objective = build_objective(data, read_algorithm(request.param), 0)
     captures = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
     named = {"name": data.name, "bundle_version": 1, "objective": objective, "classes": data.classes, "window": data.window}
     payload = make_bundle(captures, **named)

@@ -15,7 +15,7 @@ from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.contract import Probe
 from algorithms.probe import make_probe
-from algorithms.registry import make_algorithm
+from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
 from edge_client.agent import Agent
@@ -70,7 +70,7 @@ MORE = [
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
 def test_devices_reach_what_the_simulation_does(algorithm: str, tmp_path: Path) -> None:
     data = synthetic_fleet(3, num_windows=24)
-    expected = simulate(data, SimulationSettings(algorithm, ROUNDS, batch_size=8))
+    expected = simulate(data, SimulationSettings(read_algorithm(algorithm), ROUNDS, batch_size=8))
     runner, blobs = run_on_devices(data, algorithm, tmp_path)
     assert runner.state is not None
     assert runner.state.models.keys() == expected.state.models.keys()
@@ -95,7 +95,7 @@ def model_of(outcome: SimulationResult, key: str) -> Tensors:
 
 def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runner, MemoryBlobs]:
     """One run of edge clients with the exported graphs, in threads, over a real broker."""
-    objective = build_objective(data, algorithm, 0)
+    objective = build_objective(data, read_algorithm(algorithm), 0)
     captures = capture_graphs(objective, data.window.shape)
     named = {"name": data.name, "bundle_version": 1, "objective": objective, "classes": data.classes, "window": data.window}
     bundle = unpack(make_bundle(captures, **named))
@@ -124,7 +124,7 @@ def aggregator(
 ) -> Iterator[Runner]:
     link = MqttLink(address, "f.aggregator", Will(topics.aggregator, b""))
     try:
-        yield Runner(make_algorithm(algorithm), bundle, probe, MemoryStore(), blobs, Fleet(link, topics, "boot"), time.time)
+        yield Runner(make_algorithm(read_algorithm(algorithm)), bundle, probe, MemoryStore(), blobs, Fleet(link, topics, "boot"), time.time)
     finally:
         link.close()
 

@@ -18,6 +18,7 @@ import pytest
 
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import RunState
+from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
@@ -143,7 +144,7 @@ def test_edge_process_killed_and_restarted(running: Field, undisturbed: RunState
 def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(data: FleetData, undisturbed: RunState) -> None:
     from simulation.simulate import SimulationSettings, simulate
 
-    summary = simulate(data, SimulationSettings("distfl", ROUNDS, local_epochs=30)).summary
+    summary = simulate(data, SimulationSettings(read_algorithm("distfl"), ROUNDS, local_epochs=30)).summary
     device = sum(r.evaluated.num_correct for r in undisturbed.received.values()) / sum(
         r.evaluated.num_examples for r in undisturbed.received.values()
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES
+from algorithms.registry import OBJECTIVES, read_algorithm
 from export import parity
 from export.bundle import capture_graphs
 from export.capture import trace
@@ -220,7 +220,7 @@ class TestWhatCannotBeLowered:
             to_executorch(trace(determinant, {"batch/x": torch.randn(7, 3)}), 16)
 
     def test_runtimes_and_batches_that_make_no_sense(self, fleet: FleetData) -> None:
-        objective = build_objective(fleet, "fedavg", 0)
+        objective = build_objective(fleet, read_algorithm("fedavg"), 0)
         with pytest.raises(ConfigError, match="runtimes tflite: expected onnx"):
             capture_graphs(objective, fleet.window.shape, ("tflite",))
         with pytest.raises(ConfigError, match="max_batch 4: expected more than 7"):
@@ -228,7 +228,7 @@ class TestWhatCannotBeLowered:
 
 
 def test_the_same_content_has_the_same_bytes(fleet: FleetData, exported_programs: ExportedPrograms) -> None:
-    objective = some_graphs(build_objective(fleet, "fedavg", 0), "step", "evaluate")
+    objective = some_graphs(build_objective(fleet, read_algorithm("fedavg"), 0), "step", "evaluate")
     again = export_programs(fleet, objective, 32)
     assert again.digest == exported_programs.bundle.digest
 
@@ -273,7 +273,7 @@ def test_a_runtime_without_a_program_is_one_clear_error(exported_programs: Expor
 
 def check_objective(fleet: FleetData, name: str, *graphs: str) -> None:
     """100 steps of an objective's graphs, or of these of them, on every runtime against float64."""
-    objective = build_objective(fleet, name, 0)
+    objective = build_objective(fleet, read_algorithm(name), 0)
     if graphs:
         objective = some_graphs(objective, *graphs)
     windows = fleet.devices["d0"]

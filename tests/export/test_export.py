@@ -13,6 +13,7 @@ from algorithms.models.har_cnn import HarCnn
 from algorithms.models.resnet import resnet18
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.probe import make_probe, whole_model
+from algorithms.registry import read_algorithm
 from export import parity
 from export.bundle import save_probe
 from export.onnx_graph import capture_onnx, count_operators
@@ -86,9 +87,9 @@ def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path_factory: pyt
     from tests.bundles import write_bundle
 
     data = load_watch()
-    bundle = write_bundle(tmp_path_factory.mktemp("watch"), data, "distfl")
+    bundle = write_bundle(tmp_path_factory.mktemp("watch"), data, read_algorithm("distfl"))
     windows = data.devices["p01-left"]
-    found = check_parity(bundle, build_objective(data, "fedavg", 0), windows.train_x, windows.train_y, steps=20)
+    found = check_parity(bundle, build_objective(data, read_algorithm("fedavg"), 0), windows.train_x, windows.train_y, steps=20)
     assert found.graph_drift < max(2e-3, 5 * found.eager_drift)
     assert found.step_error < 1e-4
 
@@ -97,7 +98,7 @@ def test_parity_fails_loudly_when_the_graph_does_something_else(
     fleet: FleetData, exported: Exported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows = fleet.devices["d0"]
-    objective = build_objective(fleet, "fedavg", 0)
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
     check_parity(exported.bundle, objective, windows.train_x, windows.train_y, steps=3)
     wrong = msgspec.structs.replace(exported.bundle.manifest, hyper={"lr": 0.02, "momentum": 0.9})
     files = {k: v for k, v in exported.bundle.files.items() if k.endswith(".onnx")}

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from algorithms.registry import read_algorithm
+from simulation.attacks import read_attack
 from simulation.datasets.watch import load_watch
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
@@ -171,7 +173,7 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
     from simulation.simulate import SimulationSettings, simulate
     from tests.conftest import synthetic_fleet
 
-    settings = SimulationSettings("fedavg", 1, attack="sign-flip:count=1", newcomers=1)
+    settings = SimulationSettings(read_algorithm("fedavg"), 1, attack=read_attack("sign-flip:count=1"), newcomers=1)
     attack = simulate(synthetic_fleet(4), settings).summary.attack
     assert not_named([*Summary.__struct_fields__, *Comparison.__struct_fields__], page("simulate")) == []
     for part in (DeviceSummary, Spread, Groups, Traffic, Heterogeneity, EdgeSummary, PhonesSummary):
@@ -187,12 +189,13 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
 def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from shoal.commands.compare import write_csv
     from simulation import compare
+    from simulation.partition import read_partition
     from simulation.simulate import SimulationSettings
     from tests.conftest import synthetic_fleet
 
     monkeypatch.setattr(compare, "_fleet", lambda *_: synthetic_fleet(4))
-    settings = SimulationSettings("fedavg+gaussian", 1, attack="label-flip:count=1", newcomers=1)
-    rows = compare.tabulate([compare.run_job(compare.Job("synthetic", "user", settings))])
+    settings = SimulationSettings(read_algorithm("fedavg+gaussian"), 1, attack=read_attack("label-flip:count=1"), newcomers=1)
+    rows = compare.tabulate([compare.run_job(compare.Job("synthetic", read_partition("user"), settings))])
     assert {"attack", "newcomers"} <= rows[0].keys()
     write_csv(tmp_path / "compare.csv", rows)
     columns = (tmp_path / "compare.csv").read_text().splitlines()[0].split(",")
@@ -218,5 +221,5 @@ def test_the_objective_of_the_algorithms_page_works(monkeypatch: pytest.MonkeyPa
     exec(program[1], made)
     halves = registry.TwoHalves(made["Shrinking"], made["ShrinkingServer"])
     monkeypatch.setitem(registry.OBJECTIVES, "shrinking", halves)
-    outcome = simulate(synthetic_fleet(3), SimulationSettings("shrinking:decay=0.1", 1))
+    outcome = simulate(synthetic_fleet(3), SimulationSettings(read_algorithm("shrinking:decay=0.1"), 1))
     assert outcome.summary.accuracy.mean is not None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from algorithms.contract import TorchTensors
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES
+from algorithms.registry import OBJECTIVES, read_algorithm
 from edge_client.ports import Windows
 from export.bundle import to_numpy
 from export.describe import describe_bundle
@@ -48,7 +48,7 @@ def uneven_fleet(num_devices: int = 6) -> FleetData:
 
 
 def run(algorithm: str, engine: EngineOptions, fleet: FleetData | None = None, **others: Any) -> SimulationResult:
-    settings = SimulationSettings(algorithm, 2, batch_size=8, **others)
+    settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8, **others)
     return simulate(uneven_fleet() if fleet is None else fleet, settings, engine=engine)
 
 
@@ -110,9 +110,9 @@ class Failing(FedAvg):
 
 def test_a_step_that_fails_ends_the_run_and_every_thread() -> None:
     fleet, before = uneven_fleet(), threading.active_count()
-    objective = Failing(build_objective(fleet, "fedavg", 0).model)
+    objective = Failing(build_objective(fleet, read_algorithm("fedavg"), 0).model)
     with pytest.raises(RuntimeError, match="no step of six examples"):
-        simulate(fleet, SimulationSettings("fedavg", 1, batch_size=8), objective=objective, engine=TOGETHER)
+        simulate(fleet, SimulationSettings(read_algorithm("fedavg"), 1, batch_size=8), objective=objective, engine=TOGETHER)
     assert threading.active_count() == before
 
 
@@ -137,7 +137,7 @@ def test_an_interruption_ends_every_thread(where: str, monkeypatch: pytest.Monke
     if where == "train":
         monkeypatch.setattr(BatchedGraphs, "_train", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        simulate(uneven_fleet(), SimulationSettings("fedavg", 2), tell, engine=TOGETHER)
+        simulate(uneven_fleet(), SimulationSettings(read_algorithm("fedavg"), 2), tell, engine=TOGETHER)
     assert threading.active_count() == before
 
 
@@ -213,7 +213,7 @@ def test_no_tensor_is_left_on_the_processor(algorithm: str, monkeypatch: pytest.
     )
     monkeypatch.setattr("simulation.engine.graphs.batched.unstack", lambda tensors, count: [tensors] * count)
     fleet = uneven_fleet(3)
-    objective = build_objective(fleet, algorithm, 0)
+    objective = build_objective(fleet, read_algorithm(algorithm), 0)
     graphs = BatchedGraphs(objective, fleet.window.shape, torch.device("meta"))
     tensors, hyper = to_numpy(objective.initial()), {name: np.float32(value) for name, value in objective.hyper.items()}
     asked = [
@@ -245,7 +245,7 @@ def test_an_accelerator_is_taken_only_where_it_is_asked_for(monkeypatch: pytest.
     monkeypatch.setattr("simulation.engine.graphs.batched._adds_up", lambda *_: False)
     monkeypatch.setattr(EngineOptions, "accelerator", torch.device("meta"))
     fleet = synthetic_fleet(2)
-    objective = build_objective(fleet, "fedavg", 0)
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
     manifest = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window).manifest
     named, chosen = (choose(objective, manifest, EngineOptions(name), ["step"], 8, 100) for name in ("batched", "auto"))
     assert (named.name, named.reason) == ("batched", "")

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from aggregator.summary import Traffic
-from algorithms.registry import OBJECTIVES
+from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import to_numpy
 from host import compiled
+from simulation.attacks import read_attack
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.objective import build_objective
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.timing.policies import read_policy
+from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
@@ -25,7 +28,7 @@ OTHERS = sorted(OBJECTIVES.keys() - set(QUICK))
 
 
 def run(algorithm: str, backend: Any, rounds: int = 2, **others: Any) -> SimulationResult:
-    settings = SimulationSettings(algorithm, rounds, batch_size=8, **others)
+    settings = SimulationSettings(read_algorithm(algorithm), rounds, batch_size=8, **others)
     return simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions(backend))
 
 
@@ -52,7 +55,7 @@ def test_same_bits_as_by_messages_for_every_objective(algorithm: str) -> None:
     same(run(algorithm, "messages"), run(algorithm, "eager"))
 
 
-@pytest.mark.parametrize("others", [{"attack": "replace:count=2"}, {"attack": "nan:count=2"}, {"newcomers": 2}])
+@pytest.mark.parametrize("others", [{"attack": read_attack("replace:count=2")}, {"attack": read_attack("nan:count=2")}, {"newcomers": 2}])
 def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     same(run("distfl", "messages", **others), run("distfl", "eager", **others))
 
@@ -67,7 +70,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path:
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    settings, fleet = SimulationSettings(algorithm, 3, batch_size=8), synthetic_fleet(8, shift=1.0)
+    settings, fleet = SimulationSettings(read_algorithm(algorithm), 3, batch_size=8), synthetic_fleet(8, shift=1.0)
     with pytest.raises(KeyboardInterrupt):
         simulate(fleet, settings, stop, engine=EngineOptions("eager", checkpoint=tmp_path))
     again: list[int] = []
@@ -83,7 +86,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path:
 def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulation.engine.run.FORK_FROM", 0)
     for algorithm in ("distfl", "ditto"):
-        settings = SimulationSettings(algorithm, 2, batch_size=8)
+        settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8)
         outcome = simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions("eager", workers=3))
         same(run(algorithm, "eager"), outcome)
 
@@ -143,7 +146,7 @@ def test_a_damaged_file_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
     fleet = synthetic_fleet(1)
     ((_, windows),) = fleet.devices.items()
-    objective = build_objective(fleet, "fedavg", 0)
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
     graphs, tensors = EagerGraphs(objective), to_numpy(objective.initial())
     hyper = {"hyper/lr": np.float32(0.1).reshape(()), "hyper/momentum": np.float32(0.9).reshape(())}
     batches = [np.arange(0, 8), np.arange(8, 14)]
@@ -160,7 +163,7 @@ def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
 
 
 def test_a_cohort_is_drawn_anew_every_round() -> None:
-    outcome = simulate(synthetic_fleet(8), SimulationSettings("fedavg", 4, cohort=3))
+    outcome = simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 4, cohort=3))
     cohorts = [sorted(r.evaluated) for r in outcome.records if r.phase == "training"]
     assert [len(c) for c in cohorts] == [3, 3, 3, 3]
     assert len({tuple(c) for c in cohorts}) > 1
@@ -169,7 +172,9 @@ def test_a_cohort_is_drawn_anew_every_round() -> None:
 
 @pytest.mark.parametrize("policy", ["sync:cohort=3", "over-select:cohort=3:over=0.5", "buffered:concurrency=5:buffer=2"])
 def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(policy: str, tmp_path: Path) -> None:
-    settings = SimulationSettings("distfl", 5, batch_size=8, profiles="phones:speed=20:available=0.9", policy=policy)
+    settings = SimulationSettings(
+        read_algorithm("distfl"), 5, batch_size=8, profiles=read_profiles("phones:speed=20:available=0.9"), policy=read_policy(policy)
+    )
     fleet = synthetic_fleet(8, shift=1.0)
     whole = simulate(fleet, settings, engine=EngineOptions("eager"))
     times = [r.closed_at_s for r in whole.records]
@@ -190,7 +195,7 @@ def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(policy: str, tm
 
 
 def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = SimulationSettings("fedavg", 4, batch_size=8, policy="buffered:concurrency=5:buffer=1")
+    settings = SimulationSettings(read_algorithm("fedavg"), 4, batch_size=8, policy=read_policy("buffered:concurrency=5:buffer=1"))
     fleet = synthetic_fleet(8)
     usual = simulate(fleet, settings, engine=EngineOptions("eager"))
     monkeypatch.setattr("simulation.timing.policies.Batch.weights", property(lambda batch: np.ones(len(batch.devices))))
@@ -201,4 +206,4 @@ def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cohort_is_not_for_a_policy_without_rounds() -> None:
     with pytest.raises(ConfigError, match="has no rounds; say concurrency="):
-        simulate(synthetic_fleet(8), SimulationSettings("fedavg", 1, cohort=3, policy="buffered"))
+        simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 1, cohort=3, policy=read_policy("buffered")))

@@ -13,7 +13,7 @@ from algorithms.build import build_model
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import replace_dropouts
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES
+from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import example_inputs, named
 from export.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
@@ -51,13 +51,16 @@ def test_a_model_with_dropout_learns_by_clipped_examples(tmp_path: Path) -> None
 
 
 def _learns(algorithm: str, model: str) -> bool:
-    run = simulate(synthetic_fleet(4, num_windows=60), SimulationSettings(algorithm, 5, local_epochs=5, model=model, hyper={"lr": 0.05}))
+    run = simulate(
+        synthetic_fleet(4, num_windows=60),
+        SimulationSettings(read_algorithm(algorithm), 5, local_epochs=5, model=model, hyper={"lr": 0.05}),
+    )
     return bool(run.summary.accuracy.mean > 0.8)
 
 
 def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
     fleet = synthetic_fleet(3)
-    settings = SimulationSettings("fedavg", 1, model=from_the_docs)
+    settings = SimulationSettings(read_algorithm("fedavg"), 1, model=from_the_docs)
     fast, through_messages = (simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages"))
     assert fast.state.models == through_messages.state.models
 
@@ -67,7 +70,7 @@ def test_every_objective_takes_its_random_numbers_from_the_batch(name: str, from
     """The step is a function of its inputs alone, and what it drops is one of them."""
     fleet = synthetic_fleet(2)
     torch.manual_seed(0)
-    objective = build_objective(fleet, name, 0, from_the_docs)
+    objective = build_objective(fleet, read_algorithm(name), 0, from_the_docs)
     if not objective.random:
         assert name in ("cgau", "feddisk"), "an extractor that is frozen drops nothing"
         return
@@ -82,7 +85,7 @@ def test_every_objective_takes_its_random_numbers_from_the_batch(name: str, from
 
 def test_the_exported_step_drops_what_eager_torch_drops(from_the_docs: str) -> None:
     fleet = synthetic_fleet(2)
-    objective = build_objective(fleet, "fedavg", 0, from_the_docs)
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0, from_the_docs)
     inputs = example_inputs(objective, fleet.window.shape)
     inputs["batch/x"] = torch.randn_like(inputs["batch/x"])
     step = named(objective.graphs()["step"])

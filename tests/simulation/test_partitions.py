@@ -1,4 +1,4 @@
-"""Every partition deals what there is, once, by the rule its paper gives, and the same way for the same seed."""
+"""Every partition assigns what there is, once, by the rule its paper gives, and the same way for the same seed."""
 
 import math
 import re
@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.datasets.pool import Pool, deal_alike, pool_of
+from simulation import partition as partitions
+from simulation.datasets.pool import Pool, assign_alike, pool_of
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
-from simulation.partition import PARTITIONS, parse, partition
+from simulation.partition import PARTITIONS, read_partition
 from simulation.partitions.embedding import cluster_centres, fit_components, nearest
 from simulation.partitions.inputs import three_axis_sensors, turn
 from wire.bundle import Window
@@ -51,6 +52,10 @@ def same_bits(one: FleetData, two: FleetData) -> bool:
         for d in one.devices.keys() | two.devices.keys()
         for part in ("train_x", "train_y", "test_x", "test_y")
     )
+
+
+def partition(data: FleetData | Pool, text: str, seed: int) -> FleetData:
+    return partitions.partition(data, read_partition(text), seed)
 
 
 @pytest.fixture(scope="module")
@@ -151,17 +156,17 @@ class TestUser:
         with pytest.raises(DataError, match="21 devices of data watch: it has 20"):
             partition(watch, "user:devices=21", 0)
 
-    def test_pool_is_dealt_alike(self) -> None:
+    def test_pool_is_assigned_alike(self) -> None:
         pool = make_pool()
         fleet = partition(pool, "user", 0)
-        assert same_bits(fleet, deal_alike(pool))
+        assert same_bits(fleet, assign_alike(pool))
         assert [w.num_train for w in fleet.devices.values()] == [30] * 20
         with pytest.raises(DataError, match="10 training examples for 20 devices"):
-            deal_alike(replace(pool, train_x=pool.train_x[:10], train_y=pool.train_y[:10]))
+            assign_alike(replace(pool, train_x=pool.train_x[:10], train_y=pool.train_y[:10]))
 
 
 class TestLabels:
-    def test_iid_deals_as_it_always_did(self, watch: FleetData) -> None:
+    def test_iid_assigns_as_it_always_did(self, watch: FleetData) -> None:
         pool, rng = pool_of(watch), np.random.default_rng([5, 0x11D])
         train, test = (np.array_split(rng.permutation(len(y)), 20) for y in (pool.train_y, pool.test_y))
         fleet = partition(watch, "iid", 5)
@@ -180,7 +185,7 @@ class TestLabels:
         spread = [label_counts(partition(pool, f"dirichlet:alpha={a}", 0)).std() for a in (0.05, 0.5, 5, 500)]
         assert spread == sorted(spread, reverse=True)
 
-    def test_dirichlet_deals_both_parts_by_one_rule(self) -> None:
+    def test_dirichlet_assigns_both_parts_by_one_rule(self) -> None:
         fleet = partition(make_pool(train=6000, test=2000), "dirichlet:split=own", 0)
         train, test = label_counts(fleet), label_counts(fleet, "test_y")
         assert np.abs(train / 3 - test).max() <= 2
@@ -331,10 +336,11 @@ class TestEmbedding:
 
 class TestOptions:
     def test_defaults_and_values(self) -> None:
-        name, options = parse("dirichlet:alpha=0.5:devices=7")
-        assert name == "dirichlet"
+        choice = read_partition("dirichlet:alpha=0.5:devices=7")
+        options = choice.options
+        assert choice.name == "dirichlet"
         assert (options["alpha"], options["devices"], options["least"], options["split"]) == (0.5, 7, 10, "auto")
-        assert parse("iid:")[1] == parse("iid")[1]
+        assert read_partition("iid:").options == read_partition("iid").options
 
     def test_every_partition_and_option_says_what_it_is(self) -> None:
         for name, entry in PARTITIONS.items():
@@ -346,8 +352,8 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("text", "error"),
         [
-            ("x", "partition 'x': expected one of user, iid, dirichlet"),
-            ("iid:foo=1", "no option 'foo', expected one of devices, examples"),
+            ("x", "partition 'x': 'x' is none of user, iid, dirichlet"),
+            ("iid:foo=1", "'foo' is no option of iid; it has devices=0, examples=0"),
             ("iid:devices", "'devices' is not of the form key=value"),
             ("iid:devices=x", "devices is 'x', expected a whole number from 0"),
             ("iid:devices=2.5", "devices is '2.5', expected a whole number"),

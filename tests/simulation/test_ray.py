@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from algorithms.algorithm import Algorithm
+from algorithms.registry import read_algorithm
 from simulation.engine.options import EngineOptions
 from simulation.engine.workers.private_store import MappedStore, TravellingStore
 from simulation.objective import build_objective
@@ -55,7 +56,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def on_ray(address: str, algorithm: str, path: Any = "eager", num_workers: int = 0) -> SimulationResult:
-    settings = SimulationSettings(algorithm, 2, batch_size=8)
+    settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8)
     return simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions(path, num_workers, cluster=address))
 
 
@@ -123,7 +124,7 @@ def test_a_worker_that_ends_is_replaced(
 
 def test_graphs_that_cannot_be_made_on_a_machine_end_the_run(cluster: Any) -> None:
     fleet, here = synthetic_fleet(2), os.getpid()
-    objective = build_objective(fleet, "fedavg", 0)
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
 
     class Homely(type(objective)):
         def graphs(self) -> Any:
@@ -133,7 +134,12 @@ def test_graphs_that_cannot_be_made_on_a_machine_end_the_run(cluster: Any) -> No
 
     objective.__class__ = Homely
     with pytest.raises(ShoalError, match=r"Ray at .*: a worker failed: RuntimeError: out of order"):
-        simulate(fleet, SimulationSettings("fedavg", 1), objective=objective, engine=EngineOptions("eager", 1, cluster=cluster.address))
+        simulate(
+            fleet,
+            SimulationSettings(read_algorithm("fedavg"), 1),
+            objective=objective,
+            engine=EngineOptions("eager", 1, cluster=cluster.address),
+        )
 
 
 def test_a_cluster_without_room_ends_the_run(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:

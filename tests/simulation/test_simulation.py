@@ -11,12 +11,13 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from aggregator.summary import Groups
+from algorithms.registry import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.datasets.npz import load_npz
 from simulation.datasets.uci_har import SIGNALS
 from simulation.datasets.watch import LENGTH, load_watch
 from simulation.datasets.windows import FleetData, cut_windows, last_share_of_each_class, select_devices
-from simulation.partition import partition
+from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError, DataError
@@ -28,7 +29,7 @@ def watch() -> FleetData:
 
 
 def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **others: Any) -> SimulationResult:
-    return simulate(data, SimulationSettings(algorithm, rounds, seed=seed, **others))
+    return simulate(data, SimulationSettings(read_algorithm(algorithm), rounds, seed=seed, **others))
 
 
 def agreement(outcome: SimulationResult, data: FleetData) -> float:
@@ -61,7 +62,7 @@ def test_summary_has_every_field(fleet: FleetData) -> None:
 
 
 def test_training_learns() -> None:
-    summary = simulate(synthetic_fleet(), SimulationSettings("fedavg", 12, hyper={"lr": 0.02})).summary
+    summary = simulate(synthetic_fleet(), SimulationSettings(read_algorithm("fedavg"), 12, hyper={"lr": 0.02})).summary
     assert summary.accuracy.mean > 0.9
     assert summary.accuracy_by_round[0].mean < summary.accuracy.mean
 
@@ -81,7 +82,7 @@ def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_watch_windows_dealt_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
-    assert run(partition(watch, "iid", seed), seed=seed).summary.groups == Groups(count=1, by_round=[1, 1])
+    assert run(partition(watch, read_partition("iid"), seed), seed=seed).summary.groups == Groups(count=1, by_round=[1, 1])
 
 
 @pytest.mark.parametrize("signature", ["responses", "noise", "statistics", "labels"])
@@ -232,5 +233,5 @@ def test_select_devices_refuses_more_than_there_are(fleet: FleetData) -> None:
 
 
 def test_unknown_partition(fleet: FleetData) -> None:
-    with pytest.raises(ConfigError, match="expected one of user, iid"):
-        partition(fleet, "x", 0)
+    with pytest.raises(ConfigError, match="'x' is none of user, iid"):
+        partition(fleet, read_partition("x"), 0)

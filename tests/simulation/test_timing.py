@@ -15,8 +15,8 @@ from simulation.timing import policies
 from simulation.timing.availability import Curve, Intervals, stays_until
 from simulation.timing.draws import SMALL, Shuffled, make_key, uniform
 from simulation.timing.fleet import LOOKS, NO_JOBS, Fleet, Jobs, Work
-from simulation.timing.policies import Batch, Policy, Sync, make_policy
-from simulation.timing.profiles import DISTRIBUTIONS, NIGHT, Profiles, make_profiles
+from simulation.timing.policies import Batch, Policy, Sync, make_policy, read_policy
+from simulation.timing.profiles import DISTRIBUTIONS, NIGHT, Profiles, make_profiles, read_profiles
 from simulation.timing.report import Tally, describe, time_to_accuracy
 from tests.simulation.event_queue import EventQueue, VirtualClock
 from wire.errors import ConfigError, DataError, ShoalError
@@ -38,11 +38,11 @@ class Watched(Fleet):
 
 def make_fleet(text: str, devices: int, seed: int = 0, examples: int = 400) -> Watched:
     counts = np.random.default_rng(seed).integers(1, 2 * examples, devices)
-    return Watched(make_profiles(text, devices, seed), Work(counts, 200_000, 200_000), seed)
+    return Watched(make_profiles(read_profiles(text), devices, seed), Work(counts, 200_000, 200_000), seed)
 
 
 def run(text: str, fleet: Fleet, count: int) -> tuple[Policy, list[Batch]]:
-    policy = make_policy(text, fleet)
+    policy = make_policy(read_policy(text), fleet)
     return policy, [policy.next_batch() for _ in range(count)]
 
 
@@ -79,7 +79,7 @@ class TestEveryPolicy:
     @settings(max_examples=60, deadline=None)
     @given(text=st.sampled_from(POLICIES), fleet=fleets)
     def test_batches_are_in_order_and_name_what_is_kept(self, text: str, fleet: Watched) -> None:
-        policy = make_policy(text, fleet)
+        policy = make_policy(read_policy(text), fleet)
         at_s, needed = 0.0, 0
         for number in range(8):
             batch = policy.next_batch()
@@ -190,9 +190,11 @@ class TestSync:
             before_s = batch.at_s
 
     def test_a_round_by_hand(self) -> None:
-        profiles = replace(make_profiles("always:latency=0.5:down=1e5:up=5e4", 3, 0), examples_per_s=np.array([10.0, 20.0, 40.0]))
+        profiles = replace(
+            make_profiles(read_profiles("always:latency=0.5:down=1e5:up=5e4"), 3, 0), examples_per_s=np.array([10.0, 20.0, 40.0])
+        )
         fleet = Fleet(profiles, Work(np.array([100, 100, 100]), 200_000, 100_000), 0)
-        policy = make_policy("sync:deadline=11", fleet)
+        policy = make_policy(read_policy("sync:deadline=11"), fleet)
         batch = policy.next_batch()  # 1 s of latency, 2 s down, 2 s up; 10, 5 and 2.5 s of training
         assert batch.at_s == 11.0
         assert batch.devices.tolist() == [1, 2]
@@ -257,7 +259,7 @@ class TestOverSelect:
         assert set(fleet.find(batches[0].at_s, 26)) == set(batches[0].devices)
 
     def test_no_more_updates_than_asked_for_where_several_arrive_at_once(self) -> None:
-        profiles = make_profiles("always", 100, 0)
+        profiles = make_profiles(read_profiles("always"), 100, 0)
         batch = run("over-select:cohort=10", Fleet(profiles, Work(np.full(100, 50), 0, 0), 0), 1)[1][0]
         assert len(batch.devices) == 10
 
@@ -306,14 +308,14 @@ class TestBuffered:
 
     def test_staleness_is_that_of_the_queue(self) -> None:
         """Nearly alike: 100 updates arrive while one device trains, so 10 aggregations, or 9 where one begins with an aggregation."""
-        profiles = make_profiles("always", 1000, 0)
+        profiles = make_profiles(read_profiles("always"), 1000, 0)
         fleet = Fleet(replace(profiles, examples_per_s=np.linspace(99, 101, 1000)), Work(np.full(1000, 1000), 0, 0), 0)
         policy, batches = run("buffered:concurrency=100:buffer=10", fleet, 300)
         assert np.mean([b.staleness.mean() for b in batches[50:]]) == pytest.approx(9.9, abs=0.1)
         assert describe(policy.tally, policy.now_s).utilisation.at_work == pytest.approx(100, rel=0.05)
 
     def test_slow_devices_are_given_up(self) -> None:
-        profiles = make_profiles("always", 20, 0)
+        profiles = make_profiles(read_profiles("always"), 20, 0)
         fleet = Watched(replace(profiles, examples_per_s=np.where(np.arange(20) < 5, 1.0, 100.0)), Work(np.full(20, 100), 0, 0), 0)
         policy, batches = run("buffered:concurrency=10:buffer=5:deadline=30", fleet, 500)
         assert all((b.devices >= 5).all() for b in batches)
@@ -324,7 +326,7 @@ class TestBuffered:
 class TestProfiles:
     @pytest.mark.parametrize("text", [name for name in DISTRIBUTIONS if name != "trace"])
     def test_columns(self, text: str) -> None:
-        one, two, other = (make_profiles(text, 50, seed) for seed in (3, 3, 4))
+        one, two, other = (make_profiles(read_profiles(text), 50, seed) for seed in (3, 3, 4))
         assert len(one) == 50
         for name in ("examples_per_s", "down_bytes_per_s", "up_bytes_per_s", "latency_s", "dropout", "battery_examples", "charge_s"):
             column = getattr(one, name)
@@ -334,21 +336,21 @@ class TestProfiles:
         assert text == "always" or (one.examples_per_s != other.examples_per_s).any()
 
     def test_phones_are_what_the_options_say(self) -> None:
-        phones = make_profiles("phones:speed=50:spread=0.6:down=2e6:dropout=0.1", 20_000, 0)
+        phones = make_profiles(read_profiles("phones:speed=50:spread=0.6:down=2e6:dropout=0.1"), 20_000, 0)
         assert np.median(phones.examples_per_s) == pytest.approx(50, rel=0.02)
         assert np.log(phones.examples_per_s).std() == pytest.approx(0.6, rel=0.02)
         assert np.median(phones.down_bytes_per_s) == pytest.approx(2e6, rel=0.03)
         assert (phones.dropout == 0.1).all()
 
     def test_four_times_as_many_at_night(self) -> None:
-        phones = make_profiles("phones:zones=0:hour=0", 20_000, 0)
+        phones = make_profiles(read_profiles("phones:zones=0:hour=0"), 20_000, 0)
         everyone = np.arange(20_000)
         shares = [phones.availability.ask(everyone, np.full(20_000, 3600.0 * hour + 1800)).mean() for hour in range(48)]
         np.testing.assert_allclose(shares[:24], [0.1 + 0.3 * night for night in NIGHT], atol=0.012)
         assert shares[:24] != shares[24:]
 
     def test_time_zones_flatten_the_day(self) -> None:
-        phones = make_profiles("phones:zones=24", 20_000, 0)
+        phones = make_profiles(read_profiles("phones:zones=24"), 20_000, 0)
         everyone = np.arange(20_000)
         shares = [phones.availability.ask(everyone, np.full(20_000, 3600.0 * hour)).mean() for hour in range(24)]
         assert max(shares) - min(shares) < 0.03
@@ -356,8 +358,8 @@ class TestProfiles:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("tablets", "devices 'tablets': expected one of phones, boards, uniform, always, trace"),
-            ("phones:sped=3", "devices 'phones:sped=3': no option 'sped', expected one of speed, spread"),
+            ("tablets", "devices 'tablets': 'tablets' is none of phones, boards, uniform, always, trace"),
+            ("phones:sped=3", "devices 'phones:sped=3': 'sped' is no option of phones; it has speed=200, spread=0.6"),
             ("phones:dropout=2", "devices 'phones:dropout=2': dropout is '2', expected a number from 0 to 1"),
             ("phones:ratio=0", "ratio is '0', expected a number from 1"),
             ("phones:speed=fast", "speed is 'fast', expected a number"),
@@ -367,10 +369,10 @@ class TestProfiles:
     )
     def test_what_cannot_be(self, text: str, message: str) -> None:
         with pytest.raises(ConfigError, match=message.replace("(", "\\(")):
-            make_profiles(text, 10, 0)
+            make_profiles(read_profiles(text), 10, 0)
 
     def test_work_that_nobody_can_do(self) -> None:
-        profiles = make_profiles("phones:battery=100", 3, 0)
+        profiles = make_profiles(read_profiles("phones:battery=100"), 3, 0)
         with pytest.raises(ConfigError, match="battery"):
             Fleet(profiles, Work(np.array([101, 0, 500]), 1, 1), 0)
         with pytest.raises(ConfigError, match=r"examples of \(2,\) devices, expected one number for each of 3"):
@@ -400,7 +402,8 @@ class TestAvailability:
 
     def test_a_job_ends_with_the_availability(self) -> None:
         profiles = replace(
-            make_profiles("always", 2, 0), availability=Intervals(np.array([0, 1, 2]), np.zeros(2), np.array([5.0, 1e4]), 86400)
+            make_profiles(read_profiles("always"), 2, 0),
+            availability=Intervals(np.array([0, 1, 2]), np.zeros(2), np.array([5.0, 1e4]), 86400),
         )
         fleet = Fleet(profiles, Work(np.array([2000, 2000]), 0, 0), 0)
         jobs = fleet.start(np.array([0, 1]), np.zeros(2))
@@ -454,7 +457,7 @@ class TestTraces:
         return f"trace:devices={folder / 'd.csv'}:intervals={folder / 'i.csv'}"
 
     def test_devices(self, tmp_path: Path) -> None:
-        trace = make_profiles(self.write(tmp_path, self.DEVICES), 3, 0)
+        trace = make_profiles(read_profiles(self.write(tmp_path, self.DEVICES)), 3, 0)
         assert trace.examples_per_s.tolist() == [120.0, 30.0, 9.5]
         assert trace.up_bytes_per_s.tolist() == [5e5, 1e5, 1e6]
         assert trace.latency_s.tolist() == [0.0, 0.0, 0.0]
@@ -463,10 +466,10 @@ class TestTraces:
         assert trace.charge_from_s.tolist() == [23 * 3600.0, 0.0, 0.0]
         assert trace.charge_s.tolist() == [6 * 3600.0, 86400.0, 86400.0]
         assert trace.availability.ask(np.arange(3), np.zeros(3)).all()
-        assert len(make_profiles(self.write(tmp_path, self.DEVICES), 2, 0)) == 2
+        assert len(make_profiles(read_profiles(self.write(tmp_path, self.DEVICES)), 2, 0)) == 2
 
     def test_intervals(self, tmp_path: Path) -> None:
-        trace: Profiles = make_profiles(self.write(tmp_path, self.DEVICES, self.INTERVALS), 3, 0)
+        trace: Profiles = make_profiles(read_profiles(self.write(tmp_path, self.DEVICES, self.INTERVALS)), 3, 0)
         for at_s, expected in ((0, "001"), (100, "101"), (900.5, "001"), (3600, "101"), (7200, "001"), (86400 + 3700, "101")):
             assert trace.availability.ask(np.arange(3), np.full(3, float(at_s))).tolist() == [c == "1" for c in expected]
         fleet = Fleet(trace, Work(np.full(3, 60_000), 0, 0), 0)
@@ -492,7 +495,7 @@ class TestTraces:
     )
     def test_bad_devices(self, tmp_path: Path, devices: str, message: str) -> None:
         with pytest.raises(DataError) as error:
-            make_profiles(self.write(tmp_path, devices), 3, 0)
+            make_profiles(read_profiles(self.write(tmp_path, devices)), 3, 0)
         assert message in str(error.value)
 
     @pytest.mark.parametrize(
@@ -511,15 +514,15 @@ class TestTraces:
     )
     def test_bad_intervals(self, tmp_path: Path, intervals: str, message: str) -> None:
         with pytest.raises(DataError) as error:
-            make_profiles(self.write(tmp_path, self.DEVICES, intervals), 3, 0)
+            make_profiles(read_profiles(self.write(tmp_path, self.DEVICES, intervals)), 3, 0)
         assert message in str(error.value)
 
     def test_no_such_file_and_no_text(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"gone\.csv: not readable as CSV"):
-            make_profiles(f"trace:devices={tmp_path / 'gone.csv'}", 1, 0)
+            make_profiles(read_profiles(f"trace:devices={tmp_path / 'gone.csv'}"), 1, 0)
         (tmp_path / "d.csv").write_bytes(b"\xff\xfe\x00")
         with pytest.raises(DataError, match=r"d\.csv: not readable as CSV"):
-            make_profiles(f"trace:devices={tmp_path / 'd.csv'}", 1, 0)
+            make_profiles(read_profiles(f"trace:devices={tmp_path / 'd.csv'}"), 1, 0)
 
 
 class TestDraws:
@@ -579,8 +582,8 @@ class TestPolicyOptions:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("async", "policy 'async': expected one of sync, over-select, buffered"),
-            ("sync:over=1", "policy 'sync:over=1': no option 'over'"),
+            ("async", "policy 'async': 'async' is none of sync, over-select, buffered"),
+            ("sync:over=1", "policy 'sync:over=1': 'over' is no option of sync"),
             ("sync:cohort=21", "policy 'sync:cohort=21': cohort is 21, expected no more than the 20 devices"),
             ("buffered:buffer=21", "buffer is 21, expected no more than the 20 devices"),
             ("buffered:buffer=0", "buffer is '0', expected a whole number from 1"),
@@ -589,14 +592,14 @@ class TestPolicyOptions:
     )
     def test_what_cannot_be(self, text: str, message: str) -> None:
         with pytest.raises(ConfigError) as error:
-            make_policy(text, make_fleet("always", 20))
+            make_policy(read_policy(text), make_fleet("always", 20))
         assert message in str(error.value)
 
     def test_defaults(self) -> None:
-        policy = make_policy("over-select", make_fleet("always", 20))
+        policy = make_policy(read_policy("over-select"), make_fleet("always", 20))
         assert isinstance(policy, Sync)
         assert (policy.cohort, policy.invited, policy.deadline_s) == (20, 20, 3600.0)
-        assert isinstance(make_policy("buffered", make_fleet("always", 20)), policies.Buffered)
+        assert isinstance(make_policy(read_policy("buffered"), make_fleet("always", 20)), policies.Buffered)
 
 
 class TestReport:

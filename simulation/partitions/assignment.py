@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from algorithms.spec import Option
 from edge_client.ports import Windows
-from simulation.datasets.dealt import Dealt
+from simulation.datasets.assigned import Assigned
 from simulation.datasets.pool import Pool, device_names
 from simulation.datasets.windows import FleetData
-from simulation.partitions.options import Option
 from wire.errors import ConfigError
 from wire.tensors import Array
 
 Change = Callable[[Array, int, np.random.Generator], Array]
 """(x (n, \\*window.shape), number of the device, generator) -> what that device measures instead."""
 
-SHARING: set[Callable[..., "Deal"]] = set()
+SHARING: set[Callable[..., "Assignment"]] = set()
 """Rules by which an example may belong to several devices."""
 
 
 @dataclass(frozen=True)
-class Deal:
+class Assignment:
     """Whose the examples are: for each device, places in the pool's training part and in its test part."""
 
     train: Sequence[Array] = field(repr=False)
@@ -41,7 +41,7 @@ def common_options(split: str = "own", examples: int = 0, tests: int = 0) -> dic
         "imbalance": Option("", "shares, such as 0.1,0.3,0.6: 9 of 20 devices keep only so much of their training examples (AutoCFL)"),
         "split": Option(
             split,
-            "own: test parts are dealt from the data's test part; random: a device's examples are divided anew, as DBE does, which puts "
+            "own: test parts are assigned from the data's test part; random: a device's examples are divided anew, as DBE does, which puts "
             "overlapping windows on both sides; auto: random for images, own for windows",
             choices=("own", "random", "auto"),
         ),
@@ -49,10 +49,10 @@ def common_options(split: str = "own", examples: int = 0, tests: int = 0) -> dic
     }
 
 
-def deal_pool(
+def assign_pool(
     pool: Pool,
     rng: np.random.Generator,
-    deal: Callable[..., Deal],
+    assign: Callable[..., Assignment],
     *,
     examples: int,
     tests: int,
@@ -61,23 +61,23 @@ def deal_pool(
     test: float,
     **own: Any,
 ) -> FleetData:
-    """The fleet that a partition makes of a pool: dealt, divided anew, cut down, changed, in this order.
+    """The fleet that a partition makes of a pool: assigned, divided anew, cut down, changed, in this order.
 
     Raises:
         ConfigError: more devices than the pool has examples for, or an option that does not fit the pool.
     """
-    if own["devices"] > len(pool.train_y) and deal not in SHARING:
+    if own["devices"] > len(pool.train_y) and assign not in SHARING:
         many = f"{own['devices']} devices: data {pool.name} has {len(pool.train_y)} training examples"
         raise ConfigError(f"{many}; with partition drawn devices may share them")
-    dealt = deal(pool, rng, **own)
+    assignment = assign(pool, rng, **own)
     if split == "random" or (split == "auto" and pool.window.height):
-        pool, dealt = _divide_anew(pool, dealt, test, rng)
-    dealt = _cut_down(dealt, examples, tests or -(-examples // 4), _read_shares(imbalance), rng)
-    names = device_names(len(dealt.train))
-    devices: Mapping[str, Windows] = Dealt(pool, names, dealt.train, dealt.test)
-    if dealt.change is not None:
-        devices = {name: _changed(windows, dealt.change, i, rng) for i, (name, windows) in enumerate(devices.items())}
-    truth = dict(zip(names, dealt.truth, strict=True)) if dealt.truth else {}
+        pool, assignment = _divide_anew(pool, assignment, test, rng)
+    assignment = _cut_down(assignment, examples, tests or -(-examples // 4), _read_shares(imbalance), rng)
+    names = device_names(len(assignment.train))
+    devices: Mapping[str, Windows] = Assigned(pool, names, assignment.train, assignment.test)
+    if assignment.change is not None:
+        devices = {name: _changed(windows, assignment.change, i, rng) for i, (name, windows) in enumerate(devices.items())}
+    truth = dict(zip(names, assignment.truth, strict=True)) if assignment.truth else {}
     return FleetData(pool.name, pool.window, pool.classes, devices, truth)
 
 
@@ -86,10 +86,10 @@ def _changed(windows: Windows, change: Change, device: int, rng: np.random.Gener
     return Windows(train_x, windows.train_y, change(windows.test_x, device, rng), windows.test_y)
 
 
-def deal_by_shares(pool: Pool, shares: Array, rng: np.random.Generator) -> tuple[list[Array], list[Array]]:
-    """Deal both parts of a pool so that device d gets the share `shares[d, c]` (devices, classes) of the examples of class c.
+def assign_by_shares(pool: Pool, shares: Array, rng: np.random.Generator) -> tuple[list[Array], list[Array]]:
+    """Assign both parts of a pool so that device d gets the share `shares[d, c]` (devices, classes) of the examples of class c.
 
-    The columns of `shares` sum to at most 1; what they leave is dealt to nobody. Nothing is dealt twice.
+    The columns of `shares` sum to at most 1; what they leave is assigned to nobody. Nothing is assigned twice.
     """
     return _by_shares(pool.train_y, shares, rng), _by_shares(pool.test_y, shares, rng)
 
@@ -121,16 +121,16 @@ def blocks(devices: int, groups: int) -> list[int]:
     return [i * groups // devices for i in range(devices)]
 
 
-def _divide_anew(pool: Pool, dealt: Deal, share: float, rng: np.random.Generator) -> tuple[Pool, Deal]:
+def _divide_anew(pool: Pool, assignment: Assignment, share: float, rng: np.random.Generator) -> tuple[Pool, Assignment]:
     """Put each device's training and test examples together, and keep a random `share` of them for testing."""
     x, y = np.concatenate([pool.train_x, pool.test_x]), np.concatenate([pool.train_y, pool.test_y])
     train, test = [], []
-    for own_train, own_test in zip(dealt.train, dealt.test, strict=True):
+    for own_train, own_test in zip(assignment.train, assignment.test, strict=True):
         mixed = rng.permutation(np.concatenate([own_train, own_test + len(pool.train_y)]))
         count = split_count(len(mixed), share)
         train.append(np.sort(mixed[count:]))
         test.append(np.sort(mixed[:count]))
-    return replace(pool, train_x=x, train_y=y, test_x=x, test_y=y), replace(dealt, train=train, test=test)
+    return replace(pool, train_x=x, train_y=y, test_x=x, test_y=y), replace(assignment, train=train, test=test)
 
 
 def split_count(total: int, share: float) -> int:
@@ -138,9 +138,9 @@ def split_count(total: int, share: float) -> int:
     return min(max(round(share * total), 1), total - 1) if total > 1 else 0
 
 
-def _cut_down(dealt: Deal, examples: int, tests: int, shares: Sequence[float], rng: np.random.Generator) -> Deal:
+def _cut_down(assignment: Assignment, examples: int, tests: int, shares: Sequence[float], rng: np.random.Generator) -> Assignment:
     """Keep at most `examples` for training and `tests` for testing (0: all), then cut the training part of some devices to a share."""
-    train, test = list(dealt.train), list(dealt.test)
+    train, test = list(assignment.train), list(assignment.test)
     if examples:
         train = [_some(at, examples, rng) for at in train]
     if tests:
@@ -150,7 +150,7 @@ def _cut_down(dealt: Deal, examples: int, tests: int, shares: Sequence[float], r
         for i, device in enumerate(cut):
             at = train[device]
             train[device] = _some(at, max(1, round(shares[i % len(shares)] * len(at))), rng)
-    return replace(dealt, train=train, test=test)
+    return replace(assignment, train=train, test=test)
 
 
 def _some(at: Array, count: int, rng: np.random.Generator) -> Array:

@@ -45,7 +45,7 @@ class View(Windows):
         return len(self._test)
 
 
-class Dealt(Mapping[str, Windows]):
+class Assigned(Mapping[str, Windows]):
     """A fleet as places in a pool, (n,) int64 for each device's training and test part: the memory of a fleet is that of its places."""
 
     def __init__(self, pool: Pool, names: Sequence[str], train: Sequence[Array], test: Sequence[Array]) -> None:

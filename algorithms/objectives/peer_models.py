@@ -1,4 +1,4 @@
-"""What objectives need whose devices look at the models of M other devices, each device being a group of its own.
+"""What objectives need whose devices look at the models of M other devices, their peers, each device being a group of its own.
 
 A device receives them stacked as ``received/others.NAME`` (M, \\*shape), and ``received/present`` (M,): 1 where there is one, 0
 where there are fewer than M; the tensors of those are zero.
@@ -15,26 +15,26 @@ from wire.tensors import Tensors
 PRESENT = "received/present"
 
 
-def other_key(key: str) -> str:
+def peer_key(key: str) -> str:
     """``received/others.NAME`` for ``shared/NAME`` or ``statistic/NAME``."""
     return f"received/others.{key.split('/', 1)[1]}"
 
 
-def no_others(tensors: TorchTensors, num_others: int) -> TorchTensors:
-    """What a device holds before there are others."""
-    stacks = {other_key(k): torch.zeros(num_others, *v.shape) for k, v in exchanged(tensors).items()}
-    return stacks | {PRESENT: torch.zeros(num_others)}
+def no_peer_models(tensors: TorchTensors, num_peers: int) -> TorchTensors:
+    """What a device holds before there are peers."""
+    stacks = {peer_key(k): torch.zeros(num_peers, *v.shape) for k, v in exchanged(tensors).items()}
+    return stacks | {PRESENT: torch.zeros(num_peers)}
 
 
-def stack_others(models: Mapping[str, Tensors], own: Tensors, others: Sequence[str], num_others: int) -> Tensors:
+def stack_peer_models(models: Mapping[str, Tensors], own: Tensors, peers: Sequence[str], num_peers: int) -> Tensors:
     """What the server sends of the models with these keys, in their order; a key without a model is absent."""
-    stacks = {other_key(k): np.zeros((num_others, *v.shape), np.float32) for k, v in own.items()}
-    present = np.zeros(num_others, np.float32)
-    for place, other in enumerate(others):
-        if other in models:
+    stacks = {peer_key(k): np.zeros((num_peers, *v.shape), np.float32) for k, v in own.items()}
+    present = np.zeros(num_peers, np.float32)
+    for place, peer in enumerate(peers):
+        if peer in models:
             present[place] = 1.0
-            for key, value in models[other].items():
-                stacks[other_key(key)][place] = value
+            for key, value in models[peer].items():
+                stacks[peer_key(key)][place] = value
     return stacks | {PRESENT: present}
 
 

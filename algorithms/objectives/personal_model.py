@@ -8,14 +8,14 @@ from algorithms.objectives.supervised import slot_of
 PERSONAL = "private/personal."
 
 
-def personal_copies(tensors: TorchTensors) -> TorchTensors:
+def copy_as_personal_model(tensors: TorchTensors) -> TorchTensors:
     """The personal model before the first round: a copy of what is exchanged."""
     return {personal_key(k): torch.clone(v) for k, v in exchanged(tensors).items()}
 
 
-def personal_with_momentum(tensors: TorchTensors) -> TorchTensors:
+def personal_model_with_momentum(tensors: TorchTensors) -> TorchTensors:
     """The same with a slot at zero for the momentum of each of its parameters."""
-    personal = personal_copies(tensors)
+    personal = copy_as_personal_model(tensors)
     return personal | {slot_of(key): torch.zeros_like(personal[key]) for key in personal_parameters(tensors)}
 
 
@@ -34,6 +34,6 @@ def as_model(tensors: TorchTensors) -> TorchTensors:
     return {**tensors, **{k: tensors[personal_key(k)] for k in exchanged(tensors)}}
 
 
-def as_personal(following: TorchTensors) -> TorchTensors:
+def as_personal_model(following: TorchTensors) -> TorchTensors:
     """What a pass through the personal model changed, under its own names."""
     return {personal_key(k) if k.startswith("statistic/") else k: v for k, v in following.items()}
