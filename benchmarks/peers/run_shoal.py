@@ -29,7 +29,7 @@ from benchmarks.peers.workload import (
 )
 from edge_client.ports import Windows
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import USUAL, EngineOptions
+from simulation.engine.options import DEFAULT, EngineOptions
 from simulation.simulate import SimulationSettings, simulate
 from wire.bundle import Window
 from wire.tensors import decode_tensors
@@ -49,7 +49,7 @@ def as_classifier(net: Net) -> Classifier:
     return Classifier(nn.Identity(), nn.Sequential(*layers[:-1]), layers[-1])
 
 
-def main(engine: EngineOptions = USUAL) -> None:
+def main(engine: EngineOptions = DEFAULT) -> None:
     """A round ends when its updates are aggregated."""
     job = read_job()
     stamps: list[float] = []
