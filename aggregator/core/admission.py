@@ -6,6 +6,7 @@ import numpy as np
 
 from aggregator.core.round import OPEN, verbs_for
 from aggregator.core.state import Received, RunSettings, RunState
+from wire import names
 from wire.bundle import Layout
 from wire.errors import WrongLayout
 from wire.messages import Apply, Choose, Evaluate, Reason, Train, Update, Verb
@@ -73,13 +74,13 @@ def check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tenso
         check_layout(tensors, expected_layout(settings, verbs), "update")
     except WrongLayout as error:
         return Refused("wrong-layout", str(error))
-    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if k.startswith("delta/")]
+    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if names.role_of(k) == names.DELTA]
     norm = float(np.sqrt(sum(float(square) for square in deltas)))
-    seen = "delta/" if np.isfinite(norm) else "none"  # a finite norm says that every value is
+    seen = np.isfinite(norm)  # a finite norm says that every value of the deltas is
     for name, array in tensors.items():
-        if not name.startswith(seen) and array.dtype.kind == "f" and not np.isfinite(array).all():
+        if not (seen and names.role_of(name) == names.DELTA) and array.dtype.kind == "f" and not np.isfinite(array).all():
             return Refused("not-finite", f"tensor {name!r} holds values that are not finite")
-        if ("running_var" in name or "variance" in name) and (array < 0).any():
+        if names.is_variance(name) and (array < 0).any():
             return Refused("not-finite", f"tensor {name!r} holds negative variances")
     if not norm <= settings.max_update_norm:
         return Refused("norm-too-large", f"the update's norm is {norm:.3g}, at most {settings.max_update_norm:.3g} is accepted")
