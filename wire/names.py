@@ -186,6 +186,11 @@ def is_exchanged(key: str) -> bool:
     return key.startswith(("shared/", "statistic/"))
 
 
+def has_rows(key: str) -> bool:
+    """Whether an input of a graph has a row for each example: ``batch/...`` but for ``batch/normal/NAME``."""
+    return key.startswith("batch/") and not key.startswith("batch/normal/")
+
+
 def is_running_statistic(name: str) -> bool:
     """Whether the buffer of this name is a running statistic, as BatchNorm names them. It is for buffers: a parameter may have such a name
     and is none."""

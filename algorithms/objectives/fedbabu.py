@@ -12,6 +12,7 @@ from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedrep import step_over
 from algorithms.objectives.lgnet import FineTuned
 from algorithms.objectives.supervised import Sgd
+from wire import names
 
 
 class FedBABU(FedPer):
@@ -24,11 +25,11 @@ class FedBABU(FedPer):
         return {**super().graphs(), "tune": self.tune}
 
     def sgd(self) -> Mapping[str, Sgd]:
-        return {"step": Sgd(frozenset(("shared",))), "tune": Sgd()} if type(self) is FedBABU else {}
+        return {"step": Sgd(frozenset((names.SHARED,))), "tune": Sgd()} if type(self) is FedBABU else {}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the body."""
-        return step_over(self, [key for key in self.trained(tensors) if key.startswith("shared/")], tensors, batch, hyper)
+        return step_over(self, [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED], tensors, batch, hyper)
 
     def tune(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of body and head."""

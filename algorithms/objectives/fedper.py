@@ -7,6 +7,7 @@ Algorithms 1 and 2.
 from typing import ClassVar
 
 from algorithms.objectives.supervised import Supervised
+from wire import names
 
 
 class FedPer(Supervised):
@@ -16,4 +17,4 @@ class FedPer(Supervised):
     citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2"
 
     def role(self, name: str) -> str:
-        return "private" if name.startswith("head.") else super().role(name)
+        return names.PRIVATE if name.startswith("head.") else super().role(name)

@@ -6,6 +6,7 @@ B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4 ('Local').
 from typing import ClassVar
 
 from algorithms.objectives.supervised import Supervised
+from wire import names
 
 
 class Local(Supervised):
@@ -15,4 +16,4 @@ class Local(Supervised):
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (Local)"
 
     def role(self, name: str) -> str:
-        return "private"
+        return names.PRIVATE
