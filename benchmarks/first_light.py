@@ -24,6 +24,7 @@ from simulation.datasets.windows import FleetData, select_devices
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.partition import partition
 from simulation.simulate import SimulationSettings, build_objective, simulate
+from wire import names
 
 HERE = Path(__file__).parent
 SEEDS = range(5)
@@ -51,8 +52,8 @@ def measure_step(data: FleetData, steps: int = 60, repeats: int = 5) -> dict[str
     torch.set_num_threads(1)
     graphs = {"onnxruntime": OnnxGraphs(bundle), "eager torch": EagerGraphs(build_objective(data, "fedavg", 0))}
     windows = next(iter(data.devices.values()))
-    hyper = {f"hyper/{k}": np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}
-    inputs = {**bundle.initial, **hyper, "batch/x": windows.train_x[:32], "batch/y": windows.train_y[:32]}
+    hyper = {names.hyper(k): np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}
+    inputs = {**bundle.initial, **hyper, names.X: windows.train_x[:32], names.Y: windows.train_y[:32]}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(repeats):
         for name, graph in graphs.items():

@@ -51,8 +51,7 @@ def named(function: GraphFunction) -> Callable[[TorchTensors], TorchTensors]:
     """A graph function over one mapping of everything it may read."""
 
     def run(inputs: TorchTensors) -> TorchTensors:
-        held = {k: v for k, v in inputs.items() if names.role_of(k) not in (names.BATCH, names.HYPER)}
-        return function(held, names.part(inputs, names.BATCH), names.part(inputs, names.HYPER))
+        return function(*parts_of(inputs))
 
     return run
 
@@ -74,9 +73,10 @@ def responses_of(outputs: TorchTensors) -> tuple[tuple[str, tuple[int, ...]], ..
     return tuple((name, shape) for name, shape in metrics if name not in ("loss_sum", "num_correct"))
 
 
-def part(inputs: Mapping[str, T], prefix: str) -> dict[str, T]:
-    """The entries whose names begin with `prefix`, without it."""
-    return {k.removeprefix(prefix): v for k, v in inputs.items() if k.startswith(prefix)}
+def parts_of(inputs: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T], dict[str, T]]:
+    """What a graph function takes, from everything it may read: tensors by ``ROLE/NAME``, the batch by column, hyper-parameters by name."""
+    held = {key: value for key, value in inputs.items() if names.role_of(key) not in (names.BATCH, names.HYPER)}
+    return held, names.part(inputs, names.BATCH), names.part(inputs, names.HYPER)
 
 
 def describe_bundle(objective: Objective, *, name: str, classes: tuple[str, ...], window: Window) -> Bundle:

@@ -34,6 +34,7 @@ from simulation.pretrain import pretrained_extractor
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles
+from wire import names
 from wire.bundle import Bundle
 from wire.errors import ConfigError
 
@@ -167,7 +168,7 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
         raise ConfigError(f"cohort {settings.cohort}: policy {settings.policy!r} has no rounds; say concurrency= and buffer=")
     manifest = bundle.manifest
     examples = np.array([settings.local_epochs * data.devices[d].num_train for d in ids], np.int64)
-    down, up = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role("shared", "statistic")))
+    down, up = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role(*names.EXCHANGED)))
     fleet = Fleet(make_profiles(settings.profiles or "always", len(ids), settings.seed), Work(examples, down, up), settings.seed)
     policy = settings.policy or "sync"
     if settings.cohort:

@@ -23,7 +23,6 @@ T = TypeVar("T")
 SHARED: Final = "shared"
 STATISTIC: Final = "statistic"
 PRIVATE: Final = "private"
-SLOT: Final = "slot"
 RECEIVED: Final = "received"
 EXCHANGED: Final = (SHARED, STATISTIC)
 """The roles of what leaves a device and is averaged."""
@@ -154,7 +153,7 @@ def name_of(key: str) -> str:
     Raises:
         ValueError: the key has no ``/``.
     """
-    return key[key.index("/") + 1 :]
+    return split(key)[1]
 
 
 def split(key: str) -> tuple[str, str]:
@@ -163,7 +162,10 @@ def split(key: str) -> tuple[str, str]:
     Raises:
         ValueError: the key has no ``/``.
     """
-    return role_of(key), name_of(key)
+    role, slash, name = key.partition("/")
+    if not slash:
+        raise ValueError(f"name of a tensor {key!r}: expected ROLE/NAME")
+    return role, name
 
 
 def without_next(key: str) -> str:

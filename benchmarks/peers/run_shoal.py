@@ -31,6 +31,7 @@ from edge_client.ports import Windows
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import USUAL, EngineOptions
 from simulation.simulate import SimulationSettings, simulate
+from wire import names
 from wire.bundle import Window
 from wire.tensors import decode_tensors
 
@@ -61,7 +62,7 @@ def main(engine: EngineOptions = USUAL) -> None:
     outcome = simulate(make_fleet(Fleet(job.data), job.devices), settings, tell, make_objective("fedavg", classifier), engine)
     key = next(iter(outcome.state.starts.values()))
     learned, _ = decode_tensors(outcome.blobs.get(outcome.state.models[key]))
-    state = {name.partition("/")[2]: torch.from_numpy(value) for name, value in learned.items()}  # names begin with the tensor's role
+    state = {names.name_of(key): torch.from_numpy(value) for key, value in learned.items()}
     classifier.load_state_dict({**classifier.state_dict(), **state})
     report(durations(stamps), model, job, f"shoal {version('shoal')}, torch {torch.__version__}")
 
