@@ -17,6 +17,7 @@ from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.contract import Grouped, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
+from wire import names
 from wire.bundle import Manifest
 from wire.codec import decode_update
 from wire.errors import ConfigError
@@ -144,7 +145,11 @@ def store_state(
     models = {}
     for key, model in state.models.items():
         held, digest = (unchanged or {}).get(key, ({}, ""))
-        same = digest and _received(held).keys() == received[key].keys() and all(_same(held[k], v) for k, v in received[key].items())
+        same = (
+            digest
+            and names.of_role(held, names.RECEIVED).keys() == received[key].keys()
+            and all(_same(held[k], v) for k, v in received[key].items())
+        )
         models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))
     programs = algorithm.programs(state, work_of(settings), models)
     return StoredState(models, blobs.put(encode_memory(state)), programs, algorithm.preparing(state))
@@ -152,10 +157,6 @@ def store_state(
 
 def _read(blobs: Blobs, digest: str) -> Tensors:
     return decode_update(blobs.get(digest))[1]
-
-
-def _received(tensors: Tensors) -> Tensors:
-    return {k: v for k, v in tensors.items() if k.startswith("received/")}
 
 
 def _same(one: Array, two: Array) -> bool:

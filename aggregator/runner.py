@@ -33,7 +33,7 @@ from aggregator.fleet import Fleet
 from aggregator.ports import Blobs, Clock, Store
 from algorithms.algorithm import Algorithm
 from algorithms.contract import Probe
-from wire import messages
+from wire import messages, names
 from wire.bundle import Bundle
 from wire.codec import decode, decode_update, digest
 from wire.errors import LimitExceeded, UnknownTopic, WireError
@@ -69,7 +69,7 @@ class Runner:
         manifest = bundle.manifest
         shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
         measured = sum(4 * prod(shape) for shape in shapes)
-        specs = manifest.of_role("shared", "statistic")
+        specs = manifest.of_role(*names.EXCHANGED)
         self._limits = Limits.for_layout(specs, measured + RESPONSE_BYTES, len(shapes) + RESPONSE_TENSORS)
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
         self._was_connected = False

@@ -31,6 +31,7 @@ from algorithms.contract import (
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
 from algorithms.stack import Stack
+from wire import names
 from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
@@ -216,7 +217,7 @@ class Algorithm:
             raise ValueError("a round cannot be applied without a single contribution")
         layout = layout_of(state.models[NEWCOMER])
         arena = np.empty((len(contributions), size_of(layout)), np.float32)
-        shared = sum(part.stop - part.start for part in layout if part.key.startswith("shared/"))
+        shared = sum(part.stop - part.start for part in layout if names.role_of(part.key) == names.SHARED)
         updates = np.empty((len(contributions), shared if self.grouping.compares else 0), np.float32)
         ordered = sorted(contributions, key=lambda c: c.device_id)
         received = {start: flatten(state.models[start], layout) for start in sorted({c.start for c in contributions})}
@@ -230,9 +231,9 @@ class Algorithm:
         tensors = c.read()
         write_change(row, layout, state.models[c.start], tensors)
         if update.size:
-            np.concatenate([row[part.start : part.stop] for part in layout if part.key.startswith("shared/")], out=update)
+            np.concatenate([row[part.start : part.stop] for part in layout if names.role_of(part.key) == names.SHARED], out=update)
         self._complete(row, received)
-        responses = {k: v for k, v in tensors.items() if k.startswith("response/")}
+        responses = names.of_role(tensors, names.RESPONSE)
         return LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, views(row, layout), responses, update, c.loss)
 
     def _complete(self, row: Array, received: Array) -> None:
@@ -276,7 +277,7 @@ class Algorithm:
         """The tensors of a group's mean, with the noise of the privacy mechanism."""
         drawn = hashlib.sha256(self.secret + f"/{seed}/{group}".encode()).digest()
         average = views(self.privacy.noise(flat, num_members, int.from_bytes(drawn)), layout)
-        return {k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if k.endswith("running_var") else v for k, v in average.items()}
+        return {k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if names.is_variance(k) else v for k, v in average.items()}
 
 
 def encode_memory(state: State) -> bytes:
@@ -297,11 +298,7 @@ def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
     """Read what `encode_memory` wrote, into the state that it and the models are."""
     arrays, text = decode_tensors(payload, OWN_FILES)
     told = msgspec.json.decode(text)
-    memory = Memory(told["membership"], _part(arrays, "grouping/"), told["grouping"])
+    memory = Memory(told["membership"], names.part(arrays, "grouping"), told["grouping"])
     return State(
-        models, memory, Context(_part(arrays, "objective/"), told["objective"]), told["epsilon"], told["rounds"], told["extra_epochs"]
+        models, memory, Context(names.part(arrays, "objective"), told["objective"]), told["epsilon"], told["rounds"], told["extra_epochs"]
     )
-
-
-def _part(arrays: Tensors, prefix: str) -> Tensors:
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from algorithms.contract import Slice
+from wire import names
 from wire.tensors import Array, Tensors
 
 
@@ -40,8 +41,8 @@ def flatten(tensors: Tensors, layout: tuple[Slice, ...]) -> Array:
 
 
 def _change(part: Slice, received: Tensors, update: Tensors) -> Array:
-    role, name = part.key.split("/", 1)
-    if role != "shared":
+    role, name = names.split(part.key)
+    if role != names.SHARED:
         return update.get(part.key, received[part.key]) - received[part.key]
-    change = update.get(f"delta/{name}")
+    change = update.get(names.delta(name))
     return np.zeros(part.shape, np.float32) if change is None else change

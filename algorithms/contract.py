@@ -18,6 +18,7 @@ from algorithms.arithmetic import PLAIN, Arithmetic
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network
 from algorithms.stack import Stack
+from wire import names
 from wire.messages import Train, Verb
 from wire.tensors import Array, Tensors
 
@@ -39,7 +40,7 @@ class Sgd:
     """What a training graph is that is plain SGD with momentum on the mean cross-entropy of the model, so that it may be carried out by
     other means than the graph: which roles' parameters it moves, and whether running statistics move."""
 
-    roles: frozenset[str] = frozenset(("shared", "private"))
+    roles: frozenset[str] = frozenset((names.SHARED, names.PRIVATE))
     moves_statistics: bool = True
 
 
@@ -294,17 +295,17 @@ class Privacy(Protocol):
 
 def exchanged(tensors: Mapping[str, T]) -> dict[str, T]:
     """What leaves a device and is averaged, the tensors of roles shared and statistic, in their order."""
-    return {key: value for key, value in tensors.items() if key.startswith(("shared/", "statistic/"))}
+    return names.of_role(tensors, *names.EXCHANGED)
 
 
 def functional(model: nn.Module, tensors: TorchTensors, x: Tensor, training: bool) -> tuple[Tensor, TorchTensors]:
     """Call `model` with the parameters and running statistics given, of role shared, statistic or private, without touching the
     model itself. Returns what the model returns, and the running statistics after the call by ``ROLE/NAME``.
     """
-    roles = {k.split("/", 1)[1]: k for k in tensors if k.startswith(("shared/", "statistic/", "private/"))}
+    roles = {names.name_of(k): k for k in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
     parameters = {name: tensors[roles[name]] for name, _ in model.named_parameters()}
     counters = {k: torch.zeros((), dtype=torch.int64) for k, _ in model.named_buffers() if k.endswith("num_batches_tracked")}
-    buffers = {k: tensors[roles[k]].clone() for k, _ in model.named_buffers() if k.endswith(("running_mean", "running_var"))}
+    buffers = {k: tensors[roles[k]].clone() for k, _ in model.named_buffers() if names.is_running_statistic(k)}
     model.train(training)
     result = torch.func.functional_call(model, {**parameters, **buffers, **counters}, (x,))
     return result, {roles[k]: v for k, v in buffers.items()}

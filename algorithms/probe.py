@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from algorithms.contract import Probe, TorchTensors, functional
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network, Unsupported, network_of
+from wire import names
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -88,16 +89,16 @@ def _folded_weights(pairs: dict[str, tuple[str, float]], tensors: TorchTensors) 
     """Weight and bias of each convolution that a BatchNorm layer is folded into."""
     made: TorchTensors = {}
     for conv, (norm, eps) in pairs.items():
-        mean, variance = tensors[f"statistic/{norm}.running_mean"], tensors[f"statistic/{norm}.running_var"]
-        scale = tensors[f"shared/{norm}.weight"] * (variance + eps).rsqrt()
-        weight = tensors[f"shared/{conv}.weight"]
-        made[f"shared/{conv}.weight"] = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
-        bias = tensors.get(f"shared/{conv}.bias", torch.zeros(()))
-        made[f"shared/{conv}.bias"] = (bias - mean) * scale + tensors[f"shared/{norm}.bias"]
+        mean, variance = (tensors[names.statistic(f"{norm}.{n}")] for n in (names.RUNNING_MEAN, names.RUNNING_VAR))
+        scale = tensors[names.shared(f"{norm}.weight")] * (variance + eps).rsqrt()
+        weight = tensors[names.shared(f"{conv}.weight")]
+        made[names.shared(f"{conv}.weight")] = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+        bias = tensors.get(names.shared(f"{conv}.bias"), torch.zeros(()))
+        made[names.shared(f"{conv}.bias")] = (bias - mean) * scale + tensors[names.shared(f"{norm}.bias")]
     return made
 
 
 def whole_model(model: nn.Module) -> TorchTensors:
     """Every parameter as ``shared/NAME`` and every running statistic as ``statistic/NAME``, whatever an objective sends of them."""
-    statistics = [(n, b) for n, b in model.named_buffers() if n.endswith(("running_mean", "running_var"))]
-    return {f"shared/{n}": p.detach() for n, p in model.named_parameters()} | {f"statistic/{n}": b for n, b in statistics}
+    statistics = [(n, b) for n, b in model.named_buffers() if names.is_running_statistic(n)]
+    return {names.shared(n): p.detach() for n, p in model.named_parameters()} | {names.statistic(n): b for n, b in statistics}

@@ -20,6 +20,7 @@ from algorithms.registry import make_objective, read_algorithm
 from export.bundle import to_numpy
 from simulation.engine.graphs.batched import BatchedGraphs, Request
 from simulation.engine.graphs.eager import EagerGraphs
+from wire import names
 from wire.bundle import Window
 from wire.tensors import Array, Tensors
 
@@ -29,11 +30,11 @@ TOGETHER = (8, 32, 128)
 
 def one_by_one(graphs: EagerGraphs, request: Request) -> Tensors:
     """One device's training batch by batch, as the executor makes it."""
-    tensors, hyper = dict(request.tensors), {f"hyper/{name}": value for name, value in request.hyper.items()}
+    tensors, hyper = dict(request.tensors), {names.hyper(name): value for name, value in request.hyper.items()}
     for chosen in request.batches or ():
-        batch = {f"batch/{name}": value[chosen] for name, value in request.batch.items()}
+        batch = {names.batch(name): value[chosen] for name, value in request.batch.items()}
         outputs = graphs.run(request.graph, {**tensors, **batch, **hyper})
-        tensors |= {name.removeprefix("next/"): value for name, value in outputs.items() if name.startswith("next/")}
+        tensors |= names.part(outputs, names.NEXT)
     return tensors
 
 

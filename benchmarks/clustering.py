@@ -33,6 +33,7 @@ from algorithms.groupings.views import Responses, View
 from algorithms.models.har_cnn import HarCnn
 from algorithms.probe import make_probe, whole_model
 from benchmarks.report import describe_machine, put
+from wire import names
 from wire.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "clustering.json"
@@ -77,9 +78,9 @@ def devices(count: int, models: bool) -> tuple[list[LocalModel], Array]:
     made = []
     for i in range(count):
         tensors = {k: v + own[truth[i]][k] + 0.02 * rng.standard_normal(v.shape, np.float32) if k in own[0] else v for k, v in base.items()}
-        survey = {"mean.norm": views["statistics"][i], "variance.norm": np.ones(CHANNELS, np.float32)}
+        survey = {names.MEAN_OF + "norm": views["statistics"][i], names.VARIANCE_OF + "norm": np.ones(CHANNELS, np.float32)}
         survey["gradient"] = views["labels"][i].reshape(CLASSES, FEATURES)
-        responses = {f"response/survey.{k}": v for k, v in survey.items()}
+        responses = {names.response("survey", k): v for k, v in survey.items()}
         made.append(LocalModel(f"d{i:06}", int(examples[i]), 1, NEWCOMER, tensors, responses))
     return made, truth
 

@@ -25,6 +25,7 @@ from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import build_objective
 from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationSettings, simulate
+from wire import names
 from wire.bundle import new_key
 
 HERE = Path(__file__).parent
@@ -53,8 +54,8 @@ def measure_step(data: FleetData, steps: int = 60, repeats: int = 5) -> dict[str
     torch.set_num_threads(1)
     graphs = {"onnxruntime": OnnxGraphs(bundle), "eager torch": EagerGraphs(build_objective(data, read_algorithm("fedavg"), 0))}
     windows = next(iter(data.devices.values()))
-    hyper = {f"hyper/{k}": np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}
-    inputs = {**bundle.initial, **hyper, "batch/x": windows.train_x[:32], "batch/y": windows.train_y[:32]}
+    hyper = {names.hyper(k): np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}
+    inputs = {**bundle.initial, **hyper, names.X: windows.train_x[:32], names.Y: windows.train_y[:32]}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(repeats):
         for name, graph in graphs.items():

@@ -36,6 +36,7 @@ from algorithms.stack import Stack
 from benchmarks.peers.environments import install, python_of
 from benchmarks.peers.systems import choose
 from benchmarks.report import put
+from wire import names
 from wire.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "server.json"
@@ -43,7 +44,7 @@ SHAPES = ((32, 9, 5), (32,), (32,), (32,), (64, 32, 5), (64,), (64,), (64,), (64
 """The layers of the convolutional network for UCI HAR: 45,190 parameters."""
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
 LAYOUT = tuple(
-    Slice(f"shared/{i}", at, at + int(np.prod(shape)), shape)
+    Slice(names.shared(str(i)), at, at + int(np.prod(shape)), shape)
     for i, (shape, at) in enumerate(zip(SHAPES, np.cumsum([0, *(int(np.prod(s)) for s in SHAPES)]).tolist(), strict=False))
 )
 NUMBERS = (100, 1_000, 10_000)

@@ -16,6 +16,7 @@ from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, res
 from export.executorch_program import Written, to_executorch
 from export.onnx_graph import Captured, to_onnx
 from export.runtimes import ONNX
+from wire import names
 from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
 from wire.tensors import Tensors, TensorSpec
@@ -56,7 +57,7 @@ def capture_graphs(
         graphs[name] = to_onnx(traced)
         if EXECUTORCH in runtimes:
             programs[name] = to_executorch(traced, max_batch)
-        inputs = inputs | {f"response/{name}.{n}": torch.zeros(shape) for n, shape in responses_of(traced.example)}
+        inputs = inputs | {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(traced.example)}
     return Captures(graphs, to_numpy(tensors), specs_of(tensors), programs, max_batch)
 
 
@@ -91,16 +92,16 @@ def save_probe(probe: Probe, model: TorchTensors) -> bytes:
     needs."""
 
     def run(inputs: TorchTensors) -> TorchTensors:
-        probabilities, met = probe.run({k: v for k, v in inputs.items() if k != "batch/x"}, inputs["batch/x"])
+        probabilities, met = probe.run({k: v for k, v in inputs.items() if k != names.X}, inputs[names.X])
         results = {"probabilities": probabilities}
         for layer, (mean, variance) in zip(probe.norm_layers, met, strict=True):
             results |= {f"mean/{layer}": mean, f"variance/{layer}": variance}
         return results
 
-    program = capture_program(run, {**model, "batch/x": torch.randn(TRACE_BATCH, *probe.input_shape)})
+    program = capture_program(run, {**model, names.X: torch.randn(TRACE_BATCH, *probe.input_shape)})
     buffer = io.BytesIO()
-    read = [name for name in program.inputs if name != "batch/x"]
-    names = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
-    extra = {"names.txt": "\n\n".join(names.values()), "network.json": msgspec.json.encode(probe.network).decode()}
+    read = [name for name in program.inputs if name != names.X]
+    texts = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
+    extra = {"names.txt": "\n\n".join(texts.values()), "network.json": msgspec.json.encode(probe.network).decode()}
     torch.export.save(program.exported, buffer, extra_files=extra)
     return buffer.getvalue()

@@ -17,6 +17,7 @@ from export.describe import MIN_BATCH
 from export.lowering.onnx import onnx_decompositions
 from export.lowering.shared import Table
 from wire.errors import ConfigError
+from wire.names import has_rows
 
 MAX_BATCH = 4096
 
@@ -79,7 +80,7 @@ def lower(traced: Trace, table: Table, max_batch: int = MAX_BATCH) -> Lowered:
         ConfigError: an operator of the model cannot be lowered; the text names it.
     """
     batch = torch.export.Dim("batch", min=MIN_BATCH, max=max_batch)
-    dynamic = tuple({0: batch} if n.startswith("batch/") and not n.startswith("batch/normal/") else None for n in traced.inputs)
+    dynamic = tuple({0: batch} if has_rows(n) else None for n in traced.inputs)
     with _naming("the model cannot be captured as a graph"), quiet():
         program = torch.export.export(traced.module, traced.values, dynamic_shapes=dynamic, strict=False).run_decompositions(table)
     return Lowered(program, traced.inputs, traced.outputs)

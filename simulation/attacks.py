@@ -18,6 +18,7 @@ from edge_client.agent import Agent
 from edge_client.executor import Result
 from edge_client.ports import Windows
 from simulation.datasets.windows import FleetData
+from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
@@ -66,7 +67,7 @@ class Attack:
         return {key: self._tampered(key, value, rng) for key, value in tensors.items()}
 
     def _tampered(self, key: str, value: Array, rng: np.random.Generator) -> Array:
-        if not key.startswith("delta/") or self.name == "label-flip":
+        if names.role_of(key) != names.DELTA or self.name == "label-flip":
             return value
         if self.name == "nan":
             return np.full_like(value, np.nan)

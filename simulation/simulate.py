@@ -33,6 +33,7 @@ from simulation.objective import build_objective
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy, read_policy, with_cohort
 from simulation.timing.profiles import make_profiles, read_profiles
+from wire import names
 from wire.bundle import Bundle
 from wire.errors import ConfigError
 
@@ -135,7 +136,7 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
         policy = with_cohort(policy, settings.cohort)
     manifest = bundle.manifest
     examples = np.array([settings.local_epochs * data.devices[d].num_train for d in ids], np.int64)
-    down, up = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role("shared", "statistic")))
+    down, up = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role(*names.EXCHANGED)))
     profiles = make_profiles(settings.profiles or read_profiles("always"), len(ids), settings.seed)
     fleet = Fleet(profiles, Work(examples, down, up), settings.seed)
     return Timed(ids, make_policy(policy, fleet))

@@ -7,6 +7,7 @@ import numpy as np
 from aggregator.core.plan import verbs_for
 from aggregator.core.round import OPEN
 from aggregator.core.state import Received, RunSettings, RunState
+from wire import names
 from wire.bundle import Layout
 from wire.errors import WrongLayout
 from wire.messages import Apply, Choose, Evaluate, Reason, Train, Update, Verb
@@ -86,13 +87,13 @@ def check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tenso
         check_layout(tensors, expected_layout(settings, verbs), "update")
     except WrongLayout as error:
         return Refused("wrong-layout", str(error))
-    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if k.startswith("delta/")]
+    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if names.role_of(k) == names.DELTA]
     norm = float(np.sqrt(sum(float(square) for square in deltas)))
     for name, array in tensors.items():
-        known_finite = name.startswith("delta/") and np.isfinite(norm)  # a norm is finite only if every value is
+        known_finite = names.role_of(name) == names.DELTA and np.isfinite(norm)  # a norm is finite only if every value is
         if not known_finite and array.dtype.kind == "f" and not np.isfinite(array).all():
             return Refused("not-finite", f"tensor {name!r} holds values that are not finite")
-        if ("running_var" in name or "variance" in name) and (array < 0).any():
+        if names.is_variance(name) and (array < 0).any():
             return Refused("not-finite", f"tensor {name!r} holds negative variances")
     if not norm <= settings.max_update_norm:
         return Refused("norm-too-large", f"the update's norm is {norm:.3g}, at most {settings.max_update_norm:.3g} is accepted")

@@ -23,6 +23,7 @@ import numpy as np
 from algorithms.contract import Combined, Matrix, Slice
 from algorithms.means.weighted import average, shares
 from algorithms.stack import Stack
+from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -64,7 +65,7 @@ def watched_columns(layout: Sequence[Slice], size: int) -> Array:
     """Which columns are weights of convolutions, (size,) bool; all of a model without any."""
     mask = np.zeros(size, dtype=bool)
     for entry in layout:
-        mask[entry.start : entry.stop] = entry.key.startswith("shared/") and len(entry.shape) >= 3
+        mask[entry.start : entry.stop] = names.role_of(entry.key) == names.SHARED and len(entry.shape) >= 3
     return mask if mask.any() else ~mask
 
 

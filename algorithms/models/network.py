@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from algorithms.models.classifier import Classifier, Scale
+from wire import names
 from wire.errors import ConfigError
 
 
@@ -162,7 +163,7 @@ class _Walk:
         self._expect(name, module, module.num_features)
         if module.momentum is None or not module.track_running_stats:
             raise Unsupported(f"{name} is BatchNorm1d without running statistics that move by a fixed momentum")
-        tensors = self._tensors(name, module, ("running_mean", "running_var"))
+        tensors = self._tensors(name, module, (names.RUNNING_MEAN, names.RUNNING_VAR))
         self.layers.append(Layer("norm", self.channels, eps=module.eps, momentum=module.momentum, tensors=tensors))
 
     def _pool(self, name: str, module: nn.Module, kind: str, kernel: int) -> None:

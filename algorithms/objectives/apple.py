@@ -25,10 +25,11 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, descend, differentiate, following_values
+from wire import names
 from wire.messages import Evaluate, Train, Verb
 from wire.tensors import Tensors
 
-_RELATION, _PRIOR, _SCHEDULE = "private/relation", "received/prior", "received/schedule"
+_RELATION, _PRIOR, _SCHEDULE = names.private("relation"), names.received("prior"), names.received("schedule")
 
 
 class Apple(Supervised):
@@ -44,7 +45,7 @@ class Apple(Supervised):
         self.num_others = num_others
 
     def role(self, name: str) -> str:
-        return "private" if super().role(name) == "statistic" else "shared"
+        return names.PRIVATE if super().role(name) == names.STATISTIC else names.SHARED
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
@@ -59,7 +60,7 @@ class Apple(Supervised):
         """The model that the device uses in the place of its core model."""
         weights = tensors[_PRIOR] + tensors[_RELATION]
         peers = weights[1:] * tensors[PRESENT]
-        shared = [(k, tensors[k], tensors[peer_key(k)]) for k in tensors if k.startswith("shared/")]
+        shared = [(k, tensors[k], tensors[peer_key(k)]) for k in names.of_role(tensors, names.SHARED)]
         return {**tensors, **{k: weights[0] * w + (peers.reshape(-1, *[1] * w.dim()) * stack).sum(0) for k, w, stack in shared}}
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:

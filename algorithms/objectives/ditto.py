@@ -34,6 +34,7 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
+from wire import names
 from wire.messages import Verb
 
 
@@ -58,9 +59,8 @@ class Ditto(Supervised):
 
         def tied(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
             made = self.forward(as_model(tensors), batch, training=True)
-            prefix = "received/start."
-            starts = {k: v for k, v in tensors.items() if k.startswith(prefix)}
-            apart = [(tensors[personal_key(k.replace(prefix, "shared/", 1))] - v).square().sum() for k, v in starts.items()]
+            starts = {k: v for k, v in tensors.items() if names.is_start(k)}
+            apart = [(tensors[personal_key(names.started_from(k))] - v).square().sum() for k, v in starts.items()]
             return cross_entropy(made.logits, batch) + hyper["lambda"] / 2 * torch.stack(apart).sum(), made
 
         gradients, loss, made = differentiate(tied, personal_parameters(tensors), tensors, batch, hyper)

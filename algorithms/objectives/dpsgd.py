@@ -15,9 +15,10 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import dropping
 from algorithms.objectives.supervised import Supervised, batch_metrics, descend, following_values
 from algorithms.privacy.per_example import clipped_gradients
+from wire import names
 from wire.errors import ConfigError
 
-NOISE = "normal/gradient"
+NOISE = names.normal("gradient")
 
 
 class ClippedExamples(Supervised):
@@ -40,7 +41,7 @@ class ClippedExamples(Supervised):
                 logits = self.forward(tensors, batch, training=False).logits
             return F.cross_entropy(logits, batch["y"], reduction="none"), logits
 
-        sums, logits = clipped_gradients(self.model, losses, [k.split("/", 1)[1] for k in keys], hyper["clip_norm"])
+        sums, logits = clipped_gradients(self.model, losses, [names.name_of(k) for k in keys], hyper["clip_norm"])
         noise, at, directions = batch[NOISE], 0, {}
         for key, total in zip(keys, sums.values(), strict=True):
             own = noise[at : at + total.numel()].reshape(total.shape)

@@ -11,6 +11,7 @@ from algorithms.contract import GraphFunction, Sgd, TorchTensors
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedrep import step_over
 from algorithms.objectives.lgnet import FineTuned
+from wire import names
 
 
 class FedBABU(FedPer):
@@ -18,14 +19,14 @@ class FedBABU(FedPer):
 
     name: ClassVar[str] = "fedbabu"
     citation: ClassVar[str] = "Oh et al., ICLR 2022, Algorithm 1"
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd(frozenset(("shared",))), "tune": Sgd()}
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd(frozenset((names.SHARED,))), "tune": Sgd()}
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "tune": self.tune}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the body."""
-        return step_over(self, [key for key in self.trained(tensors) if key.startswith("shared/")], tensors, batch, hyper)
+        return step_over(self, [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED], tensors, batch, hyper)
 
     def tune(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of body and head."""

@@ -11,6 +11,7 @@ from algorithms.contract import Sgd
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.supervised import Supervised
 from algorithms.probe import norm_layers
+from wire import names
 
 
 class FedBN(Supervised):
@@ -25,4 +26,4 @@ class FedBN(Supervised):
         self._norms = frozenset(norm_layers(model))
 
     def role(self, name: str) -> str:
-        return "private" if name.rpartition(".")[0] in self._norms else super().role(name)
+        return names.PRIVATE if name.rpartition(".")[0] in self._norms else super().role(name)

@@ -30,6 +30,7 @@ from algorithms.models.made import Made, UnitInputs, negative_log_likelihood
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.supervised import LR, MOMENTUM, Supervised, following_values
+from wire import names
 from wire.errors import ConfigError
 from wire.messages import Annotate, Apply, Evaluate, Train, Verb
 from wire.tensors import Tensors
@@ -38,7 +39,10 @@ RATIO_UNITS = 100
 """Hidden units of the binary classifier (section VII-B4)."""
 _NOT_YET = 1e30
 """The least validation loss before there was one."""
-_VALIDATION, _MOMENTS = "response/validate.loss", "response/moments.second"
+_VALIDATION, _MOMENTS = names.response("validate", "loss"), names.response("moments", "second")
+_FLEET, _LOCAL, _BEST, _CLASSIFIER = names.shared("made."), names.slot("local_made."), names.slot("best_made."), names.slot("ratio.")
+_LEAST_LOSS, _RATIO = names.slot("least_loss"), names.slot("ratio")
+_WHITENING, _FLEET_MEAN = names.received("whitening"), names.received("fleet_mean")
 _LEAST = 1e-4
 """A least-squares probability nearer to 0 or 1 counts as this near."""
 _RIDGE = 1e-4
@@ -72,10 +76,10 @@ class Weighted(Supervised):
         return {
             **super().graphs(),
             "ratio": self.tell_apart,
-            "mean_weight": lambda tensors, batch, hyper: {"metric/mean": self.weights(tensors, batch).sum()},
-            "weigh": lambda tensors, batch, hyper: {"output/weight": self.weights(tensors, batch)},
+            "mean_weight": lambda tensors, batch, hyper: {names.metric("mean"): self.weights(tensors, batch).sum()},
+            "weigh": lambda tensors, batch, hyper: {names.output("weight"): self.weights(tensors, batch)},
             "weigh_to_mean_one": lambda tensors, batch, hyper: {
-                "output/weight": self.weights(tensors, batch) / tensors["response/mean_weight.mean"]
+                names.output("weight"): self.weights(tensors, batch) / tensors[names.response("mean_weight", "mean")]
             },
         }
 
@@ -99,17 +103,16 @@ class FedDisk(Weighted):
         self.ratio = seeded(lambda: nn.Sequential(nn.Linear(size, RATIO_UNITS), nn.ReLU(), nn.Linear(RATIO_UNITS, 2)))
 
     def initial(self) -> TorchTensors:
-        roles = ("shared/made.", "slot/local_made.", "slot/best_made.")
-        own = {key: value for role in roles for key, value in tensors_of(self.made, role).items()}
-        return super().initial() | own | tensors_of(self.ratio, "slot/ratio.") | {"slot/least_loss": torch.tensor(_NOT_YET)}
+        own = {key: value for prefix in (_FLEET, _LOCAL, _BEST) for key, value in tensors_of(self.made, prefix).items()}
+        return super().initial() | own | tensors_of(self.ratio, _CLASSIFIER) | {_LEAST_LOSS: torch.tensor(_NOT_YET)}
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {
             **super().graphs(),
-            "density": lambda tensors, batch, hyper: self.fit(tensors, batch, hyper, "shared/made."),
-            "validate": lambda tensors, batch, hyper: {"metric/loss": self.misfit(tensors, batch, "shared/made.").sum()},
-            "local_density": lambda tensors, batch, hyper: self.fit(tensors, batch, hyper, "slot/local_made."),
-            "local_validate": lambda tensors, batch, hyper: {"metric/loss": self.misfit(tensors, batch, "slot/local_made.").sum()},
+            "density": lambda tensors, batch, hyper: self.fit(tensors, batch, hyper, _FLEET),
+            "validate": lambda tensors, batch, hyper: {names.metric("loss"): self.misfit(tensors, batch, _FLEET).sum()},
+            "local_density": lambda tensors, batch, hyper: self.fit(tensors, batch, hyper, _LOCAL),
+            "local_validate": lambda tensors, batch, hyper: {names.metric("loss"): self.misfit(tensors, batch, _LOCAL).sum()},
             "keep_best": self.keep_best,
         }
 
@@ -128,11 +131,11 @@ class FedDisk(Weighted):
 
     def keep_best(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The local density model becomes the best one if its validation loss is the least so far."""
-        loss = tensors["response/local_validate.loss"]
-        better = loss < tensors["slot/least_loss"]
-        kept = {"slot/least_loss": torch.where(better, loss, tensors["slot/least_loss"])}
+        loss = tensors[names.response("local_validate", "loss")]
+        better = loss < tensors[_LEAST_LOSS]
+        kept = {_LEAST_LOSS: torch.where(better, loss, tensors[_LEAST_LOSS])}
         for name, _ in self.made.named_parameters():
-            kept[f"slot/best_made.{name}"] = torch.where(better, tensors[f"slot/local_made.{name}"], tensors[f"slot/best_made.{name}"])
+            kept[_BEST + name] = torch.where(better, tensors[_LOCAL + name], tensors[_BEST + name])
         return following_values(kept)
 
     def outputs(self, tensors: TorchTensors, batch: TorchTensors, prefix: str) -> Tensor:
@@ -141,16 +144,16 @@ class FedDisk(Weighted):
 
     def tell_apart(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The mean cross-entropy over the outputs of both density models for the same examples."""
-        fleet, device = self.outputs(tensors, batch, "shared/made."), self.outputs(tensors, batch, "slot/best_made.")
+        fleet, device = self.outputs(tensors, batch, _FLEET), self.outputs(tensors, batch, _BEST)
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, Tensor]:
-            one, zero = odds_of(call(self.ratio, weights, "slot/ratio.", fleet)), odds_of(call(self.ratio, weights, "slot/ratio.", device))
+            one, zero = odds_of(call(self.ratio, weights, _CLASSIFIER, fleet)), odds_of(call(self.ratio, weights, _CLASSIFIER, device))
             return (F.softplus(-one).mean() + F.softplus(zero).mean()) / 2, count_right(one, zero)
 
-        return plain_step(loss_of, "slot/ratio.", tensors, hyper["ratio_lr"], batch)
+        return plain_step(loss_of, _CLASSIFIER, tensors, hyper["ratio_lr"], batch)
 
     def log_odds(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        return odds_of(call(self.ratio, tensors, "slot/ratio.", self.outputs(tensors, batch, "slot/best_made.")))
+        return odds_of(call(self.ratio, tensors, _CLASSIFIER, self.outputs(tensors, batch, _BEST)))
 
 
 class FedDiskAb(Weighted):
@@ -173,7 +176,7 @@ class FedDiskAb(Weighted):
 
     def initial(self) -> TorchTensors:
         size = RATIO_UNITS + 1
-        own = {"received/whitening": torch.zeros(size, size), "received/fleet_mean": torch.zeros(size), "slot/ratio": torch.zeros(size)}
+        own = {_WHITENING: torch.zeros(size, size), _FLEET_MEAN: torch.zeros(size), _RATIO: torch.zeros(size)}
         return super().initial() | own
 
     def graphs(self) -> Mapping[str, GraphFunction]:
@@ -187,19 +190,19 @@ class FedDiskAb(Weighted):
     def moments(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The sum of phi phi^T over a batch; its first row is the sum of phi."""
         units = self.units(batch)
-        return {"metric/second": units.T @ units}
+        return {names.metric("second"): units.T @ units}
 
     def probabilities(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         """p = a^T psi (batch,)."""
-        return (self.units(batch) @ tensors["received/whitening"].T) @ tensors["slot/ratio"]
+        return (self.units(batch) @ tensors[_WHITENING].T) @ tensors[_RATIO]
 
     def tell_apart(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         def loss_of(weights: TorchTensors) -> tuple[Tensor, Tensor]:
-            a, p = weights["slot/ratio"], self.probabilities({**tensors, **weights}, batch)
-            fleet = 1 - 2 * (a * tensors["received/fleet_mean"]).sum() + a.square().sum()
+            a, p = weights[_RATIO], self.probabilities({**tensors, **weights}, batch)
+            fleet = 1 - 2 * (a * tensors[_FLEET_MEAN]).sum() + a.square().sum()
             return fleet + p.square().mean(), (p < 0.5).to(torch.float32).sum()
 
-        return plain_step(loss_of, "slot/ratio", tensors, hyper["ratio_lr"], batch)
+        return plain_step(loss_of, _RATIO, tensors, hyper["ratio_lr"], batch)
 
     def log_odds(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         p = self.probabilities(tensors, batch).clamp(_LEAST, 1 - _LEAST)
@@ -241,7 +244,7 @@ def plain_step(
     weights = {key: value for key, value in tensors.items() if key.startswith(prefix)}
     gradients, loss, right = grad_and_value(loss_of, weights)
     moved = {key: value - lr * gradients[key] for key, value in weights.items()}
-    return following_values(moved) | {"metric/loss_sum": loss * batch["x"].shape[0], "metric/num_correct": right}
+    return following_values(moved) | {names.LOSS_SUM: loss * batch["x"].shape[0], names.NUM_CORRECT: right}
 
 
 class WeightedServer(Plain):
@@ -340,8 +343,7 @@ class DensityRatioServer(WeightedServer):
     absorbs: ClassVar[bool] = True
 
     def begin(self, initial: Tensors) -> Context:
-        received = {k: v for k, v in initial.items() if k.startswith("received/")}
-        return Context(received, super().begin(initial).info | {"prepared": False})
+        return Context(names.of_role(initial, names.RECEIVED), super().begin(initial).info | {"prepared": False})
 
     def preparing(self, context: Context) -> bool:
         return not context.info["prepared"]
@@ -358,7 +360,7 @@ class DensityRatioServer(WeightedServer):
         second = np.average(stack, axis=0, weights=[m.num_examples for m in models])
         values, vectors = np.linalg.eigh((second + second.T) / 2)
         whitening = vectors.T / np.sqrt(np.maximum(values, 0.0) + _RIDGE * values[-1])[:, None]
-        arrays = {"received/whitening": whitening, "received/fleet_mean": whitening @ second[0]}
+        arrays = {_WHITENING: whitening, _FLEET_MEAN: whitening @ second[0]}
         return Context({k: v.astype(np.float32) for k, v in arrays.items()}, {**context.info, "prepared": True})
 
     def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:

@@ -24,10 +24,11 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import Supervised, following_values
+from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Tensors
 
-_LOSSES, _WEIGHTS = "response/candidates.loss", "response/mix.weights"
+_LOSSES, _WEIGHTS = names.response("candidates", "loss"), names.response("mix", "weights")
 _SMALLEST = 1e-12
 
 
@@ -52,19 +53,19 @@ class FedFomo(Supervised):
     def candidates(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The sum of the loss under the own model and under each of the others, (1 + M,)."""
         peers = [{**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}} for n in range(self.num_others)]
-        return {"metric/loss": torch.stack([self._loss_sum(held, batch) for held in (tensors, *peers)])}
+        return {names.metric("loss"): torch.stack([self._loss_sum(held, batch) for held in (tensors, *peers)])}
 
     def mix(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Move towards the others. The weights as they are, negative ones included, are reported."""
         apart = {key: tensors[peer_key(key)] - value for key, value in exchanged(tensors).items()}
-        squares = [v.square().reshape(self.num_others, -1).sum(1) for k, v in apart.items() if k.startswith("shared/")]
+        squares = [v.square().reshape(self.num_others, -1).sum(1) for v in names.of_role(apart, names.SHARED).values()]
         distances = torch.stack(squares).sum(0).clamp(min=_SMALLEST).sqrt()
         losses, present = tensors[_LOSSES], tensors[PRESENT]
         weights = (losses[0] - losses[1:]) / distances * present
         useful = weights.clamp(min=0.0)
         shares = useful / useful.sum().clamp(min=_SMALLEST)
         mixed = {k: tensors[k] + (shares.reshape(-1, *[1] * (v.dim() - 1)) * v).sum(0) for k, v in apart.items()}
-        return following_values(mixed) | {"metric/weights": weights}
+        return following_values(mixed) | {names.metric("weights"): weights}
 
     def _loss_sum(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         return F.cross_entropy(self.forward(tensors, batch, training=False).logits, batch["y"], reduction="sum")

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from algorithms.contract import Sgd
 from algorithms.objectives.supervised import Supervised
+from wire import names
 
 
 class FedPer(Supervised):
@@ -19,4 +20,4 @@ class FedPer(Supervised):
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def role(self, name: str) -> str:
-        return "private" if name.startswith("head.") else super().role(name)
+        return names.PRIVATE if name.startswith("head.") else super().role(name)

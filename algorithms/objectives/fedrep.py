@@ -13,6 +13,7 @@ from algorithms.contract import Context, GraphFunction, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Supervised, batch_metrics, descend, differentiate, following_values
+from wire import names
 from wire.messages import Verb
 
 
@@ -33,8 +34,8 @@ class FedRep(FedPer):
     name: ClassVar[str] = "fedrep"
     citation: ClassVar[str] = "Collins et al., ICML 2021, Algorithm 1"
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {
-        "step": Sgd(frozenset(("shared",))),
-        "head": Sgd(frozenset(("private",)), moves_statistics=False),
+        "step": Sgd(frozenset((names.SHARED,))),
+        "head": Sgd(frozenset((names.PRIVATE,)), moves_statistics=False),
     }
 
     def graphs(self) -> Mapping[str, GraphFunction]:
@@ -42,12 +43,12 @@ class FedRep(FedPer):
 
     def head(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the head."""
-        private = [key for key in self.trained(tensors) if key.startswith("private/")]
+        private = [key for key in self.trained(tensors) if names.role_of(key) == names.PRIVATE]
         return step_over(self, private, tensors, batch, hyper, body=False)
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the body."""
-        return step_over(self, [key for key in self.trained(tensors) if key.startswith("shared/")], tensors, batch, hyper)
+        return step_over(self, [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED], tensors, batch, hyper)
 
 
 class FedRepServer(Plain):

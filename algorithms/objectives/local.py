@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from algorithms.contract import Sgd
 from algorithms.objectives.supervised import Supervised
+from wire import names
 
 
 class Local(Supervised):
@@ -18,4 +19,4 @@ class Local(Supervised):
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def role(self, name: str) -> str:
-        return "private"
+        return names.PRIVATE

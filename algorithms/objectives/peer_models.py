@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from algorithms.contract import NEWCOMER, TorchTensors, exchanged
+from wire import names
 from wire.tensors import Tensors
 
-PRESENT = "received/present"
+PRESENT = names.received("present")
 
 
 def peer_key(key: str) -> str:
     """``received/others.NAME`` for ``shared/NAME`` or ``statistic/NAME``."""
-    return f"received/others.{key.split('/', 1)[1]}"
+    return names.received(f"others.{names.name_of(key)}")
 
 
 def no_peer_models(tensors: TorchTensors, num_peers: int) -> TorchTensors:

@@ -4,8 +4,7 @@ import torch
 
 from algorithms.contract import TorchTensors, exchanged
 from algorithms.objectives.supervised import slot_of
-
-PERSONAL = "private/personal."
+from wire import names
 
 
 def copy_as_personal_model(tensors: TorchTensors) -> TorchTensors:
@@ -21,12 +20,12 @@ def personal_model_with_momentum(tensors: TorchTensors) -> TorchTensors:
 
 def personal_key(key: str) -> str:
     """``private/personal.NAME`` for ``shared/NAME`` or ``statistic/NAME``."""
-    return PERSONAL + key.split("/", 1)[1]
+    return names.private(f"personal.{names.name_of(key)}")
 
 
 def personal_parameters(tensors: TorchTensors) -> list[str]:
     """The keys of the personal model's parameters."""
-    return [personal_key(key) for key in tensors if key.startswith("shared/")]
+    return [personal_key(key) for key in names.of_role(tensors, names.SHARED)]
 
 
 def as_model(tensors: TorchTensors) -> TorchTensors:
@@ -36,4 +35,4 @@ def as_model(tensors: TorchTensors) -> TorchTensors:
 
 def as_personal_model(following: TorchTensors) -> TorchTensors:
     """What a pass through the personal model changed, under its own names."""
-    return {personal_key(k) if k.startswith("statistic/") else k: v for k, v in following.items()}
+    return {personal_key(k) if names.role_of(k) == names.STATISTIC else k: v for k, v in following.items()}

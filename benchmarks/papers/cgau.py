@@ -35,6 +35,7 @@ from simulation.partitions.assignment import assign_pool
 from simulation.partitions.embedding import Embedding, embedding, fit_components
 from simulation.pretrain import pretrain
 from simulation.simulate import SimulationSettings, simulate
+from wire import names
 from wire.tensors import Array
 
 TABLES: list[Table] = []
@@ -212,9 +213,9 @@ def _federate(model: OnFrozen, rounds: int, lr: float) -> tuple[Cgau, dict[str, 
             drawn = {key: torch.ones(len(y), *shape) for key, shape in objective.random.items()}
             with torch.no_grad():
                 outputs = objective.step(own[name], {"x": x, "y": y, **drawn}, hyper)
-            own[name] = own[name] | {k.removeprefix("next/"): v.detach() for k, v in outputs.items() if k.startswith("next/")}
+            own[name] = own[name] | {k: v.detach() for k, v in names.part(outputs, names.NEXT).items()}
         for key in own["up"]:
-            if key.startswith("shared/"):
+            if names.role_of(key) == names.SHARED:
                 own["up"][key] = own["down"][key] = (own["up"][key] + own["down"][key]) / 2
     return objective, own
 

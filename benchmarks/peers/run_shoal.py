@@ -31,6 +31,7 @@ from edge_client.ports import Windows
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import DEFAULT, EngineOptions
 from simulation.simulate import SimulationSettings, simulate
+from wire import names
 from wire.bundle import Window
 from wire.tensors import decode_tensors
 
@@ -63,7 +64,7 @@ def main(engine: EngineOptions = DEFAULT) -> None:
     )
     key = next(iter(outcome.state.starts.values()))
     learned, _ = decode_tensors(outcome.blobs.get(outcome.state.models[key]))
-    state = {name.partition("/")[2]: torch.from_numpy(value) for name, value in learned.items()}  # names begin with the tensor's role
+    state = {names.name_of(key): torch.from_numpy(value) for key, value in learned.items()}
     classifier.load_state_dict({**classifier.state_dict(), **state})
     report(durations(stamps), model, job, f"shoal {version('shoal')}, torch {torch.__version__}")
 

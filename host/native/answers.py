@@ -8,6 +8,7 @@ import torch
 
 from algorithms.models.network import Network
 from host.native.trainer import Trainer
+from wire import names
 from wire.tensors import Array
 
 
@@ -19,7 +20,7 @@ def answer(network: Network, models: Sequence[Mapping[str, Array]], inputs: Arra
         CannotCompile: the native engine cannot be built here.
     """
     trainer = Trainer(network)
-    keys = [f"{'statistic' if name.endswith(('running_mean', 'running_var')) else 'shared'}/{name}" for name in trainer.names]
+    keys = [names.statistic(name) if names.is_running_statistic(name) else names.shared(name) for name in trainer.names]
     answers = np.empty((len(models), len(inputs), network.classes), np.float32)
     inputs = np.ascontiguousarray(inputs, np.float32)
 

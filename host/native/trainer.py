@@ -16,6 +16,7 @@ import numpy as np
 from algorithms.models.network import Layer, Network
 from host.native.library import TARGETS, load_library
 from wire.errors import ConfigError, DataError
+from wire.names import RUNNING_MEAN, RUNNING_VAR
 from wire.tensors import Array
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -30,7 +31,7 @@ _KINDS = ("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten")
 class _Layer(ctypes.Structure):
     _fields_ = (
         *((n, ctypes.c_int64) for n in ("kind", "outputs", "kernel", "stride", "padding")),
-        *((n, ctypes.c_int64) for n in ("weight", "bias", "running_mean", "running_var")),
+        *((n, ctypes.c_int64) for n in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)),
         *((n, ctypes.c_double) for n in ("eps", "momentum")),
     )
 
@@ -226,7 +227,7 @@ class Trainer:
 
 
 def _layer(layer: Layer, begins: dict[str, int]) -> _Layer:
-    tensors = [begins[layer.tensors[p]] if p in layer.tensors else -1 for p in ("weight", "bias", "running_mean", "running_var")]
+    tensors = [begins[layer.tensors[p]] if p in layer.tensors else -1 for p in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)]
     return _Layer(_KINDS.index(layer.kind), layer.outputs, layer.kernel, layer.stride, layer.padding, *tensors, layer.eps, layer.momentum)
 
 

@@ -22,6 +22,7 @@ from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic
 from simulation.engine.workers.device_host import DeviceResult, Models
+from wire import names
 from wire.errors import Stalled
 from wire.messages import Choose, Plan
 from wire.tensors import Tensors
@@ -170,11 +171,12 @@ class Rounds:
         weight = invited.weights.get(result.device_id)
         if weight is not None:
             newest = state.models[start]
-            for name, value in tensors.items():
-                if name.startswith("delta/"):
-                    tensors[name] = np.float32(weight) * value
-                elif name.startswith("statistic/"):
-                    tensors[name] = newest[name] + np.float32(weight) * (value - newest[name])
+            for key, value in tensors.items():
+                role = names.role_of(key)
+                if role == names.DELTA:
+                    tensors[key] = np.float32(weight) * value
+                elif role == names.STATISTIC:
+                    tensors[key] = newest[key] + np.float32(weight) * (value - newest[key])
         return Contribution(
             result.device_id, result.num_train, result.num_steps, start if stale else result.model, tensors, result.trained.mean_loss
         )

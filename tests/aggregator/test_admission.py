@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.core.admission import Refused, check_tensors
 from aggregator.core.state import RunSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
@@ -116,6 +117,30 @@ def test_refused_with_the_reason(bench: Bench, change: dict[str, Any], tensors: 
     assert bench.runner.refused == {reason: 1}
     assert bench.runner.state is not None
     assert not bench.runner.state.received
+
+
+CHANGED = ("delta/log_variance.weight", "delta/my_running_var", "delta/variance.running_var", "statistic/norm.running_mean")
+MEASURED = ("mean.norm", "mean.running_var", "change.variance.weight", "mean_variance")
+
+
+def judged(key: str) -> Refused | None:
+    """The verdict on an update of a training and a survey in which the tensor `key` alone is negative."""
+    trained = tuple((name, "float32", (2,)) for name in (*CHANGED, "statistic/norm.running_var"))
+    surveyed = tuple((f"response/survey.{name}", "float32", (2,)) for name in (*MEASURED, "variance.norm"))
+    verbs = (m.Train(8, 1), m.Evaluate("train", "survey"))
+    settings = RunSettings("r", "fedavg", "x", "0" * 64, 5, 2, 100.0, 1.0, 0, 1, 32, {"step": trained}, {"survey": surveyed})
+    tensors = {name: np.ones(2, np.float32) for name, _, _ in (*trained, *surveyed)}
+    return check_tensors(settings, verbs, tensors | {key: np.array([1, -0.5], np.float32)})
+
+
+@pytest.mark.parametrize("key", [*CHANGED, *(f"response/survey.{name}" for name in MEASURED)])
+def test_what_is_no_variance_may_be_negative_whatever_its_name_is(key: str) -> None:
+    assert judged(key) is None
+
+
+@pytest.mark.parametrize("key", ["statistic/norm.running_var", "response/survey.variance.norm"])
+def test_a_negative_variance_is_refused(key: str) -> None:
+    assert judged(key) == Refused("not-finite", f"tensor {key!r} holds negative variances")
 
 
 def test_second_different_update_is_a_duplicate(bench: Bench) -> None:

@@ -17,11 +17,12 @@ from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import example_inputs, named
 from export.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import EngineOptions
+from simulation.engine.options import EngineOptions, PathName
 from simulation.objective import build_objective
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
+from wire.tensors import decode_tensors
 
 LINEAR = "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,6 +34,24 @@ def from_the_docs(tmp_path: Path) -> str:
     assert program is not None
     (tmp_path / "model.py").write_text(program[1])
     return f"{tmp_path}/model.py:small"
+
+
+NAMED_LIKE_STATISTICS = """
+import torch
+from torch import nn
+
+class Shift(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.log_variance = nn.Parameter(torch.full((size,), -1.0))
+        self.my_running_var = nn.Parameter(torch.full((size,), -1.0))
+
+    def forward(self, x):
+        return x * torch.exp(-0.5 * self.log_variance) + self.my_running_var
+
+def make(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], 8), nn.BatchNorm1d(8), Shift(8), nn.Linear(8, classes))
+"""
 
 
 def build(fleet: FleetData, name: str) -> Classifier:
@@ -63,6 +82,21 @@ def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
     settings = SimulationSettings(read_algorithm("fedavg"), 1, model=from_the_docs)
     fast, through_messages = (simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages"))
     assert fast.state.models == through_messages.state.models
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ifca", "scaffold", "fedavg+gaussian:noise_multiplier=0.01:clip_norm=9"])
+@pytest.mark.parametrize("path", ["eager", "messages"])
+def test_parameters_that_are_named_like_statistics_are_trained(algorithm: str, path: PathName, tmp_path: Path) -> None:
+    """By message, agents train and every update passes the aggregator's admission: nobody is refused for a negative parameter."""
+    (tmp_path / "model.py").write_text(NAMED_LIKE_STATISTICS)
+    settings = SimulationSettings(algorithm, 1, model=f"{tmp_path}/model.py:make", hyper={"lr": 0.01})
+    run = simulate(synthetic_fleet(3), settings, engine=EngineOptions(path))
+    model, _ = decode_tensors(run.blobs.get(run.state.models[run.state.starts["d0"]]))
+    for name in ("log_variance", "my_running_var"):
+        value = model[f"shared/extractor.3.{name}"]
+        assert (value < 0).all()
+        assert (value != -1).any()
+    assert (model["statistic/extractor.2.running_var"] > 0).all()
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from algorithms.contract import GraphFunction, Objective, TorchTensors
-from export.describe import example_inputs, part, responses_of
+from export.describe import example_inputs, parts_of, responses_of
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, stack_padded, turns, unstack
+from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
@@ -68,14 +69,13 @@ class BatchedGraphs(EagerGraphs):
         return graph in self._training
 
     def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
-        request = Request(graph, tensors, {"x": x, "y": y}, part(hyper, "hyper/"), batches)
+        request = Request(graph, tensors, {"x": x, "y": y}, names.part(hyper, names.HYPER), batches)
         return self.rendezvous.ask(request) if self.rendezvous.joined else self.together([request])[0]
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         if not self.rendezvous.joined or graph not in self._functions or graph in self._alone:
             return super().run(graph, inputs)
-        tensors = {name: value for name, value in inputs.items() if not name.startswith(("batch/", "hyper/"))}
-        return self.rendezvous.ask(Request(graph, tensors, part(inputs, "batch/"), part(inputs, "hyper/")))
+        return self.rendezvous.ask(Request(graph, *parts_of(inputs)))
 
     def together(self, requests: Sequence[Request]) -> list[Tensors]:
         """The answers to requests of different devices, in their order.
@@ -118,15 +118,15 @@ class BatchedGraphs(EagerGraphs):
             own = state if at is None else {name: value[at] for name, value in state.items()}
             outputs = step(own, {name: value[order.reshape(len(rows), -1)] for name, value in examples.items()}, hyper)
             for name, value in outputs.items():
-                kind, _, key = name.partition("/")
-                if kind == "next":
+                role, key = names.split(name)
+                if role == names.NEXT:
                     value = value.to(state[key].dtype)
                     state[key] = value if at is None else state[key].index_copy(0, at, value)
                     changed.add(key)
-                elif kind == "metric":
+                elif role == names.METRIC:
                     total = sums.get(name, torch.zeros(len(same), *value.shape[1:], dtype=torch.float64))
                     sums[name] = total + value if at is None else total.index_add(0, at, value.double())
-        return unstack({f"next/{key}": state[key] for key in sorted(changed)} | sums, len(same))
+        return unstack({names.following(key): state[key] for key in sorted(changed)} | sums, len(same))
 
     def _run(self, same: Sequence[Request]) -> list[Tensors]:
         graph, hyper = same[0].graph, self._scalars(same[0])
@@ -156,12 +156,11 @@ class BatchedGraphs(EagerGraphs):
     def _learn(self, objective: Objective, window: tuple[int, ...]) -> None:
         """Run every graph once over two devices, to learn how it can be run."""
         inputs = {name: value.to(self.device) for name, value in example_inputs(objective, window).items()}
-        inputs["batch/y"] = torch.arange(len(inputs["batch/y"])) % objective.model.head.out_features
+        inputs[names.Y] = torch.arange(len(inputs[names.Y])) % objective.model.head.out_features
         for graph, function in self._functions.items():
-            batch, hyper = part(inputs, "batch/"), part(inputs, "hyper/")
-            held = {name: value for name, value in inputs.items() if not name.startswith(("batch/", "hyper/"))}
+            held, batch, hyper = parts_of(inputs)
             outputs = function(held, batch, hyper)
-            trains = "metric/loss_sum" in outputs and any(name.startswith("next/") for name in outputs)
+            trains = names.LOSS_SUM in outputs and any(names.role_of(name) == names.NEXT for name in outputs)
             self._training |= {graph} if trains else set()
             try:
                 _over_devices(function)(_twice(held), _twice(batch), hyper)
@@ -171,7 +170,7 @@ class BatchedGraphs(EagerGraphs):
                 self._alone.add(graph)
             else:
                 self._additive |= {graph} if _adds_up(function, held, batch, hyper, outputs) else set()
-            inputs |= {f"response/{graph}.{name}": torch.zeros(shape) for name, shape in responses_of(outputs)}
+            inputs |= {names.response(graph, name): torch.zeros(shape) for name, shape in responses_of(outputs)}
 
 
 def _over_devices(function: GraphFunction) -> GraphFunction:
@@ -190,7 +189,7 @@ def _over_examples(function: GraphFunction) -> GraphFunction:
 
 def _adds_up(function: GraphFunction, held: TorchTensors, batch: TorchTensors, hyper: TorchTensors, outputs: TorchTensors) -> bool:
     """Whether a graph's outputs for a batch are sums over its examples, each looked at by itself."""
-    if not all(name.startswith("metric/") for name in outputs):
+    if not all(names.role_of(name) == names.METRIC for name in outputs):
         return False
     try:
         single = _over_examples(function)(held, batch, hyper)

@@ -9,6 +9,7 @@ from algorithms.contract import Objective, TorchTensors
 from export.describe import example_inputs
 from host.compiled import compile_ahead
 from simulation.engine.graphs.eager import EagerGraphs
+from wire import names
 
 
 class CompiledGraphs(EagerGraphs):
@@ -25,6 +26,6 @@ class CompiledGraphs(EagerGraphs):
         self._compiled = {name: compile_ahead(self._graphs[name], example) for name in compiled}
 
     def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:
-        if graph in self._compiled and len(tensors["batch/x"]) == self._batch_size:
+        if graph in self._compiled and len(tensors[names.X]) == self._batch_size:
             return self._compiled[graph](tensors)
         return super().call(graph, tensors)

@@ -9,6 +9,7 @@ import torch
 from algorithms.contract import Objective, TorchTensors
 from algorithms.objectives.gradients import tape
 from export.describe import named
+from wire import names
 from wire.errors import BundleError
 from wire.tensors import Array, Tensors
 
@@ -47,16 +48,16 @@ class EagerGraphs:
         """See `edge_client.ports.WholeTraining`: the same as `run` batch by batch, to the same bits, with the tensors left to torch in
         between."""
         held = self._tensors(tensors | hyper)
-        sums = {"metric/loss_sum": 0.0, "metric/num_correct": 0.0}
+        sums = {names.LOSS_SUM: 0.0, names.NUM_CORRECT: 0.0}
         following: TorchTensors = {}
         with self._lock, torch.no_grad(), tape():
             for chosen in batches:
-                outputs = self.call(graph, held | self._tensors({"batch/x": x[chosen], "batch/y": y[chosen]}))
-                following = {k: v.detach() for k, v in outputs.items() if k.startswith("next/")}
-                held |= {k.removeprefix("next/"): v for k, v in following.items()}
-                for name in sums:
-                    sums[name] += float(outputs[name])
-        return {k: v.cpu().numpy() for k, v in following.items()} | {k: np.asarray(v) for k, v in sums.items()}
+                outputs = self.call(graph, held | self._tensors({names.X: x[chosen], names.Y: y[chosen]}))
+                following = {k: v.detach() for k, v in names.part(outputs, names.NEXT).items()}
+                held |= following
+                for key in sums:
+                    sums[key] += float(outputs[key])
+        return {names.following(k): v.cpu().numpy() for k, v in following.items()} | {k: np.asarray(v) for k, v in sums.items()}
 
     def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:
         """The same on torch tensors."""

@@ -9,6 +9,7 @@ from algorithms.models.network import Unsupported, network_of
 from algorithms.objectives.supervised import slot_of
 from host.native.trainer import Outcome, Trainer
 from simulation.engine.graphs.eager import EagerGraphs
+from wire import names
 from wire.tensors import Array, Tensors
 
 
@@ -28,12 +29,12 @@ class NativeGraphs(EagerGraphs):
             raise Unsupported(f"graph {more[0]!r} of {objective.name} is more than plain SGD on the cross-entropy")
         self._trainer = Trainer(network_of(objective.model, window))
         tensors = objective.initial()
-        roles = {key.split("/", 1)[1]: key for key in tensors if key.startswith(("shared/", "private/", "statistic/"))}
+        keys = {names.name_of(key): key for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
         self._parts: list[tuple[str, slice, tuple[int, ...]]] = []
         for name in self._trainer.names:
             at = self._parts[-1][1].stop if self._parts else 0
-            value = tensors[roles[name]]
-            self._parts.append((roles[name], slice(at, at + value.numel()), tuple(value.shape)))
+            value = tensors[keys[name]]
+            self._parts.append((keys[name], slice(at, at + value.numel()), tuple(value.shape)))
         self._answers = objective.model_answers
 
     def trains(self, graph: str) -> bool:
@@ -42,7 +43,7 @@ class NativeGraphs(EagerGraphs):
     def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
         sgd, flat = self._sgd[graph], self._flat(tensors)
         momentum = np.zeros_like(flat)
-        moved = [(key, part, shape) for key, part, shape in self._parts if not _is_statistic(key) and key.split("/", 1)[0] in sgd.roles]
+        moved = [(key, part, shape) for key, part, shape in self._parts if not _is_statistic(key) and names.role_of(key) in sgd.roles]
         for key, part, _ in moved:
             momentum[part] = tensors[slot_of(key)].ravel()
         statistics = [(key, part, shape) for key, part, shape in self._parts if _is_statistic(key)]
@@ -58,23 +59,23 @@ class NativeGraphs(EagerGraphs):
             np.ascontiguousarray(y, np.int64),
             np.concatenate(batches),
             np.cumsum([0, *map(len, batches)]),
-            float(hyper["hyper/lr"]),
-            float(hyper["hyper/momentum"]),
+            float(hyper[names.hyper("lr")]),
+            float(hyper[names.hyper("momentum")]),
             scale=scale,
             move_statistics=sgd.moves_statistics,
         )
         following: Tensors = _metrics(outcome)
-        following |= {f"next/{slot_of(key)}": momentum[part].reshape(shape) for key, part, shape in moved}
+        following |= {names.following(slot_of(key)): momentum[part].reshape(shape) for key, part, shape in moved}
         changed = [*moved, *(statistics if sgd.moves_statistics else ())]
-        return following | {f"next/{key}": flat[part].reshape(shape) for key, part, shape in changed}
+        return following | {names.following(key): flat[part].reshape(shape) for key, part, shape in changed}
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         if graph == "evaluate" and self._answers:
-            y = np.ascontiguousarray(inputs["batch/y"], np.int64)
-            outcome = self._trainer.evaluate(self._flat(inputs), np.ascontiguousarray(inputs["batch/x"]), y)
+            y = np.ascontiguousarray(inputs[names.Y], np.int64)
+            outcome = self._trainer.evaluate(self._flat(inputs), np.ascontiguousarray(inputs[names.X]), y)
             return _metrics(outcome)
         if graph == "predict" and self._answers:
-            return {"output/probabilities": self._trainer.predict(self._flat(inputs), np.ascontiguousarray(inputs["batch/x"]))}
+            return {names.PROBABILITIES: self._trainer.predict(self._flat(inputs), np.ascontiguousarray(inputs[names.X]))}
         return super().run(graph, inputs)
 
     def _flat(self, tensors: Tensors) -> Array:
@@ -82,8 +83,9 @@ class NativeGraphs(EagerGraphs):
 
 
 def _is_statistic(key: str) -> bool:
-    return key.endswith(("running_mean", "running_var"))
+    """Of BatchNorm, the only layer with buffers that the native engine knows; their role may be private."""
+    return names.is_running_statistic(key)
 
 
 def _metrics(outcome: Outcome) -> Tensors:
-    return {"metric/loss_sum": np.asarray(outcome.loss_sum), "metric/num_correct": np.asarray(outcome.num_correct)}
+    return {names.LOSS_SUM: np.asarray(outcome.loss_sum), names.NUM_CORRECT: np.asarray(outcome.num_correct)}

@@ -18,9 +18,9 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
+from wire import names
 from wire.tensors import Array, Tensors
 
-COLUMN = "column/"
 SIGNS = ".rounds"
 
 
@@ -99,7 +99,7 @@ class MappedStore:
                 file.rounds[at, copy] = -number
 
     def _rows(self, key: str, at: int) -> int | slice:
-        return slice(int(self._first[at]), int(self._first[at + 1])) if key.startswith(COLUMN) else at
+        return slice(int(self._first[at]), int(self._first[at + 1])) if names.role_of(key) == names.COLUMN else at
 
     def _names(self, number: int) -> list[str]:
         """Of the files that a device may have a row in from before the round of this number: listed once in a round, since what is written
@@ -112,7 +112,7 @@ class MappedStore:
     def _file(self, name: str) -> _File:
         if name not in self._open:
             key, dtype, shape = _parse(name)
-            count = int(self._first[-1]) if key.startswith(COLUMN) else len(self._index)
+            count = int(self._first[-1]) if names.role_of(key) == names.COLUMN else len(self._index)
             rounds = _map(self.folder / f"{name}{SIGNS}", np.dtype(np.int32), (len(self._index), 2))
             self._open[name] = _File(_map(self.folder / name, dtype, (2, count, *shape)), rounds)
         return self._open[name]
@@ -125,7 +125,7 @@ def _newest(rounds: Array, number: int) -> int:
 
 
 def _name(key: str, value: Array) -> str:
-    shape = value.shape[1:] if key.startswith(COLUMN) else value.shape
+    shape = value.shape[1:] if names.role_of(key) == names.COLUMN else value.shape
     return f"{quote(key, safe='')},{value.dtype.name},{'x'.join(map(str, shape))}"
 
 
