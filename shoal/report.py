@@ -13,7 +13,6 @@ from jinja2 import Environment, PackageLoader
 from rich.table import Table
 
 from aggregator.ports import Blobs, RoundRecord
-from wire.errors import ConfigError
 from wire.tensors import Array, decode_tensors
 
 mpl.use("Agg")
@@ -25,19 +24,6 @@ INK, GRID = "#22313a", "#d7dee2"
 plt.rcParams.update(
     {"font.size": 10, "axes.edgecolor": INK, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}
 )
-
-
-def prepare_folder(out: Path) -> Path:
-    """Make the output folder.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from None
-    return out
 
 
 def slug(name: str) -> str:

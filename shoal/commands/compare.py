@@ -14,7 +14,8 @@ from rich.table import Table
 from algorithms.registry import make_algorithm
 from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
-from shoal.report import percent, prepare_folder
+from shoal.folders import prepare_folder
+from shoal.report import percent
 from simulation.compare import Asked, Job, read_names, run_all, tabulate
 from simulation.simulate import SimulationSettings
 

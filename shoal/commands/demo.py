@@ -20,7 +20,8 @@ from aggregator.summary import summarize
 from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.commands.export import write_bundle
-from shoal.report import device_table, megabytes, percent, prepare_folder, slug, verdict, write_report
+from shoal.folders import prepare_folder
+from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import select_devices
 from simulation.embedded_broker import EmbeddedBroker, free_port

@@ -15,7 +15,7 @@ from export.inspect import inspect_bundle
 from export.parity import check_parity
 from export.runtimes import ONNX
 from shoal.commands import options as opt
-from shoal.report import prepare_folder
+from shoal.folders import prepare_folder
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
 from simulation.simulate import build_objective

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from shoal.commands import options as opt
+from shoal.folders import prepare_folder
 from shoal.pictures import draw_holdings
-from shoal.report import device_table, prepare_folder, time_text, verdict, write_report
+from shoal.report import device_table, time_text, verdict, write_report
 from simulation import simulate as simulation
 from simulation.engine.options import ANY_RAY, Engine
 from simulation.heterogeneity import measure
