@@ -14,7 +14,7 @@ from rich.table import Table
 from algorithms.registry import make_algorithm
 from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
-from shoal.output import prepare_folder
+from shoal.folders import prepare_folder
 from shoal.report import percent
 from simulation.attacks import read_attack
 from simulation.compare import Asked, Job, read_algorithms, run_all, tabulate

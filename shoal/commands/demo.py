@@ -22,7 +22,7 @@ from algorithms.registry import AlgorithmSpec, read_algorithm
 from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX
 from shoal.commands import options as opt
-from shoal.output import prepare_folder
+from shoal.folders import prepare_folder
 from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData, select_devices

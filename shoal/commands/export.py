@@ -14,7 +14,7 @@ from export.inspect import inspect_bundle
 from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE, own_key, publish, read_key
 from export.runtimes import ONNX
 from shoal.commands import options as opt
-from shoal.output import prepare_folder
+from shoal.folders import prepare_folder
 from simulation.datasets.catalog import load_data
 from simulation.objective import build_objective
 from wire.bundle import unpack

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from aggregator.summary import Heterogeneity
 from algorithms.registry import read_algorithm
 from shoal.commands import options as opt
-from shoal.output import prepare_folder
+from shoal.folders import prepare_folder
 from shoal.pictures import draw_holdings
 from shoal.report import device_table, time_text, verdict, write_report
 from simulation import simulate as simulation

@@ -1,4 +1,4 @@
-"""The folder that a command writes to."""
+"""The folders that commands write to."""
 
 from pathlib import Path
 
