@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from aggregator.core.plan import round_seed
+from aggregator.core.ports import Blobs
 from aggregator.core.state import RoundAggregated, RunSettings, RunState, Started, TrainingSettings
-from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.contract import Grouped, Probe, Programs, Work, exchanged
+from algorithms.core.contract import Grouped, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
 from wire import names
 from wire.bundle import Manifest

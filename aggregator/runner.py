@@ -10,6 +10,7 @@ from math import prod
 
 from aggregator.aggregation import aggregate, check_fit, start_run
 from aggregator.core.admission import Duplicate, Refused, admit
+from aggregator.core.ports import Blobs, Clock, Store
 from aggregator.core.record import record_of
 from aggregator.core.round import step
 from aggregator.core.state import (
@@ -30,9 +31,8 @@ from aggregator.core.state import (
     UpdateAdmitted,
 )
 from aggregator.fleet import Fleet
-from aggregator.ports import Blobs, Clock, Store
 from algorithms.algorithm import Algorithm
-from algorithms.contract import Probe
+from algorithms.core.contract import Probe
 from wire import messages, names
 from wire.bundle import Bundle
 from wire.codec import decode, decode_update, digest

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import torch
 
-from algorithms.arena import flatten, layout_of, size_of, views, write_change
-from algorithms.arithmetic import PLAIN, Arithmetic
-from algorithms.contract import (
+from algorithms.core.arena import flatten, layout_of, size_of, views, write_change
+from algorithms.core.arithmetic import PLAIN, Arithmetic
+from algorithms.core.contract import (
     NEWCOMER,
     Context,
     Coordinator,
@@ -28,9 +28,9 @@ from algorithms.contract import (
     Work,
     exchanged,
 )
+from algorithms.core.stack import Stack
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
-from algorithms.stack import Stack
 from wire import names
 from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from algorithms.contract import Objective
+from algorithms.core.contract import Objective
 from algorithms.models.classifier import Classifier
 from algorithms.models.from_file import is_file, model_from_file
 from algorithms.models.registry import MODELS, default_model, make_model

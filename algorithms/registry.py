@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from algorithms.algorithm import Algorithm
-from algorithms.contract import Coordinator, Grouping, Mean, Objective, Privacy
+from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Privacy
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
 from algorithms.groupings.distfl import DistFL

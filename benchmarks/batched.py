@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from algorithms.contract import Objective
+from algorithms.core.contract import Objective
 from algorithms.models.registry import make_model
 from algorithms.registry import make_objective, read_algorithm
 from export.bundle import to_numpy

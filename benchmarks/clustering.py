@@ -22,7 +22,8 @@ from sklearn.cluster import HDBSCAN, Birch, MiniBatchKMeans
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.algorithm import State, encode_memory
-from algorithms.contract import NEWCOMER, LocalModel, Memory
+from algorithms.core.contract import NEWCOMER, LocalModel, Memory
+from algorithms.core.probe import make_probe, whole_model
 from algorithms.groupings import significance
 from algorithms.groupings.bootstrap import Draws
 from algorithms.groupings.distfl import DistFL, pre_aggregate
@@ -31,8 +32,7 @@ from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import find_groups
 from algorithms.groupings.views import Responses, View
 from algorithms.models.har_cnn import HarCnn
-from algorithms.probe import make_probe, whole_model
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
 from wire import names
 from wire.tensors import Array
 

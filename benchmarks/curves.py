@@ -18,13 +18,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from algorithms.contract import Memory
+from algorithms.core.contract import Memory
+from algorithms.core.stack import Stack
 from algorithms.groupings.distfl import DistFL
 from algorithms.means.weighted import WeightedMean
 from algorithms.registry import read_algorithm
-from algorithms.stack import Stack
 from benchmarks.clustering import devices as surveyed
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
 from shoal.report import COLOURS, GRID
 from simulation.engine.options import EngineOptions
 from simulation.partition import make_fleet, read_partition

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
 from wire import names
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack
 from wire.tensors import Tensors

@@ -16,7 +16,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.registry import read_algorithm
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from export.publish import publish
 from simulation.datasets.catalog import load_data

@@ -21,7 +21,7 @@ from torch import nn
 
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.network import network_of
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
 from host.native.trainer import Trainer, available_targets
 
 RESULTS = Path(__file__).parent / "results" / "native.json"

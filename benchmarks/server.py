@@ -24,7 +24,8 @@ from scipy.spatial.distance import cdist
 from scipy.stats import trim_mean
 from threadpoolctl import threadpool_limits
 
-from algorithms.contract import Mean, Slice
+from algorithms.core.contract import Mean, Slice
+from algorithms.core.stack import Stack
 from algorithms.means.credit import Credit
 from algorithms.means.gra import GroupwiseRobust
 from algorithms.means.irls import ResidualReweighting
@@ -32,10 +33,9 @@ from algorithms.means.krum import Krum, MultiKrum, krum_scores
 from algorithms.means.median import Median, TrimmedMean
 from algorithms.means.streaming import StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean
-from algorithms.stack import Stack
 from benchmarks.peers.environments import install, python_of
 from benchmarks.peers.systems import choose
-from benchmarks.report import put
+from benchmarks.results.report import put
 from wire import names
 from wire.tensors import Array
 

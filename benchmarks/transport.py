@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
 from simulation.local.broker import EmbeddedBroker, free_port
 from wire import names
 from wire.codec import decode_update, encode_update

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.report import put
+from benchmarks.results.report import put
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy, read_policy
 from simulation.timing.profiles import make_profiles, read_profiles

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from edge_client.ports import Graphs, WholeTraining, Windows
+from edge_client.core.ports import Graphs, WholeTraining, Windows
 from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError, DataError, Malformed

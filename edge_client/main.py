@@ -11,7 +11,7 @@ from edge_client.adapters.health import linux_health
 from edge_client.adapters.state import FolderState
 from edge_client.adapters.windows import load_folder
 from edge_client.agent import Agent
-from edge_client.ports import GraphLoader
+from edge_client.core.ports import GraphLoader
 from wire.bundle import read_public
 from wire.codec import encode
 from wire.errors import ConfigError, ShoalError

@@ -10,7 +10,7 @@ import msgspec
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from algorithms.contract import Objective, Probe, TorchTensors
+from algorithms.core.contract import Objective, Probe, TorchTensors
 from export.capture import capture_program, trace
 from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
 from export.executorch_program import Written, to_executorch

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from export.describe import MIN_BATCH
 from export.lowering.onnx import onnx_decompositions
 from export.lowering.shared import Table

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from algorithms.contract import GraphFunction, Objective, TorchTensors
+from algorithms.core.contract import GraphFunction, Objective, TorchTensors
 from algorithms.objectives.gradients import tape
 from wire import names
 from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import onnx
 import torch
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from export.capture import Lowered, NamedFunction, Trace, lower, quiet, trace
 from export.lowering.onnx import onnx_decompositions
 from wire.errors import ConfigError

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from algorithms.contract import Objective, TorchTensors
+from algorithms.core.contract import Objective, TorchTensors
 from export.describe import to_numpy
 from export.runtimes import load_graph, runtimes_of
 from wire import names

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from algorithms.contract import Objective
-from algorithms.probe import make_probe, whole_model
+from algorithms.core.contract import Objective
+from algorithms.core.probe import make_probe, whole_model
 from export.bundle import MAX_BATCH, capture_graphs, make_bundle, save_probe
 from export.parity import Parity, check_parity
 from export.runtimes import ONNX

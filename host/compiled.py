@@ -17,7 +17,7 @@ from torch._C._aoti import AOTIModelPackageLoader  # what torch._inductor's load
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from host.cache import cache_folder
 from host.compiler import CannotCompile
 

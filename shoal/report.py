@@ -13,9 +13,9 @@ import numpy as np
 from jinja2 import Environment, PackageLoader
 from rich.table import Table
 
+from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
-from aggregator.ports import Blobs
-from aggregator.summary import Summary, TimeSummary
+from aggregator.core.summary import Summary, TimeSummary
 from wire.tensors import Array, decode_tensors
 
 mpl.use("Agg")

@@ -20,7 +20,7 @@ import msgspec
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from aggregator.summary import accuracy_of, spread
+from aggregator.core.summary import accuracy_of, spread
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import Choice
 from host.files import write_atomically

@@ -3,7 +3,7 @@
 import torch
 
 from algorithms import build
-from algorithms.contract import Objective
+from algorithms.core.contract import Objective
 from algorithms.registry import AlgorithmSpec
 from simulation.datasets.windows import FleetData
 from simulation.pretrain import pretrained_extractor

@@ -7,17 +7,16 @@ import msgspec
 import numpy as np
 import torch
 
+from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunSettings, RunState, TrainingSettings
-from aggregator.ports import Blobs
-from aggregator.summary import AttackSummary, Summary, accuracy_of, spread, summarize
-from algorithms.contract import Objective
-from algorithms.probe import make_probe
+from aggregator.core.summary import AttackSummary, Summary, accuracy_of, spread, summarize
+from algorithms.core.contract import Objective
+from algorithms.core.probe import make_probe
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
 from algorithms.spec import Choice
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
-from simulation.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.datasets.windows import FleetData
 from simulation.engine.experiment import Experiment
 from simulation.engine.graphs.eager import EagerGraphs
@@ -27,6 +26,7 @@ from simulation.engine.progress import OnProgress
 from simulation.engine.result import EngineResult
 from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
+from simulation.engine.workers.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.engine.workers.secret import repeatable_secret
 from simulation.newcomers import Reception, hold_out
 from simulation.objective import build_objective
@@ -55,7 +55,7 @@ class SimulationSettings(TrainingSettings[AlgorithmSpec], frozen=True):
     model: str = ""
     """Name of a model; the usual one for the data when empty."""
     attack: Choice | None = None
-    """Who attacks and how (`simulation.attacks`)."""
+    """Who attacks and how (`simulation.engine.workers.attacks`)."""
     pretrain: str = ""
     """Other data that the extractor is trained on before the first round; none when empty."""
     newcomers: int = 0

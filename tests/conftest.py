@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.contract import Objective
+from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from export.bundle import RUNTIMES, capture_graphs, make_bundle
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port

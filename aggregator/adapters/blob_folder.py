@@ -8,7 +8,7 @@ from wire.errors import ConfigError
 
 
 class BlobFolder:
-    """An `aggregator.ports.Blobs` in a folder. A file is written aside, synchronised and renamed, so it is whole or absent."""
+    """An `aggregator.core.ports.Blobs` in a folder. A file is written aside, synchronised and renamed, so it is whole or absent."""
 
     def __init__(self, folder: Path) -> None:
         """

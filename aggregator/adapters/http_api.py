@@ -6,9 +6,9 @@ from typing import Any, cast
 import msgspec
 from fastapi import FastAPI, HTTPException, Response
 
+from aggregator.core.ports import Blobs, Store
 from aggregator.core.state import RunState
-from aggregator.ports import Blobs, Store
-from aggregator.summary import accuracy_of, count_groups, group_number, spread, summarize
+from aggregator.core.summary import accuracy_of, count_groups, group_number, spread, summarize
 
 DOWNLOAD = "application/octet-stream"
 

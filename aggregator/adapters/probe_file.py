@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
-from algorithms.contract import Probe, TorchTensors
+from algorithms.core.contract import Probe, TorchTensors
 from algorithms.models.network import Network
 from wire.errors import BundleError
 

@@ -49,7 +49,7 @@ def sqlite_url(path: Path) -> str:
 
 
 class SqlStore:
-    """An `aggregator.ports.Store` for one run of a database. Any thread may read it."""
+    """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
 
     def __init__(self, url: str, run_id: str) -> None:
         """

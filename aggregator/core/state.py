@@ -135,7 +135,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     starts: dict[str, str] = {}
     """By device, the key of the model that it starts from next; under the empty id that of a device that is not named."""
     programs: dict[str, tuple[Verb, ...]] = {}
-    """What devices do in the next round (`algorithms.contract.Programs`), and, under ``closing``, after the last."""
+    """What devices do in the next round (`algorithms.core.contract.Programs`), and, under ``closing``, after the last."""
     preparing: bool = False
     """Whether the next round is a preparation."""
     trained: int = 0

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import scipy
 
-from algorithms.contract import Grouped, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import Grouped, LocalModel, Matrix, Memory, Probe
 from algorithms.groupings.base import Defaults, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
 from wire import names

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from algorithms.contract import NEWCOMER, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import NEWCOMER, LocalModel, Matrix, Memory, Probe
 from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors

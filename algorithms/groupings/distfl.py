@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
+from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
 from algorithms.groupings.base import Defaults, group_of
 from algorithms.groupings.gap import group_by_gap
 from algorithms.groupings.identity import keep_names

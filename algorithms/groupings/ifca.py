@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, exchanged
+from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, exchanged
 from algorithms.groupings.base import Defaults
 from wire import names
 from wire.errors import ConfigError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from algorithms.contract import Probe, TorchTensors
+from algorithms.core.contract import Probe, TorchTensors
 from wire import names
 from wire.tensors import Array, Tensors
 

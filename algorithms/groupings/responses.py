@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from algorithms.contract import LocalModel, Matrix, Probe
+from algorithms.core.contract import LocalModel, Matrix, Probe
 from algorithms.groupings.knowledge import as_torch
 from wire.tensors import Array
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from algorithms.contract import LocalModel, Memory
+from algorithms.core.contract import LocalModel, Memory
 from algorithms.groupings.significance import SAMPLE
 from wire import names
 from wire.tensors import Array, Tensors

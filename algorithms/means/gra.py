@@ -17,9 +17,9 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from algorithms.contract import Combined, Slice
+from algorithms.core.contract import Combined, Slice
+from algorithms.core.stack import Stack
 from algorithms.means.krum import squared_distances
-from algorithms.stack import Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
 

@@ -17,9 +17,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import Combined, Slice
+from algorithms.core.contract import Combined, Slice
+from algorithms.core.stack import LARGEST, Stack, column_blocks, each
 from algorithms.means.weighted import average, shares
-from algorithms.stack import LARGEST, Stack, column_blocks, each
 from wire.errors import ConfigError
 from wire.tensors import Array
 

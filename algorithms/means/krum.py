@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import Combined, Matrix, Slice
+from algorithms.core.contract import Combined, Matrix, Slice
+from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
-from algorithms.stack import Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
 

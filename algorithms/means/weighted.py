@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import Combined, Slice
-from algorithms.stack import Stack
+from algorithms.core.contract import Combined, Slice
+from algorithms.core.stack import Stack
 from wire.tensors import Array
 
 

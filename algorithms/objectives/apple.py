@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models

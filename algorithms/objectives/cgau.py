@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import keep
 from algorithms.models.gated import EXPRESSION, MODULATION, GatedClassifier, OnFrozen, PlainClassifier

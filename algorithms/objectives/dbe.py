@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, LocalModel, Programs, Sgd, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.supervised import Pass, Supervised, slot_of
 from wire import names

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, Sgd, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.personal_model import (

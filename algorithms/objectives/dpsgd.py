@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Sgd, TorchTensors
+from algorithms.core.contract import Sgd, TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import dropping
 from algorithms.objectives.supervised import Supervised, batch_metrics, descend, following_values

@@ -7,7 +7,7 @@ Decentralized Data. AISTATS 2017, Algorithm 1.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.contract import Sgd
+from algorithms.core.contract import Sgd
 from algorithms.objectives.supervised import Supervised
 
 

@@ -7,7 +7,7 @@ J. Oh, S. Kim, S.-Y. Yun. FedBABU: Toward Enhanced Representation for Federated 
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.contract import GraphFunction, Sgd, TorchTensors
+from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedrep import step_over
 from algorithms.objectives.lgnet import FineTuned

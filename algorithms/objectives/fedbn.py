@@ -7,10 +7,10 @@ Algorithm 1.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.contract import Sgd
+from algorithms.core.contract import Sgd
+from algorithms.core.probe import norm_layers
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.supervised import Supervised
-from algorithms.probe import norm_layers
 from wire import names
 
 

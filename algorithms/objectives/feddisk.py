@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from algorithms.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import freeze
 from algorithms.models.made import Made, UnitInputs, negative_log_likelihood

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, LocalModel, Sgd, TorchTensors, Work, exchanged
+from algorithms.core.contract import Context, GraphFunction, LocalModel, Sgd, TorchTensors, Work, exchanged
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models

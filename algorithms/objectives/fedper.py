@@ -7,7 +7,7 @@ Algorithms 1 and 2.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.contract import Sgd
+from algorithms.core.contract import Sgd
 from algorithms.objectives.supervised import Supervised
 from wire import names
 

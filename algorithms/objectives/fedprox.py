@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
 from wire import names
 

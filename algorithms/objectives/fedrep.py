@@ -9,7 +9,7 @@ While the head is trained, BatchNorm normalises by the batch, and its running st
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.contract import Context, GraphFunction, Sgd, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Supervised, batch_metrics, descend, differentiate, following_values

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, batch_metrics, cross_entropy, following_values, slot_of
 from wire import names

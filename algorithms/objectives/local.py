@@ -6,7 +6,7 @@ B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4 ('Local').
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.contract import Sgd
+from algorithms.core.contract import Sgd
 from algorithms.objectives.supervised import Supervised
 from wire import names
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work, exchanged
+from algorithms.core.contract import Context, GraphFunction, TorchTensors, Work, exchanged
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, following_values

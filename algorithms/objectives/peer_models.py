@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from algorithms.contract import NEWCOMER, TorchTensors, exchanged
+from algorithms.core.contract import NEWCOMER, TorchTensors, exchanged
 from wire import names
 from wire.tensors import Tensors
 

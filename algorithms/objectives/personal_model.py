@@ -2,7 +2,7 @@
 
 import torch
 
-from algorithms.contract import TorchTensors, exchanged
+from algorithms.core.contract import TorchTensors, exchanged
 from algorithms.objectives.supervised import slot_of
 from wire import names
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.personal_model import as_model, copy_as_personal_model, personal_key

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from algorithms.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.core.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.supervised import LR, Supervised
 from wire import names

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import GraphFunction, Sgd, TorchTensors, functional
+from algorithms.core.contract import GraphFunction, Sgd, TorchTensors, functional
+from algorithms.core.probe import watch_norms
 from algorithms.models.classifier import Classifier, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.objectives.gradients import grad_and_value
-from algorithms.probe import watch_norms
 from wire import names
 
 LR, MOMENTUM = 0.005, 0.9

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.papers import autocfl, cgau, dbe, distfl, feddisk, signature
 from benchmarks.papers.table import Table
-from benchmarks.report import put
+from benchmarks.results.report import put
 from simulation.compare import Job
 
 HERE = Path(__file__).parents[1]

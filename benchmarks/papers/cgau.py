@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier, OnFrozen, PlainClassifier
 from algorithms.models.registry import default_model, make_model

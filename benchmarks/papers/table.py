@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from algorithms.registry import read_algorithm
-from simulation.attacks import read_attack
 from simulation.compare import Asked, Job, run_all, tabulate
+from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 

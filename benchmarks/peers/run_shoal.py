@@ -27,7 +27,7 @@ from benchmarks.peers.workload import (
     read_job,
     report,
 )
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import DEFAULT, EngineOptions
 from simulation.simulate import SimulationSettings, simulate

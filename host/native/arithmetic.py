@@ -13,7 +13,7 @@ log = logging.getLogger("shoal.native")
 
 
 class NativeArithmetic:
-    """An `algorithms.arithmetic.Arithmetic`. Where the engine cannot be built, the log says so and numpy and torch compute."""
+    """An `algorithms.core.arithmetic.Arithmetic`. Where the engine cannot be built, the log says so and numpy and torch compute."""
 
     def column_sums(self, arena: Array, rows: Array, weights: Array) -> WeightedSum | None:
         try:

@@ -16,8 +16,8 @@ from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
 from shoal.folders import prepare_folder
 from shoal.report import percent
-from simulation.attacks import read_attack
 from simulation.compare import Asked, Job, read_algorithms, run_all, tabulate
+from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 from simulation.timing.policies import read_policy

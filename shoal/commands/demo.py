@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.summary import Comparison, EdgeSummary, PhonesSummary, Summary, summarize
+from aggregator.core.summary import Comparison, EdgeSummary, PhonesSummary, Summary, summarize
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX

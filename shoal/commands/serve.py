@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 from aggregator.core.state import Event, RoundAggregated, RunState
+from aggregator.core.summary import count_groups
 from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
-from aggregator.summary import count_groups
 from algorithms.registry import read_algorithm
 from shoal.commands import options as opt
 from wire.links.mqtt import BrokerAddress

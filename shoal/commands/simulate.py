@@ -8,16 +8,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from aggregator.summary import Heterogeneity
+from aggregator.core.summary import Heterogeneity
 from algorithms.registry import read_algorithm
 from shoal.commands import options as opt
 from shoal.folders import prepare_folder
 from shoal.pictures import draw_holdings
 from shoal.report import device_table, time_text, verdict, write_report
 from simulation import simulate as simulation
-from simulation.attacks import read_attack
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
+from simulation.engine.workers.attacks import read_attack
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
 from simulation.timing.policies import read_policy

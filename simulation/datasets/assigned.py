@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.pool import Pool
 from wire.tensors import Array
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
 from wire.bundle import Window
 from wire.errors import DataError

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array

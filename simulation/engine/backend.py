@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from algorithms.contract import Objective
+from algorithms.core.contract import Objective
 from algorithms.models.network import Unsupported
-from edge_client.ports import Graphs
+from edge_client.core.ports import Graphs
 from host.compiler import CannotCompile, find_compiler
 from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.graphs.eager import EagerGraphs

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from aggregator.core.state import RunSettings
 from algorithms.algorithm import Algorithm
-from algorithms.contract import Objective, Probe
-from edge_client.ports import Windows
-from simulation.attacks import Attack
+from algorithms.core.contract import Objective, Probe
+from edge_client.core.ports import Windows
+from simulation.engine.workers.attacks import Attack
 from wire.bundle import Bundle
 
 

@@ -10,11 +10,11 @@ from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from edge_client.adapters.state import MemoryState
 from edge_client.agent import Agent
-from edge_client.ports import Graphs, Windows
-from simulation.attacks import Attacker
+from edge_client.core.ports import Graphs, Windows
 from simulation.engine.experiment import Experiment
 from simulation.engine.progress import OnProgress, progress_of
 from simulation.engine.result import EngineResult
+from simulation.engine.workers.attacks import Attacker
 from simulation.engine.workers.secret import repeatable_secret
 from wire.errors import Stalled
 from wire.links.in_process import InProcessBroker

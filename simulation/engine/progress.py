@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from aggregator.summary import count_groups
+from aggregator.core.summary import count_groups
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
-from aggregator.ports import Blobs
 from simulation.engine.schedule import Schedule
 from wire.tensors import Array
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, work_of
 from aggregator.core.plan import make_plan, program_for
+from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
 from aggregator.core.state import Device, Report, RunState
-from aggregator.ports import Blobs
 from algorithms.algorithm import Contribution, State
-from algorithms.contract import NEWCOMER, Grouped, Programs
+from algorithms.core.contract import NEWCOMER, Grouped, Programs
 from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from aggregator.summary import TimeSummary
+from aggregator.core.summary import TimeSummary
 from simulation.timing.policies import Policy
 from simulation.timing.report import describe
 

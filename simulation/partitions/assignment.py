@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from algorithms.spec import Option
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.assigned import Assigned
 from simulation.datasets.pool import Pool, device_names
 from simulation.datasets.windows import FleetData

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData, select_devices
 from simulation.partitions.assignment import split_count
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aggregator.summary import ExampleCounts, JobCounts, Staleness, TimeSummary, Utilisation, VirtualTraffic
+from aggregator.core.summary import ExampleCounts, JobCounts, Staleness, TimeSummary, Utilisation, VirtualTraffic
 from simulation.timing.fleet import Fleet, Jobs
 from wire.tensors import Array
 

@@ -13,7 +13,7 @@ from aggregator.core.admission import Refused, check_tensors
 from aggregator.core.state import RunSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
-from algorithms.probe import make_probe
+from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData

@@ -10,8 +10,8 @@ from aggregator import aggregation
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.aggregation import store_state
 from algorithms.algorithm import State
-from algorithms.contract import NEWCOMER, Context
-from algorithms.probe import make_probe
+from algorithms.core.contract import NEWCOMER, Context
+from algorithms.core.probe import make_probe
 from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, make_field
 from tests.contracts.store import SETTINGS
 from wire.tensors import Array, Tensors, decode_tensors, encode_tensors

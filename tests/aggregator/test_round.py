@@ -14,7 +14,7 @@ from aggregator.core import state as s
 from aggregator.core.plan import round_seed
 from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.round import OPEN, TRANSITIONS, step
-from algorithms.contract import Programs
+from algorithms.core.contract import Programs
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.messages import Evaluate, Metrics, Train
 

@@ -10,7 +10,8 @@ from scipy.special import rel_entr
 from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
-from algorithms.contract import NEWCOMER, LocalModel
+from algorithms.core.contract import NEWCOMER, LocalModel
+from algorithms.core.probe import make_probe
 from algorithms.groupings.distfl import pre_aggregate
 from algorithms.groupings.identity import keep_names
 from algorithms.groupings.knowledge import Extraction, extract_knowledge
@@ -20,7 +21,6 @@ from algorithms.groupings.views import coordinates_of_distances, euclidean_coord
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.probe import make_probe
 
 
 def small_model(seed: int = 0) -> HarCnn:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.contract import NEWCOMER, LocalModel, Memory
+from algorithms.core.contract import NEWCOMER, LocalModel, Memory
 from algorithms.groupings.autocfl import LATEST, MOST_EPOCHS, AutoCFL, cumulate, distance_matrix, last_layer, vote_for_clusters
 from tests.contracts.grouping import (
     SEEDS,

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.dropout import dropping
 from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, PlainClassifier, freeze

@@ -2,7 +2,7 @@
 
 import pytest
 
-from algorithms.contract import Sgd
+from algorithms.core.contract import Sgd
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.objectives.coordinator import Plain

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algorithms.contract import NEWCOMER, Context, LocalModel, TorchTensors, Work
+from algorithms.core.contract import NEWCOMER, Context, LocalModel, TorchTensors, Work
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.made import Made, UnitInputs, negative_log_likelihood
 from algorithms.objectives.feddisk import (

@@ -9,7 +9,8 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.algorithm import SURVEY, Algorithm, State, decode_memory, encode_memory
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.probe import make_probe, whole_model
 from algorithms.groupings import significance
 from algorithms.groupings.bootstrap import BATCH, Draws, run_test
 from algorithms.groupings.distfl import AT_ONCE, VIEWED, DistFL, pre_aggregate
@@ -18,7 +19,6 @@ from algorithms.groupings.significance import SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import SHORT, Surveys, shorten
 from algorithms.groupings.views import Points, Responses
 from algorithms.models.har_cnn import HarCnn
-from algorithms.probe import make_probe, whole_model
 from algorithms.registry import make_algorithm, read_algorithm
 from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.stats import siegelslopes, trim_mean
 from sklearn.cluster import AgglomerativeClustering
 
-from algorithms.contract import Combined, Mean, Slice
+from algorithms.core.contract import Combined, Mean, Slice
+from algorithms.core.stack import COLUMNS, Stack
 from algorithms.means.credit import Credit
 from algorithms.means.gra import GroupwiseRobust, weighted_median
 from algorithms.means.irls import ResidualReweighting
@@ -17,7 +18,6 @@ from algorithms.means.krum import Krum, MultiKrum
 from algorithms.means.median import Median, TrimmedMean
 from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.registry import make_algorithm, read_algorithm
-from algorithms.stack import COLUMNS, Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
 

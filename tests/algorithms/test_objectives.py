@@ -10,7 +10,8 @@ from torch import Tensor
 
 from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
-from algorithms.contract import NEWCOMER, Context, LocalModel, Objective, Work
+from algorithms.core.contract import NEWCOMER, Context, LocalModel, Objective, Work
+from algorithms.core.probe import make_probe
 from algorithms.groupings.individual import Individual
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import WeightedMean
@@ -24,9 +25,8 @@ from algorithms.objectives.lgnet import LgNetServer
 from algorithms.objectives.perfedavg import PerFedAvgServer
 from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.none import NoPrivacy
-from algorithms.probe import make_probe
+from edge_client.core.ports import Windows
 from edge_client.executor import Executor
-from edge_client.ports import Windows
 from export.describe import describe_bundle, example_inputs, named, responses_of, to_numpy
 from export.onnx_graph import capture_onnx
 from simulation.engine.graphs.eager import TorchGraphs

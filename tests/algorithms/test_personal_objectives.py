@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.apple import Apple
 from algorithms.objectives.fedpcl import FedPCL

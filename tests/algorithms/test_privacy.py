@@ -17,7 +17,7 @@ from scipy.stats import norm
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from algorithms.contract import LocalModel, Privacy, TorchTensors, Work, functional
+from algorithms.core.contract import LocalModel, Privacy, TorchTensors, Work, functional
 from algorithms.models.har_cnn import HarCnn
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, spent

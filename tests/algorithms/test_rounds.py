@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
 from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
 from wire.errors import ConfigError
 from wire.privacy import clip

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from algorithms.registry import KINDS, AlgorithmSpec, listing, make_algorithm, make_objective, read_algorithm, read_privacy
 from algorithms.spec import Choice, Option, Options, Value, read, with_option
-from simulation.attacks import ATTACKS, read_attack
+from simulation.engine.workers.attacks import ATTACKS, read_attack
 from simulation.partition import PARTITIONS, read_partition
 from simulation.timing.policies import POLICIES, read_policy, with_cohort
 from simulation.timing.profiles import DISTRIBUTIONS, read_profiles

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.contract import Mean
+from algorithms.core.contract import Mean
+from algorithms.core.stack import COLUMNS, ROWS, Stack, column_blocks, each
 from algorithms.means.streaming import LEVELS, StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean, shares
-from algorithms.stack import COLUMNS, ROWS, Stack, column_blocks, each
 from host.native.arithmetic import NativeArithmetic
 from host.native.sums import WeightedSum
 from tests.algorithms.test_means import LAYOUT, MEANS, SIZE, by_name, models
@@ -123,11 +123,11 @@ class TestNativeSum:
         rng = np.random.default_rng(0)
         arena, rows, weights = rng.standard_normal((50, 10_001), np.float32), np.arange(0, 50, 3), rng.random(17)
         blas = Stack(arena, rows).weighted_sum(weights)
-        monkeypatch.setattr("algorithms.stack.ASKED_FROM", 0)
+        monkeypatch.setattr("algorithms.core.stack.ASKED_FROM", 0)
         native = Stack(arena, rows, NativeArithmetic()).weighted_sum(weights)
         assert native == pytest.approx(blas, rel=1e-6, abs=1e-6)
         for threads in (1, 3):
-            monkeypatch.setattr("algorithms.stack.torch.get_num_threads", lambda threads=threads: threads)
+            monkeypatch.setattr("algorithms.core.stack.torch.get_num_threads", lambda threads=threads: threads)
             assert Stack(arena, rows, NativeArithmetic()).weighted_sum(weights).tobytes() == native.tobytes()
         monkeypatch.setenv("CXX", "/no/such/compiler")
         assert Stack(arena, rows, NativeArithmetic()).weighted_sum(weights).tobytes() == blas.tobytes()

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from edge_client.adapters.windows import load_folder
+from edge_client.core.ports import Windows
 from edge_client.executor import Executor
-from edge_client.ports import Windows
 from tests.wire.test_fuzz import changed, refuses
 from tests.wire.write_vectors import MESSAGES
 from wire import messages as m

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.contract import Objective
+from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
 from export.bundle import capture_graphs, make_bundle
 from export.parity import _draw, _eager_step, _next

@@ -8,14 +8,14 @@ import torch
 
 from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.contract import NEWCOMER, Work
+from algorithms.core.contract import NEWCOMER, Work
+from algorithms.core.probe import make_probe
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier
 from algorithms.models.har_cnn import HarCnn
-from algorithms.probe import make_probe
 from algorithms.registry import make_algorithm, make_objective, read_algorithm
+from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor
-from edge_client.ports import Graphs, Windows
 from export.describe import describe_bundle
 from simulation.engine.graphs.eager import EagerGraphs
 from wire.bundle import Bundle, Window

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms.contract import NEWCOMER, Grouped, Grouping, LocalModel, Memory
+from algorithms.core.contract import NEWCOMER, Grouped, Grouping, LocalModel, Memory
 
 SEEDS = st.integers(0, 2**31)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithms.contract import Objective, TorchTensors
+from algorithms.core.contract import Objective, TorchTensors
 from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.apfl import Apfl
 from algorithms.objectives.apple import Apple, AppleServer

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from aggregator.core.ports import Blobs, Store
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import DeviceCheckedIn, Resumed, RunSettings, Started
-from aggregator.ports import Blobs, Store
-from algorithms.contract import Programs
+from algorithms.core.contract import Programs
+from edge_client.core.ports import DeviceState
 from edge_client.core.session import Pending, Session
-from edge_client.ports import DeviceState
 from wire.codec import digest
 from wire.messages import Evaluate, Metrics, Train
 

@@ -14,9 +14,9 @@ from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
 from edge_client.adapters.windows import load_folder
 from edge_client.agent import RESEND_S, Agent
+from edge_client.core.ports import Windows
 from edge_client.core.session import Session, on_executed, on_plan, on_reply
 from edge_client.executor import Executor, batch_slices, held_out, training_batches
-from edge_client.ports import Windows
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from wire import messages as m

@@ -13,8 +13,8 @@ from aggregator.adapters.memory import MemoryBlobs, MemoryStore
 from aggregator.core.state import RunSettings, TrainingSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
-from algorithms.contract import Probe
-from algorithms.probe import make_probe
+from algorithms.core.contract import Probe
+from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from aggregator.adapters.probe_file import load_probe
+from algorithms.core.probe import make_probe, whole_model
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.models.resnet import resnet18
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.probe import make_probe, whole_model
 from algorithms.registry import read_algorithm
 from export import parity
 from export.bundle import save_probe

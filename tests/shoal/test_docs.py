@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from algorithms.registry import read_algorithm
-from simulation.attacks import read_attack
 from simulation.datasets.watch import load_watch
+from simulation.engine.workers.attacks import read_attack
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 
@@ -156,7 +156,7 @@ def test_reasons_of_the_spec_are_those_of_the_messages() -> None:
 
 
 def test_simulation_page_names_every_field_of_the_summary_every_partition_and_every_model() -> None:
-    from aggregator.summary import (
+    from aggregator.core.summary import (
         Comparison,
         DeviceSummary,
         EdgeSummary,
@@ -204,7 +204,7 @@ def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.M
 
 def test_other_pages_name_every_choice_every_mechanism_and_every_attack() -> None:
     from algorithms.registry import PRIVACY, listing
-    from simulation.attacks import ATTACKS
+    from simulation.engine.workers.attacks import ATTACKS
 
     assert not_named([row["name"] for row in listing()], page("algorithms")) == []
     assert not_named([*PRIVACY, *ATTACKS], page("privacy")) == []

@@ -6,7 +6,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from algorithms.registry import read_algorithm
 from shoal.commands.options import chosen
-from simulation.attacks import ATTACKS, flipped_classes, make_attack, read_attack, success_rate, told_apart
+from simulation.engine.workers.attacks import ATTACKS, flipped_classes, make_attack, read_attack, success_rate, told_apart
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import OBJECTIVES, read_algorithm
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from export.bundle import to_numpy
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData

@@ -7,14 +7,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.summary import Traffic
+from aggregator.core.summary import Traffic
 from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import to_numpy
 from host import compiled
-from simulation.attacks import read_attack
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
+from simulation.engine.workers.attacks import read_attack
 from simulation.objective import build_objective
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from simulation.timing.policies import read_policy

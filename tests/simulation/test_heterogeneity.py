@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData

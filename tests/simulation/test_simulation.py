@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from aggregator.summary import Groups
+from aggregator.core.summary import Groups
 from algorithms.registry import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.datasets.npz import load_npz

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from aggregator.summary import TimeSummary, Utilisation
+from aggregator.core.summary import TimeSummary, Utilisation
 from simulation.timing import policies
 from simulation.timing.availability import Curve, Intervals, stays_until
 from simulation.timing.draws import SMALL, Shuffled, make_key, uniform

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from algorithms.contract import GraphFunction, Objective, TorchTensors
+from algorithms.core.contract import GraphFunction, Objective, TorchTensors
 from export.describe import example_inputs, parts_of, responses_of
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.rendezvous import Rendezvous

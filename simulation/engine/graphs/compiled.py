@@ -5,7 +5,7 @@ They are compiled for one batch size; a smaller last batch runs uncompiled.
 
 from collections.abc import Iterable
 
-from algorithms.contract import Objective, TorchTensors
+from algorithms.core.contract import Objective, TorchTensors
 from export.describe import example_inputs
 from host.compiled import compile_ahead
 from simulation.engine.graphs.eager import EagerGraphs

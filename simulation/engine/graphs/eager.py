@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from algorithms.contract import Objective, TorchTensors
+from algorithms.core.contract import Objective, TorchTensors
 from algorithms.objectives.gradients import tape
 from export.describe import named
 from wire import names
@@ -17,7 +17,7 @@ PROCESSOR = torch.device("cpu")
 
 
 class EagerGraphs:
-    """An `edge_client.ports.Graphs` without an export: the objective's functions themselves."""
+    """An `edge_client.core.ports.Graphs` without an export: the objective's functions themselves."""
 
     max_batch: int | None = None
 
@@ -45,7 +45,7 @@ class EagerGraphs:
         return self._examples_alone and graph in self._graphs
 
     def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
-        """See `edge_client.ports.WholeTraining`: the same as `run` batch by batch, to the same bits, with the tensors left to torch in
+        """See `edge_client.core.ports.WholeTraining`: the same as `run` batch by batch, to the same bits, with the tensors left to torch in
         between."""
         held = self._tensors(tensors | hyper)
         sums = {names.LOSS_SUM: 0.0, names.NUM_CORRECT: 0.0}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from algorithms.contract import Objective, Sgd
+from algorithms.core.contract import Objective, Sgd
 from algorithms.models.network import Unsupported, network_of
 from algorithms.objectives.supervised import slot_of
 from host.native.trainer import Outcome, Trainer

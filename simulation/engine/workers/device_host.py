@@ -8,9 +8,9 @@ from aggregator.core.admission import check_tensors
 from aggregator.core.state import RunSettings
 from algorithms.algorithm import Algorithm
 from algorithms.means.streaming import Branch
+from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor
-from edge_client.ports import Graphs, Windows
-from simulation.attacks import Attack
+from simulation.engine.workers.attacks import Attack
 from simulation.engine.workers.private_store import PrivateStore
 from simulation.engine.workers.secret import repeatable_secret
 from wire.bundle import Bundle, Layout

@@ -29,7 +29,7 @@ from ray.exceptions import (
 )
 
 from algorithms.algorithm import Contribution
-from algorithms.contract import exchanged
+from algorithms.core.contract import exchanged
 from algorithms.means.streaming import LEVELS, Branch, place_of
 from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec, DeviceResult, Models
 from simulation.engine.workers.private_store import PrivateStore, TravellingStore

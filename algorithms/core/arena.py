@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from algorithms.contract import Slice
+from algorithms.core.contract import Slice
 from wire import names
 from wire.tensors import Array, Tensors
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from algorithms.contract import Probe, TorchTensors, functional
+from algorithms.core.contract import Probe, TorchTensors, functional
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network, Unsupported, network_of
 from wire import names

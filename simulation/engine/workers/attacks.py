@@ -15,8 +15,8 @@ import numpy as np
 
 from algorithms.spec import Choice, Option, Options, read
 from edge_client.agent import Agent
+from edge_client.core.ports import Windows
 from edge_client.executor import Result
-from edge_client.ports import Windows
 from simulation.datasets.windows import FleetData
 from wire import names
 from wire.errors import ConfigError

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms.arithmetic import PLAIN, Arithmetic
+from algorithms.core.arithmetic import PLAIN, Arithmetic
+from algorithms.core.stack import Stack
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network
-from algorithms.stack import Stack
 from wire import names
 from wire.messages import Train, Verb
 from wire.tensors import Array, Tensors

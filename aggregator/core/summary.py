@@ -59,7 +59,7 @@ class Heterogeneity(msgspec.Struct, frozen=True):
 
 
 class AttackSummary(msgspec.Struct, frozen=True):
-    """What a simulated attack achieved (`simulation.attacks`)."""
+    """What a simulated attack achieved (`simulation.engine.workers.attacks`)."""
 
     attack: str
     """As it was asked for."""

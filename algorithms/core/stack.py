@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.arithmetic import PLAIN, Arithmetic, ColumnSums
+from algorithms.core.arithmetic import PLAIN, Arithmetic, ColumnSums
 from wire.tensors import Array
 
 ASKED_FROM = 2**22
