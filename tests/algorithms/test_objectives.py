@@ -29,7 +29,7 @@ from edge_client.core.ports import Windows
 from edge_client.executor import Executor
 from export.describe import describe_bundle, example_inputs, named, responses_of, to_numpy
 from export.onnx_graph import capture_onnx
-from simulation.engine.graphs.eager import TorchGraphs
+from simulation.engine.graphs.eager import EagerGraphs
 from tests.contracts.objective import (
     CLASSES,
     OBJECTIVES,
@@ -144,7 +144,7 @@ class SmallFleet:
         grouping = Individual() if coordinator.grouping == "individual" else SingleGroup()
         self.algorithm = Algorithm(name, self.objective.name, coordinator, grouping, WeightedMean(), NoPrivacy())
         self.bundle, self.probe = make_bundle(self.objective), make_probe(self.objective.model, WINDOW)
-        self.devices = {f"d{i}": Executor(self.bundle, TorchGraphs(self.objective), self._windows(i)) for i in range(4)}
+        self.devices = {f"d{i}": Executor(self.bundle, EagerGraphs(self.objective), self._windows(i)) for i in range(4)}
         self.private: dict[str, Tensors] = {d: {} for d in self.devices}
         self.work, self.number = Work(8, 2, {}), 0
         self.state = self.algorithm.begin(self.bundle.initial, self.probe, 0)

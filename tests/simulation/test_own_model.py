@@ -17,7 +17,7 @@ from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import example_inputs, named
 from export.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import EngineOptions, PathName
+from simulation.engine.options import BackendName, EngineOptions
 from simulation.objective import build_objective
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
@@ -86,7 +86,7 @@ def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ifca", "scaffold", "fedavg+gaussian:noise_multiplier=0.01:clip_norm=9"])
 @pytest.mark.parametrize("path", ["eager", "messages"])
-def test_parameters_that_are_named_like_statistics_are_trained(algorithm: str, path: PathName, tmp_path: Path) -> None:
+def test_parameters_that_are_named_like_statistics_are_trained(algorithm: str, path: BackendName, tmp_path: Path) -> None:
     """By message, agents train and every update passes the aggregator's admission: nobody is refused for a negative parameter."""
     (tmp_path / "model.py").write_text(NAMED_LIKE_STATISTICS)
     settings = SimulationSettings(algorithm, 1, model=f"{tmp_path}/model.py:make", hyper={"lr": 0.01})
