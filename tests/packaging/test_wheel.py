@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulation.local_fleet import start_program, stop_processes, write_device_folder
+from simulation.local.fleet import start_program, stop_processes, write_device_folder
 
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
