@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.core.contract import Objective, TorchTensors
@@ -156,3 +157,14 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
 def assert_metrics(outputs: TorchTensors, loss: Tensor, logits: Tensor, y: Tensor) -> None:
     assert float(outputs["metric/loss_sum"]) == pytest.approx(float(loss.detach()) * len(y), rel=1e-4)
     assert float(outputs["metric/num_correct"]) == float((logits.argmax(1) == y).sum())
+
+
+def assert_used(device: Device, logits: Tensor, batch: TorchTensors) -> None:
+    """`evaluate` and `predict` speak of the model that gave these logits."""
+    probabilities = device.run("predict", batch)["output/probabilities"]
+    torch.testing.assert_close(probabilities, torch.softmax(logits, 1).detach(), rtol=2e-3, atol=1e-5)
+    outputs = device.run("evaluate", batch)
+    assert float(outputs["metric/loss_sum"]) == pytest.approx(
+        float(F.cross_entropy(logits, batch["y"], reduction="sum").detach()), rel=1e-3
+    )
+    assert float(outputs["metric/num_correct"]) == float((logits.argmax(1) == batch["y"]).sum())

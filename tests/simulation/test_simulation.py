@@ -15,17 +15,12 @@ from algorithms.registry import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.datasets.npz import load_npz
 from simulation.datasets.uci_har import SIGNALS
-from simulation.datasets.watch import LENGTH, load_watch
+from simulation.datasets.watch import LENGTH
 from simulation.datasets.windows import FleetData, cut_windows, last_share_of_each_class, select_devices
 from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError, DataError
-
-
-@pytest.fixture(scope="session")
-def watch() -> FleetData:
-    return load_watch()
 
 
 def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **others: Any) -> SimulationResult:
