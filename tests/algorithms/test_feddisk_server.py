@@ -22,7 +22,7 @@ WORK = Work(16, 2, {"lr": 0.1})
 
 def answered(losses: Mapping[str, float], counts: Mapping[str, int] | None = None) -> list[LocalModel]:
     return [
-        LocalModel(d, (counts or {}).get(d, 10), 1, NEWCOMER, {}, {"response/validate.loss": np.float32(loss)})
+        LocalModel(d, (counts or {}).get(d, 10), 1, NEWCOMER, {}, {"response/validate.loss": np.asarray(loss, np.float32)})
         for d, loss in sorted(losses.items())
     ]
 

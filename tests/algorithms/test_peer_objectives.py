@@ -30,8 +30,8 @@ class TestSteps:
             device.run("step", batch)
         for key in [k for k in device.tensors if k.startswith("received/others.")]:
             name = key.removeprefix("received/others.")
-            own = next(device.tensors[k] for k in (f"shared/{name}", f"statistic/{name}") if k in device.tensors)
-            device.tensors[key] = torch.stack([small_model(9).state_dict()[name], own * 1.02])
+            mine = next(device.tensors[k] for k in (f"shared/{name}", f"statistic/{name}") if k in device.tensors)
+            device.tensors[key] = torch.stack([small_model(9).state_dict()[name], mine * 1.02])
         device.tensors["received/present"] = torch.ones(2)
         own, stranger, near = small_model().eval(), small_model(9).eval(), small_model().eval()
         device.load(own)
@@ -86,7 +86,9 @@ class TestSteps:
                 for m, *parts in zip(personal.parameters(), *(c.parameters() for c in cores), strict=True):
                     m.copy_(sum(weight * part for weight, part in zip(p, parts, strict=True)))
             gradients = torch.autograd.grad(F.cross_entropy(personal(batch["x"]), batch["y"]), list(personal.parameters()))
-            towards = torch.stack([sum((g * w).sum() for g, w in zip(gradients, c.parameters(), strict=True)).detach() for c in cores])
+            towards = torch.stack(
+                [sum(((g * w).sum() for g, w in zip(gradients, c.parameters(), strict=True)), torch.zeros(())).detach() for c in cores]
+            )
             for w, g in zip(core.parameters(), gradients, strict=True):
                 w.grad = p[0] * g
             optimiser.step()

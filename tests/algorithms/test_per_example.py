@@ -142,12 +142,13 @@ class TestPerExample:
 
     def test_parameters_that_two_layers_share(self) -> None:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
-        model[2].weight = model[0].weight
+        first, last = nn.Linear(3, 3), nn.Linear(3, 3)
+        last.weight = first.weight
+        model = nn.Sequential(first, nn.Tanh(), last)
         x, y = torch.randn(4, 3), torch.randint(0, 3, (4,))
         made, _ = example_gradients(model, losses_of(model, x, y), ["0.weight"])
         for i in range(4):
-            (expected,) = torch.autograd.grad(F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [model[0].weight])
+            (expected,) = torch.autograd.grad(F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [first.weight])
             assert made["0.weight"][i] == pytest.approx(expected.detach(), abs=1e-6)
 
     def test_works_where_gradients_are_off_and_leaves_no_hooks(self) -> None:

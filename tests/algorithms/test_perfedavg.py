@@ -39,7 +39,7 @@ class TestSteps:
             other = copy.deepcopy(module)
             with torch.no_grad():
                 for p, d in zip(other.parameters(), by, strict=True):
-                    p += size * d
+                    p.add_(size * d)
             return other
 
         for batch in batches():
@@ -83,9 +83,9 @@ class TestSteps:
         adapted = copy.deepcopy(model).train()
         with torch.no_grad():
             for p, g in zip(adapted.parameters(), inner, strict=True):
-                p -= 0.1 * g
+                p.sub_(0.1 * g)
         outer = torch.autograd.grad(loss(adapted, 1), list(adapted.parameters()))
-        curved = torch.autograd.grad(sum((g * v).sum() for g, v in zip(inner, outer, strict=True)), parameters)
+        curved = torch.autograd.grad(sum(((g * v).sum() for g, v in zip(inner, outer, strict=True)), torch.zeros(())), parameters)
         for (name, p), g, h in zip(module.named_parameters(), outer, curved, strict=True):
             torch.testing.assert_close(following[f"next/shared/{name}"], (p - (g - 0.1 * h)).detach(), rtol=1e-4, atol=1e-5)
 

@@ -131,7 +131,7 @@ class TestSteps:
                 descend(optimiser, F.cross_entropy(theta(batch["x"]), batch["y"]) + 2.5 * tie)
             with torch.no_grad():
                 for w, t in zip(local.parameters(), theta.parameters(), strict=True):
-                    w -= 0.01 * 5.0 * (w - t)
+                    w.sub_(0.01 * 5.0 * (w - t))
         assert_holds(device.tensors, theta, "private/personal.")
         local.load_state_dict({**local.state_dict(), **{k: v for k, v in theta.state_dict().items() if "running" in k}})
         assert_holds(device.tensors, local)

@@ -89,8 +89,9 @@ def slow_credit(stack: Array, counts: Array, components: int, power: float) -> A
         if better == trusted:
             break
         trusted = better
-    weights = np.array([min(1.0, (np.median(errors) / e) ** power) for e in errors]) * counts
-    return weights / weights.sum()
+    weights: Array = np.array([min(1.0, (np.median(errors) / e) ** power) for e in errors]) * counts
+    shares: Array = weights / weights.sum()
+    return shares
 
 
 class TestCredit:

@@ -1,6 +1,7 @@
 """A workbench for objectives: every one of them on a tiny model, run by hand, and what an optimiser does to a module."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -130,7 +131,8 @@ class Device:
 
 
 def features_of(module: HarCnn, x: Tensor) -> Tensor:
-    return module.extractor(module.scale(x))
+    features: Tensor = module.extractor(module.scale(x))
+    return features
 
 
 def assert_holds(tensors: Mapping[str, Tensor], module: nn.Module, prefix: str = "") -> None:
@@ -139,7 +141,7 @@ def assert_holds(tensors: Mapping[str, Tensor], module: nn.Module, prefix: str =
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         for key in [f"{prefix}{name}"] if prefix else [f"{role}/{name}" for role in ("shared", "statistic", "private")]:
             if key in tensors:
-                torch.testing.assert_close(tensors[key], value.detach(), rtol=2e-4, atol=2e-6, msg=lambda text, key=key: f"{key}: {text}")
+                torch.testing.assert_close(tensors[key], value.detach(), rtol=2e-4, atol=2e-6, msg=partial("{}: {}".format, key))
                 met += 1
     assert met >= len(list(module.parameters()))
 

@@ -12,6 +12,7 @@ from torch import nn
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.network import Network
 from host.native.trainer import Floats, Outcome
+from tests.known import known
 
 LR, MOMENTUM = 0.05, 0.9
 
@@ -24,8 +25,8 @@ def classifier(layers: list[nn.Module], channels: int, time: int, classes: int) 
     model = Classifier(Scale(torch.rand(channels) + 0.5), extractor, nn.Linear(features, classes))
     for module in model.modules():
         if isinstance(module, nn.BatchNorm1d):
-            module.running_mean.normal_()
-            module.running_var.uniform_(0.5, 2)
+            known(module.running_mean).normal_()
+            known(module.running_var).uniform_(0.5, 2)
             if module.affine:
                 nn.init.normal_(module.weight, 0.7, 0.5)
                 nn.init.normal_(module.bias, 0, 0.3)

@@ -67,7 +67,9 @@ def settled(model: Classifier, x: Any, batches: list[Any]) -> bool:
         if isinstance(module, nn.ReLU):
             seen[0] &= bool(((z == 0) | (z.abs() > 5e-6)).all())
         elif isinstance(module, nn.MaxPool1d):
-            top = z[..., : z.shape[-1] // module.kernel_size * module.kernel_size].unfold(-1, module.kernel_size, module.kernel_size)
+            size = module.kernel_size
+            assert isinstance(size, int)
+            top = z[..., : z.shape[-1] // size * size].unfold(-1, size, size)
             if top.shape[-1] > 1:
                 first, second = top.topk(2).values.unbind(-1)
                 seen[0] &= bool(((first - second > 5e-6) | ((first == second) & (first == 0))).all())

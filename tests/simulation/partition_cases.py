@@ -27,7 +27,8 @@ def make_pool(num_classes: int = 10, train: int = 600, test: int = 200, images: 
 def numbers(fleet: FleetData, part: str) -> list[int]:
     """The numbers of the examples that devices hold, in the devices' order."""
     arrays = [getattr(w, part).reshape(len(getattr(w, part)), math.prod(fleet.window.shape))[:, 0] for w in fleet.devices.values()]
-    return np.rint(np.concatenate(arrays) * 10_000).astype(int).tolist()
+    found: list[int] = np.rint(np.concatenate(arrays) * 10_000).astype(int).tolist()
+    return found
 
 
 def label_counts(fleet: FleetData, part: str = "train_y") -> np.ndarray:

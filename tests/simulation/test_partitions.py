@@ -39,7 +39,7 @@ class TestEveryPartition:
         for windows in fleet.devices.values():
             assert windows.train_x.shape == (windows.num_train, *pool.window.shape)
             assert windows.test_x.shape == (windows.num_test, *pool.window.shape)
-            assert (windows.train_x.dtype, windows.train_y.dtype) == (np.float32, np.int64)
+            assert (windows.train_x.dtype, windows.train_y.dtype) == (np.dtype(np.float32), np.dtype(np.int64))
             assert windows.num_train > 0
             if images:
                 assert 0 <= windows.train_x.min() <= windows.train_x.max() <= 1

@@ -124,7 +124,8 @@ class TestBuffered:
             queue.add(float(leaves_s[job]), ("leaves", job))
         for job in range(len(jobs)):  # after those that leave in the same second: a start sees what was aggregated then
             queue.add(float(jobs.start_s[job]), ("starts", job))
-        at_work, started_from, waiting, seen = 0, {}, [], []
+        at_work, started_from, waiting = 0, dict[int, int](), list[int]()
+        seen: list[tuple[float, set[tuple[int, int]]]] = []
         while queue and len(seen) < len(batches):
             what, job = queue.pop()
             if what == "starts":
