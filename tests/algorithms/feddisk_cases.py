@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 from algorithms.core.contract import NEWCOMER, Context, LocalModel, TorchTensors
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.objectives.feddisk import (
-    WeightedServer,
-)
+from algorithms.objectives.example_weights import WeightedServer
 
 SHAPE = (2, 16)
 HYPER = {"lr": torch.tensor(0.05), "momentum": torch.tensor(0.9), "density_lr": torch.tensor(0.02), "ratio_lr": torch.tensor(0.1)}

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from algorithms.core.contract import TorchTensors
 from algorithms.models.made import Made
-from algorithms.objectives.feddisk import (
-    FedDisk,
-    FedDiskAb,
-)
+from algorithms.objectives.feddisk import FedDisk
+from algorithms.objectives.feddisk_ab import FedDiskAb
 from algorithms.objectives.supervised import Supervised
 from export.bundle import capture_graphs
 from export.describe import example_inputs, named

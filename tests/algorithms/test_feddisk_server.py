@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 
 from algorithms.core.contract import NEWCOMER, Context, LocalModel, Work
-from algorithms.objectives.feddisk import (
-    DensityRatioServer,
-    FedDiskServer,
-    effective_cost,
-    effective_rounds,
-)
+from algorithms.objectives.feddisk import FedDiskServer, effective_cost, effective_rounds
+from algorithms.objectives.feddisk_ab import DensityRatioServer
 from tests.algorithms.feddisk_cases import absorb
 from wire.errors import ConfigError
 from wire.messages import Annotate, Apply, Evaluate, Train

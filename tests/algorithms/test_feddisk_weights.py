@@ -6,11 +6,8 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import NEWCOMER, LocalModel, TorchTensors
-from algorithms.objectives.feddisk import (
-    DensityRatioServer,
-    FedDisk,
-    FedDiskAb,
-)
+from algorithms.objectives.feddisk import FedDisk
+from algorithms.objectives.feddisk_ab import DensityRatioServer, FedDiskAb
 from algorithms.objectives.supervised import Supervised
 from tests.algorithms.feddisk_cases import HYPER, absorb, advance, linear_model, make_batch, small_model
 
