@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results.report import describe_machine, put
+from benchmarks.results.report import describe_machine, keep
 from wire import names
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack
 from wire.tensors import Tensors
@@ -261,9 +261,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         serve(chosen.serve[0], chosen.serve[1], Path(chosen.serve[2]))
         return {}
     results = measure(chosen.turns, chosen.steps)
-    chosen.out.write_text(json.dumps(results, indent=1) + "\n")
-    if chosen.out == OUT:
-        put("edge", f"## Training on a device\n\n{table(results)}")
+    keep(results, chosen.out, OUT, "edge", f"## Training on a device\n\n{table(results)}")
     print(table(results))
     return results
 

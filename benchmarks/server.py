@@ -35,7 +35,7 @@ from algorithms.means.streaming import StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean
 from benchmarks.peers.environments import install, python_of
 from benchmarks.peers.systems import choose
-from benchmarks.results.report import put
+from benchmarks.results.report import keep
 from wire import names
 from wire.tensors import Array
 
@@ -193,10 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": THREADS}
     versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
     results = {"parameters": SIZE, "machine": machine | {"load": os.getloadavg()[0]}, "versions": versions, "models": models}
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(results, indent=1) + "\n")
-    if asked.out == OUT:
-        put("server", f"## Combining models on the server\n\n{table(results)}")
+    keep(results, asked.out, OUT, "server", f"## Combining models on the server\n\n{table(results)}")
     print(table(results))
     return results
 

@@ -186,7 +186,7 @@ def _show_experiment(found: dict[str, dict[str, list[float]]]) -> str:
 # Appendix A
 
 
-class _First(nn.Module):
+class First(nn.Module):
     """The first feature alone."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ class _First(nn.Module):
 def xor(rounds: int = 250) -> dict[str, float]:
     """Accuracy on the worse of the two clients, by model; the best of several initial weights, as the problem has bad ones."""
     both: Callable[[], Classifier] = lambda: Classifier(nn.Identity(), nn.Identity(), nn.Linear(2, 2))  # noqa: E731
-    first: Callable[[], Classifier] = lambda: Classifier(nn.Identity(), _First(), nn.Linear(1, 2))  # noqa: E731
+    first: Callable[[], Classifier] = lambda: Classifier(nn.Identity(), First(), nn.Linear(1, 2))  # noqa: E731
     models: dict[str, Callable[[], OnFrozen]] = {
         "x1 and x2: one CGAU": lambda: GatedClassifier(both(), 2, units=1, layers=1),
         "x1 and x2: one gated unit without conditioning": lambda: GatedClassifier(both(), 2, units=1, layers=1, conditioned=False),
@@ -211,17 +211,17 @@ def xor(rounds: int = 250) -> dict[str, float]:
         plain = "ReLU" in name
         for seed in range(12 if plain else 3):
             torch.manual_seed(seed)
-            tried.append(_federate(make(), rounds, lr=0.3 if plain else 3.0))
-        objective, own = max(tried, key=lambda pair: _least_accuracy(*pair))
-        found[name] = _least_accuracy(objective, own)
+            tried.append(federate(make(), rounds, lr=0.3 if plain else 3.0))
+        objective, own = max(tried, key=lambda pair: least_accuracy(*pair))
+        found[name] = least_accuracy(objective, own)
         if "CGAU" in name:
             for off, (modulation, expression) in {"modulation": (True, False), "expression": (False, True)}.items():
                 without = {client: switched_off(tensors, modulation, expression) for client, tensors in own.items()}
-                found[f"{name}, {off} switched off"] = _least_accuracy(objective, without)
+                found[f"{name}, {off} switched off"] = least_accuracy(objective, without)
     return found
 
 
-def _federate(model: OnFrozen, rounds: int, lr: float) -> tuple[Cgau, dict[str, TorchTensors]]:
+def federate(model: OnFrozen, rounds: int = 250, lr: float = 3.0) -> tuple[Cgau, dict[str, TorchTensors]]:
     """FedAvg of the two clients with one step a round: each one's tensors at the end."""
     objective = Cgau(model)
     clients = {name: (torch.from_numpy(x), torch.from_numpy(y)) for name, (x, y) in xor_clients(100, seed=0).items()}
@@ -239,7 +239,8 @@ def _federate(model: OnFrozen, rounds: int, lr: float) -> tuple[Cgau, dict[str, 
     return objective, own
 
 
-def _least_accuracy(objective: Cgau, own: dict[str, TorchTensors]) -> float:
+def least_accuracy(objective: Cgau, own: dict[str, TorchTensors]) -> float:
+    """The worse client's accuracy, on examples of which none was trained on."""
     clients = xor_clients(100, seed=1)
     right = {name: objective.predict(own[name], torch.from_numpy(x)).argmax(1).numpy() == y for name, (x, y) in clients.items()}
     return float(min(r.mean() for r in right.values()))

@@ -14,10 +14,10 @@ from tests.contracts.objective import (
     Device,
     assert_holds,
     batches,
-    descend,
     make,
     sgd,
     small_model,
+    step_both,
 )
 from wire.errors import ConfigError
 
@@ -92,9 +92,7 @@ class TestSteps:
     def test_perfedavg_adapts_by_plain_sgd(self) -> None:
         device, module = Device(make("perfedavg"), inner_lr=0.05), small_model().train()
         optimiser = sgd(module, momentum=0.0)
-        for batch in batches():
-            device.run("adapt", batch)
-            descend(optimiser, F.cross_entropy(module(batch["x"]), batch["y"]))
+        step_both(device, "adapt", module, optimiser, batches())
         assert_holds(device.tensors, module)
 
 

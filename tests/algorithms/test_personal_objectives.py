@@ -20,6 +20,7 @@ from tests.contracts.objective import (
     make,
     sgd,
     small_model,
+    step_both,
 )
 
 
@@ -36,25 +37,19 @@ class TestSteps:
             descend(optimiser, F.cross_entropy(module.head(z), batch["y"]))
         assert_holds(device.tensors, module)
         optimiser = torch.optim.SGD(module.extractor.parameters(), lr=0.05, momentum=0.9)
-        for batch in batches(2):
-            device.run("step", batch)
-            descend(optimiser, F.cross_entropy(module(batch["x"]), batch["y"]))
+        step_both(device, "step", module, optimiser, batches(2))
         assert_holds(device.tensors, module)
 
     def test_fedbabu(self) -> None:
         device, module = Device(make("fedbabu"), lr=0.05), small_model().train()
         head = module.head.weight.detach().clone()
         optimiser = torch.optim.SGD(module.extractor.parameters(), lr=0.05, momentum=0.9)
-        for batch in batches():
-            device.run("step", batch)
-            descend(optimiser, F.cross_entropy(module(batch["x"]), batch["y"]))
+        step_both(device, "step", module, optimiser, batches())
         assert_holds(device.tensors, module)
         assert torch.equal(device.tensors["private/head.weight"], head)
         device.tensors |= {k: torch.zeros_like(v) for k, v in device.tensors.items() if k.startswith("slot/")}
         optimiser = sgd(module)
-        for batch in batches(2):
-            device.run("tune", batch)
-            descend(optimiser, F.cross_entropy(module(batch["x"]), batch["y"]))
+        step_both(device, "tune", module, optimiser, batches(2))
         assert_holds(device.tensors, module)
 
     def test_fedrod(self) -> None:
@@ -107,9 +102,7 @@ class TestSteps:
             assert_metrics(outputs, loss, logits, batch["y"])
         assert_holds(device.tensors, shared)
         optimiser = sgd(shared)
-        for batch in batches(2):
-            device.run("step", batch)
-            descend(optimiser, F.cross_entropy(shared(batch["x"]), batch["y"]))
+        step_both(device, "step", shared, optimiser, batches(2))
         assert_holds(device.tensors, shared)
         assert_holds(device.tensors, personal, "private/personal.")
         assert_used(device, personal.eval()(batches()[0]["x"]), batches()[0])

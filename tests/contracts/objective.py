@@ -156,6 +156,13 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
     optimiser.step()
 
 
+def step_both(device: Device, graph: str, module: nn.Module, optimiser: torch.optim.Optimizer, given: list[TorchTensors]) -> None:
+    """Run a graph of the device on every batch; beside it, descend a module's cross-entropy."""
+    for batch in given:
+        device.run(graph, batch)
+        descend(optimiser, F.cross_entropy(module(batch["x"]), batch["y"]))
+
+
 def assert_metrics(outputs: TorchTensors, loss: Tensor, logits: Tensor, y: Tensor) -> None:
     assert float(outputs["metric/loss_sum"]) == pytest.approx(float(loss.detach()) * len(y), rel=1e-4)
     assert float(outputs["metric/num_correct"]) == float((logits.argmax(1) == y).sum())
