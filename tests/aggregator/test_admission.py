@@ -128,7 +128,17 @@ def judged(key: str) -> Refused | None:
     trained = tuple((name, "float32", (2,)) for name in (*CHANGED, "statistic/norm.running_var"))
     surveyed = tuple((f"response/survey.{name}", "float32", (2,)) for name in (*MEASURED, "variance.norm"))
     verbs = (m.Train(8, 1), m.Evaluate("train", "survey"))
-    settings = RunSettings("r", "fedavg", "x", "0" * 64, 5, 2, 100.0, 1.0, 0, 1, 32, {"step": trained}, {"survey": surveyed})
+    settings = RunSettings(
+        algorithm="fedavg",
+        run_id="r",
+        data="x",
+        bundle="0" * 64,
+        min_devices=2,
+        deadline_s=100.0,
+        grace_s=1.0,
+        reported={"step": trained},
+        responses={"survey": surveyed},
+    )
     tensors = {name: np.ones(2, np.float32) for name, _, _ in (*trained, *surveyed)}
     return check_tensors(settings, verbs, tensors | {key: np.array([1, -0.5], np.float32)})
 
