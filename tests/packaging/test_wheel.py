@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulation.local.fleet import start_program, stop_processes, write_device_folder
 
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import start_program, stop_processes, write_device_folder
 from tests.conftest import Exported
 from tests.packaging.conftest import PACKAGES, PROJECT, ROOT, VERSION
 
