@@ -77,7 +77,7 @@ def inputs_of(bundle: Bundle) -> Tensors:
     """Everything that the step reads, at its start."""
     rng = np.random.default_rng(0)
     hyper = {names.hyper(name): np.asarray(value, np.float32) for name, value in bundle.manifest.hyper.items()}
-    batch = {names.X: rng.standard_normal((BATCH, *WINDOW), np.float32), names.Y: rng.integers(0, CLASSES, BATCH)}
+    batch: Tensors = {names.X: rng.standard_normal((BATCH, *WINDOW), np.float32), names.Y: rng.integers(0, CLASSES, BATCH)}
     return {**bundle.initial, **hyper, **batch}
 
 
@@ -186,7 +186,8 @@ class Plain:
         """Milliseconds per step."""
         (self._folder / "batches").write_bytes((self._folder / "batch").read_bytes() * steps)
         words = (self._folder / "words").read_text().split()
-        command = [self._runner, self._program, self._folder / "state", self._folder / "out", str(steps), self._folder / "batches", *words]
+        files = self._program, self._folder / "state", self._folder / "out"
+        command: list[str | Path] = [self._runner, *files, str(steps), self._folder / "batches", *words]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         self.peak_mb = max(self.peak_mb, int(said.partition("VmHWM:")[2].split()[0]) / 1024)
         return float(said.split()[0])

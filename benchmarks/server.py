@@ -103,7 +103,8 @@ def measure_flower(arena: Array, turns: int, venvs: Path) -> dict[str, dict[str,
 def plain_krum(arena: Array) -> Array:
     """Krum with distances made one by one."""
     squared = cdist(arena, arena, "sqeuclidean")
-    return arena[int(np.argmin(krum_scores(squared, (len(arena) - 3) // 2)))]
+    chosen: Array = arena[int(np.argmin(krum_scores(squared, (len(arena) - 3) // 2)))]
+    return chosen
 
 
 def streaming(arena: Array, counts: Sequence[int]) -> Array:

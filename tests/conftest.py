@@ -15,13 +15,13 @@ import torch
 from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
 from edge_client.core.ports import Windows
-from export.bundle import RUNTIMES, capture_graphs, make_bundle
+from export.bundle import RUNTIMES, capture_graphs
 from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import stop_processes
 from simulation.objective import build_objective
-from tests.bundles import write_bundle
+from tests.bundles import pack_graphs, write_bundle
 from tests.shared import shared_folder
 from wire.bundle import Bundle, Window, unpack
 from wire.links.in_process import InProcessBroker
@@ -95,8 +95,7 @@ def some_graphs(objective: Objective, *names: str) -> Objective:
 def export_programs(fleet: FleetData, objective: Objective, max_batch: int) -> Bundle:
     """A bundle for ONNX and ExecuTorch."""
     captures = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
-    named = {"name": fleet.name, "bundle_version": 1, "objective": objective, "classes": fleet.classes, "window": fleet.window}
-    return unpack(make_bundle(captures, **named))
+    return unpack(pack_graphs(captures, fleet, objective))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.dropout import dropping
 from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, PlainClassifier, freeze
 from algorithms.objectives.cgau import Cgau, switched_off, xor_clients
+from algorithms.objectives.supervised import Supervised
 from export.bundle import capture_graphs
 from export.describe import example_inputs, named
 from simulation.datasets.pool import Pool
@@ -37,7 +38,7 @@ def pretrained(seed: int = 0) -> Classifier:
     return Classifier(Scale(torch.tensor([1.0, 2.0])), extractor, nn.Linear(28, 5))
 
 
-def make_batch(objective: Cgau, size: int, seed: int = 0) -> TorchTensors:
+def make_batch(objective: Supervised, size: int, seed: int = 0) -> TorchTensors:
     generator = torch.Generator().manual_seed(seed)
     drawn = {name: torch.rand(size, *shape, generator=generator) for name, shape in objective.random.items()}
     return {"x": torch.randn(size, *SHAPE, generator=generator), "y": torch.arange(size) % 3, **drawn}
@@ -190,7 +191,9 @@ def test_any_classifier_can_be_stood_on() -> None:
 
 @pytest.mark.parametrize("gated", [True, False])
 def test_graphs_run_on_a_device(gated: bool) -> None:
-    objective = Cgau(GatedClassifier(pretrained(), 3, units=8) if gated else PlainClassifier(pretrained(), 3, units=8, layers=1))
+    objective: Supervised = Cgau(
+        GatedClassifier(pretrained(), 3, units=8) if gated else PlainClassifier(pretrained(), 3, units=8, layers=1)
+    )
     captures = capture_graphs(objective, SHAPE)
     assert not any("frozen" in spec.name for spec in captures.tensors)
     inputs = example_inputs(objective, SHAPE)
