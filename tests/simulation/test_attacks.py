@@ -94,7 +94,7 @@ def test_robust_means_withstand_what_the_weighted_mean_does_not() -> None:
         ).summary.attack
         for name in ("fedavg", "fedavg+median", "fedavg+multi-krum", "fedavg+irls")
     }
-    accuracy = {name: attack["honest_accuracy"]["mean"] for name, attack in found.items()}
+    accuracy = {name: attack.honest_accuracy.mean for name, attack in found.items()}
     assert accuracy["fedavg"] < 0.6
     assert min(v for k, v in accuracy.items() if k != "fedavg") > accuracy["fedavg"] + 0.2, accuracy
 
