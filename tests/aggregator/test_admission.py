@@ -129,17 +129,13 @@ def judged(key: str) -> Refused | None:
     surveyed = tuple((f"response/survey.{name}", "float32", (2,)) for name in (*MEASURED, "variance.norm"))
     verbs = (m.Train(8, 1), m.Evaluate("train", "survey"))
     settings = RunSettings(
-        run_id="r",
         algorithm="fedavg",
+        run_id="r",
         data="x",
         bundle="0" * 64,
-        rounds=5,
         min_devices=2,
         deadline_s=100.0,
         grace_s=1.0,
-        seed=0,
-        local_epochs=1,
-        batch_size=32,
         reported={"step": trained},
         responses={"survey": surveyed},
     )

@@ -86,12 +86,12 @@ def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ifca", "scaffold", "fedavg+gaussian:noise_multiplier=0.01:clip_norm=9"])
-@pytest.mark.parametrize("path", ["eager", "messages"])
-def test_parameters_that_are_named_like_statistics_are_trained(algorithm: str, path: BackendName, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["eager", "messages"])
+def test_parameters_that_are_named_like_statistics_are_trained(algorithm: str, backend: BackendName, tmp_path: Path) -> None:
     """By message, agents train and every update passes the aggregator's admission: nobody is refused for a negative parameter."""
     (tmp_path / "model.py").write_text(NAMED_LIKE_STATISTICS)
     settings = SimulationSettings(read_algorithm(algorithm), 1, model=f"{tmp_path}/model.py:make", hyper={"lr": 0.01})
-    run = simulate(synthetic_fleet(3), settings, engine=EngineOptions(path))
+    run = simulate(synthetic_fleet(3), settings, engine=EngineOptions(backend))
     model, _ = decode_tensors(run.blobs.get(run.state.models[run.state.starts["d0"]]))
     for name in ("log_variance", "my_running_var"):
         value = model[f"shared/extractor.3.{name}"]
