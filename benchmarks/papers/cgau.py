@@ -165,9 +165,9 @@ def _some(pool: Pool, count: int) -> Pool:
 
 def _assign(pool: Pool, embed: Embedding, shuffle: float, seed: int, examples: int) -> FleetData:
     """The partition `embedding`, in the space of a network."""
-    rules = {"examples": examples, "tests": 0, "imbalance": "", "split": "own", "test": 0.25}
+    rules: dict[str, Any] = {"examples": examples, "tests": 0, "imbalance": "", "split": "own", "test": 0.25}
     assign = partial(embedding, embed=embed)
-    return assign_pool(pool, np.random.default_rng([seed, 0x11D]), assign, devices=CLIENTS, shuffle=shuffle, **rules)  # type: ignore[arg-type]
+    return assign_pool(pool, np.random.default_rng([seed, 0x11D]), assign, devices=CLIENTS, shuffle=shuffle, **rules)
 
 
 def _show_experiment(found: dict[str, dict[str, list[float]]]) -> str:

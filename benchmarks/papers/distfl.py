@@ -4,6 +4,8 @@ CIFAR-10 is here in two reduced copies; Office-Home and the authors' HAR-ADL are
 second. Paper settings: SGD, momentum 0.9, 5 local epochs, 50 rounds (section 5.1.5).
 """
 
+from typing import Any
+
 from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups, success_rate
 
 PAPER_ROUNDS = {"rounds": 50, "local_epochs": 5, "seeds": 3}
@@ -25,7 +27,7 @@ TABLE_6 = {"FedAvg": (31.84, 56.15), "Credit": (72.68, 2.26), "IRLS": (72.63, 2.
 DEFENCES = {"fedavg": "FedAvg", "fedavg+credit": "Credit", "fedavg+irls": "IRLS", "fedavg+gra": "GRA", "distfl": "Ours"}
 DEFENCES |= {"distfl+irls": "DistFL with IRLS in its groups"}
 ASR, HONEST = "ASR, %", "accuracy of honest devices, %"
-HAR = {"rounds": 10, "local_epochs": 5, "hyper": {"lr": 0.01}, "full": PAPER_ROUNDS}
+HAR: dict[str, Any] = {"rounds": 10, "local_epochs": 5, "hyper": {"lr": 0.01}, "full": PAPER_ROUNDS}
 
 
 def _under_attack(attack: str) -> Setting:
@@ -66,8 +68,8 @@ TABLES = [
         "distfl-table-4",
         "DistFL, Tables 4 and 7: real users (UCI HAR, users 1 to 20)",
         {
-            "random split": Setting("uci-har", "user:split=random:devices=20", **HAR),  # type: ignore[arg-type]
-            "split in time": Setting("uci-har", "user:devices=20", **HAR),  # type: ignore[arg-type]
+            "random split": Setting("uci-har", "user:split=random:devices=20", **HAR),
+            "split in time": Setting("uci-har", "user:devices=20", **HAR),
         },
         {**KNOWN, "dbe+distfl": "DistFL on DBE", "lg-net+distfl": "DistFL, then fine-tuned"},
         {ACCURACY: accuracy, "groups": groups},

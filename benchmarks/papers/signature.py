@@ -1,19 +1,21 @@
 """Shoal's signature clustering in every setting of the papers that is about groups: one default configuration, told nothing."""
 
+from typing import Any
+
 from benchmarks.papers.autocfl import ASSIGNED
 from benchmarks.papers.table import Setting, Table, agreement, apart, groups
 
 DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
-ONE_ROUND = {"rounds": 1, "batch_size": 128, "hyper": {"lr": 0.01}}
+ONE_ROUND: dict[str, Any] = {"rounds": 1, "batch_size": 128, "hyper": {"lr": 0.01}}
 
 COLUMNS = {
     **{
-        f"{shown}, {name}": Setting(data, f"{assigned}:examples=2000:tests=30", **ONE_ROUND)  # type: ignore[arg-type]
+        f"{shown}, {name}": Setting(data, f"{assigned}:examples=2000:tests=30", **ONE_ROUND)
         for data, shown in DATA.items()
         for name, assigned in ASSIGNED.items()
     },
     **{
-        f"{shown}, turned by 0, 90, 180, 270 degrees": Setting(data, "rotation:examples=2000:tests=30", **ONE_ROUND)  # type: ignore[arg-type]
+        f"{shown}, turned by 0, 90, 180, 270 degrees": Setting(data, "rotation:examples=2000:tests=30", **ONE_ROUND)
         for data, shown in DATA.items()
     },
     **{
@@ -21,7 +23,7 @@ COLUMNS = {
             "mnist",
             "attack-injection:tests=30",
             attack=f"label-flip:count={n}",
-            **ONE_ROUND,  # type: ignore[arg-type]
+            **ONE_ROUND,
         )
         for n in (5, 10, 20, 40)
     },

@@ -13,11 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 from rich.console import Console
+from rich.status import Status
 
 from benchmarks.peers.environments import InstallationFailed, install, python_of
 from benchmarks.peers.memory import Tree
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         system = next(s for s in systems if s.environment == environment)
         with console.status(f"{environment}: looking at its environment") as status:
             try:
-                install(system, options.venvs, lambda line, s=status: s.update(line[:120]), options.timeout)  # type: ignore[misc]
+                install(system, options.venvs, partial(_show, status), options.timeout)
             except (InstallationFailed, OSError) as error:
                 reasons[environment] = f"not installed: {error}"
                 console.print(f"{environment} is left out, {reasons[environment]}", style="yellow")
@@ -62,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         put("peers", f"## Beside other systems\n\n{markdown(rows)}")
     console.print(markdown(rows), f"\nWritten to {out}." if out else "\nNot written: part of a run (--out FILE keeps it).", soft_wrap=True)
     return rows
+
+
+def _show(status: Status, line: str) -> None:
+    status.update(line[:120])
 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -15,7 +15,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers.workload import BATCH, EPOCHS, MOMENTUM, RATE, WINDOWS, Fleet, Job, durations, make_model, read_job, report
+from benchmarks.peers.workload import BATCH, EPOCHS, MOMENTUM, RATE, WINDOWS, Fleet, Job, Net, durations, make_model, read_job, report
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def simulate(job: Job) -> None:
     from pfl.metrics import Metrics, Weighted
     from pfl.model.pytorch import PyTorchModel
 
-    class Net(type(make_model())):  # type: ignore[misc]
+    class WithMetrics(Net):
         """The model with the two functions pfl calls."""
 
         def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def simulate(job: Job) -> None:
             self.stamps.append(time.perf_counter())
             return False, Metrics()
 
-    fleet, module = Fleet(job.data), Net()
+    fleet, module = Fleet(job.data), WithMetrics()
     module.load_state_dict(make_model().state_dict())
     module.train()
     users = list(range(job.devices))

@@ -181,7 +181,7 @@ def test_every_closed_round_has_one_record() -> None:
         records.append(record_of(before, event, run.state))
         return commands
 
-    run.feed = feed  # type: ignore[method-assign]
+    run.feed = feed  # type: ignore[method-assign]  # this run alone is watched
     run.check_in("a")
     run.update("a")
     run.aggregated(starts={}, notes={"p": 0.5})

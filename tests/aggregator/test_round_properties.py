@@ -99,7 +99,7 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
         log.append(event)
         return original(event)
 
-    run.feed = feed  # type: ignore[method-assign]
+    run.feed = feed  # type: ignore[method-assign]  # this run alone is watched
     for at_s, (kind, value) in enumerate(history, start=1):
         before = run.state
         if kind == "check-in":

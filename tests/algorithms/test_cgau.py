@@ -18,6 +18,7 @@ from export.bundle import capture_graphs
 from export.describe import example_inputs, named
 from simulation.datasets.pool import Pool
 from simulation.pretrain import pretrain
+from tests.known import known
 from wire.bundle import Window
 from wire.errors import ConfigError
 
@@ -32,8 +33,8 @@ def pretrained(seed: int = 0) -> Classifier:
     norm = nn.BatchNorm1d(4)
     extractor = nn.Sequential(nn.Conv1d(2, 4, 3), norm, nn.ReLU(), nn.Dropout(0.3), nn.AvgPool1d(2), nn.Flatten())
     with torch.no_grad():
-        norm.running_mean.copy_(torch.randn(4))  # type: ignore[union-attr]
-        norm.running_var.copy_(torch.rand(4) + 0.5)  # type: ignore[union-attr]
+        known(norm.running_mean).copy_(torch.randn(4))
+        known(norm.running_var).copy_(torch.rand(4) + 0.5)
         norm.weight.copy_(torch.rand(4) + 0.5)
         norm.bias.copy_(torch.randn(4))
     return Classifier(Scale(torch.tensor([1.0, 2.0])), extractor, nn.Linear(28, 5))
@@ -73,7 +74,7 @@ def test_freezing_keeps_what_a_network_does_outside_training() -> None:
         frozen.train(training)
         torch.testing.assert_close(frozen(x), model.extractor(x))
     assert not list(frozen.parameters())
-    assert isinstance(model.extractor[1], nn.BatchNorm1d)  # type: ignore[index]
+    assert isinstance(model.extractor.get_submodule("1"), nn.BatchNorm1d)
     assert len(list(model.parameters())) == 6
 
 

@@ -27,6 +27,10 @@ from tests.contracts.grouping import (
 from wire.errors import ConfigError
 
 
+def scaled_by(scale: float, change: Change) -> Change:
+    return lambda i, number, rng: scale * change(i, number, rng)
+
+
 def cosine_matrix(rng: np.random.Generator, count: int) -> np.ndarray:
     return compare(rng.normal(size=(count, 4)).astype(np.float32))[1]
 
@@ -102,7 +106,7 @@ class TestCfl:
     def test_does_not_depend_on_the_unit(self) -> None:
         change = labelled(2, noise=0.4)
         for scale in (1e-3, 1e3):
-            scaled = run(Cfl(), names(9), lambda i, number, rng, s=scale: s * change(i, number, rng), 5)  # type: ignore[misc]
+            scaled = run(Cfl(), names(9), scaled_by(scale, change), 5)
             assert scaled[-1].memory.membership == run(Cfl(), names(9), change, 5)[-1].memory.membership
 
     @pytest.mark.parametrize("options", [{"eps1": -1.0}, {"eps2": float("nan")}, {"gamma": 1.1}, {"linkage": "ward"}])
@@ -137,8 +141,7 @@ class TestHierarchical:
         own = directions(4) if groups > 1 else np.zeros((4, SIZE))
         change: Change = lambda i, _number, rng: own[i % groups] + 0.2 * rng.normal(size=SIZE)  # noqa: E731
         for scale in (1.0, 1e-4):
-            scaled: Change = lambda i, number, rng, s=scale: s * change(i, number, rng)  # type: ignore[misc]  # noqa: E731
-            seen = run(Hierarchical(linkage=linkage), names(20), scaled, 6)
+            seen = run(Hierarchical(linkage=linkage), names(20), scaled_by(scale, change), 6)
             assert all(set(grouped.memory.membership.values()) == {"0"} for grouped in seen[:4])
             assert by_truth(seen[-1].memory.membership, groups) == 1.0
             assert seen[4].notes["clustered"] == 5

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,9 +240,9 @@ class TestDistFLOfManyDevices:
         assert not any(surveyed(make_algorithm(read_algorithm("distfl")), r) for r in range(1, 8))
 
     @pytest.mark.parametrize("options", [{"resurvey": -1}, {"resurvey": 2, "signature": "responses"}])
-    def test_resurvey_needs_surveys(self, options: dict[str, object]) -> None:
+    def test_resurvey_needs_surveys(self, options: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match="resurvey"):
-            DistFL(**options)  # type: ignore[arg-type]
+            DistFL(**options)
 
     def test_groups_by_responses(self) -> None:
         model = HarCnn(2, 16, 3)

@@ -71,7 +71,9 @@ class TestKrum:
         for name in ("krum:num_attackers=1.5", "multi-krum:num_selected=1.5"):
             with pytest.raises(ConfigError, match="a whole number"):
                 make_algorithm(read_algorithm(name))
-        assert make_algorithm(read_algorithm("krum:num_attackers=2")).mean.attackers(9) == 2  # type: ignore[attr-defined]
+        mean = make_algorithm(read_algorithm("krum:num_attackers=2")).mean
+        assert isinstance(mean, Krum)
+        assert mean.attackers(9) == 2
 
 
 def slow_credit(stack: Array, counts: Array, components: int, power: float) -> Array:

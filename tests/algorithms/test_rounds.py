@@ -1,7 +1,8 @@
 """What an algorithm makes of a round's updates, against a plain reading of them: every device's model, and the mean of each group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -67,7 +68,9 @@ def near(one: Tensors, two: Tensors) -> None:
 class Watching:
     """A grouping that puts every device in one group and remembers what it saw."""
 
-    name, citation, mean, surveys, chooses = "watching", "", "weighted", False, False
+    name: ClassVar[str] = "watching"
+    citation: ClassVar[str] = ""
+    mean, surveys, resurvey, chooses, reads_models = "weighted", False, 0, False, True
 
     def __init__(self, compares: bool) -> None:
         self.compares = compares
@@ -81,7 +84,7 @@ class Watching:
     def start(self, memory: Memory, device_id: str) -> str:
         return memory.membership.get(device_id, NEWCOMER)
 
-    def group(self, memory: Memory, models: list[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         self.seen = list(models)
         return Grouped(Memory({m.device_id: "0" for m in models}))
 
@@ -90,7 +93,7 @@ class TestArena:
     @pytest.mark.parametrize("compares", [True, False])
     def test_groupings_see_every_model_and_ask_for_updates(self, compares: bool) -> None:
         grouping = Watching(compares)
-        algorithm = replace(make_algorithm(read_algorithm("fedavg+median")), grouping=grouping)  # type: ignore[arg-type]
+        algorithm = replace(make_algorithm(read_algorithm("fedavg+median")), grouping=grouping)
         state, contributions = begin(algorithm), updates(4, 1)
         algorithm.apply(state, contributions[::-1], PROBE, 0, WORK)
         assert [m.device_id for m in grouping.seen] == [c.device_id for c in contributions]
@@ -151,7 +154,7 @@ class TestStreaming:
 
     def test_equals_the_arena_when_newcomers_are_left_out(self) -> None:
         streaming = make_algorithm(read_algorithm("fedavg"))
-        arena = replace(streaming, grouping=Watching(False))  # type: ignore[arg-type]
+        arena = replace(streaming, grouping=Watching(False))
         first, _ = streaming.apply(begin(streaming), updates(3, 1), PROBE, 0, WORK)
         second = [*updates(3, 2, "0"), *(replace(c, device_id=f"late{c.device_id}") for c in updates(2, 3))]
         one, two = streaming.apply(first, second, PROBE, 1, WORK)[0], arena.apply(first, second, PROBE, 1, WORK)[0]
@@ -180,7 +183,8 @@ class TestShares:
         algorithm = make_algorithm(read_algorithm("fedavg+multi-krum:num_attackers=2"))
         contributions = updates(9, 1)
         for c in contributions[:2]:
-            c.tensors["delta/conv.weight"] += np.float32(50)  # type: ignore[index]
+            assert isinstance(c.tensors, dict)
+            c.tensors["delta/conv.weight"] += np.float32(50)
         _, grouped = algorithm.apply(begin(algorithm), contributions, PROBE, 0, WORK)
         assert grouped.notes["shares"] == {c.device_id: 0.0 if i < 2 else round(1 / 7, 4) for i, c in enumerate(contributions)}
 

@@ -18,6 +18,7 @@ from simulation.datasets.watch import load_watch
 from simulation.engine.workers.attacks import read_attack
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
+from tests.known import known
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -65,7 +66,7 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
     """export, serve and shoal-edge with the README's words; only the broker's address and the two folders are filled in."""
     monkeypatch.chdir(tmp_path)
     readme = (ROOT / "README.md").read_text()
-    export, serve, edge = (re.search(rf"^    ({start}.+)$", readme, re.MULTILINE)[1] for start in FIELD)  # type: ignore[index]
+    export, serve, edge = (known(re.search(rf"^    ({start}.+)$", readme, re.MULTILINE))[1] for start in FIELD)
     subprocess.run([sys.executable, "-m", *shlex.split(export)], check=True, timeout=200, capture_output=True)
     data = load_watch()
     modules = {"shoal": "shoal", "shoal-edge": "edge_client.main"}

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,8 +33,8 @@ def npz(tmp_path: Path) -> str:
     return str(tmp_path / "small.npz")
 
 
-def asked(npz: str, **others: object) -> Asked:
-    return Asked(npz, read_algorithms("fedavg,lg-net:fine_tune_epochs=1"), 2, settings=SimulationSettings(rounds=2, **others))  # type: ignore[arg-type]
+def asked(npz: str, **others: Any) -> Asked:
+    return Asked(npz, read_algorithms("fedavg,lg-net:fine_tune_epochs=1"), 2, settings=SimulationSettings(rounds=2, **others))
 
 
 def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(npz: str, tmp_path: Path) -> None:

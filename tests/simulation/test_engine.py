@@ -112,7 +112,7 @@ def test_a_step_that_is_more_than_sgd_runs_uncompiled_and_says_why() -> None:
     with pytest.raises(ConfigError, match=r"backend native: graph '.*' of dbe is more"):
         run("dbe", "native")
     with pytest.raises(ConfigError, match="backend 'fast': expected one of auto"):
-        EngineOptions("fast")  # type: ignore[arg-type]
+        EngineOptions("fast")  # type: ignore[arg-type]  # that it is none is what is tested
 
 
 @pytest.mark.slow
