@@ -39,10 +39,7 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
         raise ConfigError(f"programs for ExecuTorch need the package {error.name}: pip install 'shoal[executorch]'") from None
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
-    program = lower(traced, executorch_decompositions(), max_batch)
-    share_results(program.exported.graph_module)
-    infer_batch_in_views(program.exported.graph_module)
-    drop_unread_constants(program.exported)
+    program = lower(traced, executorch_decompositions(), max_batch, infer_batch_in_views)
     try:
         with quiet():
             edge = to_edge_transform_and_lower(program.exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
@@ -76,30 +73,6 @@ def drop_copies(module: torch.fx.GraphModule) -> PassResult:
     module.graph.eliminate_dead_code()
     module.recompile()
     return PassResult(module, True)
-
-
-def drop_unread_constants(program: torch.export.ExportedProgram) -> None:
-    """Remove what a trace noted as a constant and nothing reads: it may have the size of the example's batch."""
-    signature = program.graph_signature
-    names = {spec.arg.name: spec.target for spec in signature.input_specs if spec.kind.name in ("BUFFER", "CONSTANT_TENSOR")}
-    for node in [n for n in program.graph.nodes if n.op == "placeholder" and n.name in names and not n.users]:
-        program.graph.erase_node(node)
-        program.state_dict.pop(names[node.name], None)
-        program.constants.pop(names[node.name], None)
-        signature.input_specs[:] = [spec for spec in signature.input_specs if spec.arg.name != node.name]
-    program.graph_module.recompile()
-
-
-def share_results(module: torch.fx.GraphModule) -> None:
-    """Compute once what is computed twice: the backward of a layer unfolds and centres its input again."""
-    seen: dict[object, torch.fx.Node] = {}
-    for node in module.graph.nodes:
-        if node.op == "call_function":
-            key = (node.target, repr(node.args), repr(sorted(node.kwargs.items())))
-            if (before := seen.setdefault(key, node)) is not node:
-                node.replace_all_uses_with(before)
-    module.graph.eliminate_dead_code()
-    module.recompile()
 
 
 def infer_batch_in_views(module: torch.fx.GraphModule) -> None:
