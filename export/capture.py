@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from algorithms.contract import TorchTensors
-from export.core_program import CoreProgram, core_program, write_out_counts
+from export.core_program import CoreProgram, core_program, read_sizes_once
 from export.describe import MIN_BATCH
 from export.lowering.onnx import onnx_decompositions
 from export.lowering.shared import Table
@@ -84,7 +84,7 @@ def lower(traced: Trace, table: Table, max_batch: int = MAX_BATCH, rewrite: Call
     with _naming("the model cannot be captured as a graph"), quiet():
         example = dict(zip(traced.inputs, traced.values, strict=True))
         graph, sizes = _make_graph(torch.fx.Interpreter(traced.module).run, example, table, max_batch)
-        write_out_counts(graph)
+        read_sizes_once(graph)
         share_results(graph)
         if rewrite is not None:
             rewrite(graph)

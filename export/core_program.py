@@ -1,7 +1,7 @@
 """A graph of core operators as the `torch.export.ExportedProgram` that the converters for runtimes take."""
 
 import operator
-from math import prod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,22 +50,41 @@ def core_program(module: torch.fx.GraphModule, values: tuple[Tensor, ...], sizes
     )
 
 
-def write_out_counts(module: torch.fx.GraphModule) -> None:
-    """Replace the number of a tensor's values by the product of its sizes: runtimes have no operator for it."""
-    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.sym_numel.default):
-        (tensor,) = node.args
-        sizes = tensor.meta["val"].shape
-        with module.graph.inserting_before(node):
-            count: torch.fx.Node | int = prod(size for size in sizes if isinstance(size, int))
-            for d, size in enumerate(sizes):
-                if not isinstance(size, int):
-                    symbolic = module.graph.call_function(torch.ops.aten.sym_size.int, (tensor, d))
-                    symbolic.meta["val"] = size
-                    product = module.graph.call_function(operator.mul, (symbolic, count))
-                    product.meta["val"] = size * (count if isinstance(count, int) else count.meta["val"])
-                    count = product
-        node.replace_all_uses_with(count)
-        module.graph.erase_node(node)
+def read_sizes_once(module: torch.fx.GraphModule) -> None:
+    """Read a size that follows from the batch off an input, once, and write the number of a tensor's values as a product of sizes:
+    runtimes have no operator for it."""
+    graph = module.graph
+    inputs = graph.find_nodes(op="placeholder")
+    known: dict[Any, torch.fx.Node] = {}
+    with graph.inserting_after(inputs[-1]):
+        for node in inputs:
+            for d, size in enumerate(node.meta["val"].shape):
+                if isinstance(size, torch.SymInt) and size.node.expr not in known:
+                    known[size.node.expr] = _computed(graph, torch.ops.aten.sym_size.int, (node, d), size)
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_numel.default):
+        count: torch.fx.Node | int = 1
+        with graph.inserting_before(node):
+            for d, size in enumerate(node.args[0].meta["val"].shape):  # type: ignore[union-attr]
+                factor = size if isinstance(size, int) else _computed(graph, torch.ops.aten.sym_size.int, (node.args[0], d), size)
+                count = _product(graph, count, factor)
+        node.replace_all_uses_with(count)  # type: ignore[arg-type]
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
+        if (before := known.get(node.meta["val"].node.expr)) is not None and before is not node:
+            node.replace_all_uses_with(before)
+    graph.eliminate_dead_code()
+
+
+def _computed(graph: torch.fx.Graph, function: Callable[..., Any], arguments: tuple[Any, ...], value: Any) -> torch.fx.Node:
+    node = graph.call_function(function, arguments)
+    node.meta["val"] = value
+    return node
+
+
+def _product(graph: torch.fx.Graph, a: torch.fx.Node | int, b: torch.fx.Node | int) -> torch.fx.Node | int:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    value = operator.mul(*(factor if isinstance(factor, int) else factor.meta["val"] for factor in (a, b)))
+    return _computed(graph, operator.mul, (a, b), value)
 
 
 def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Tensor], list[InputSpec]]:
