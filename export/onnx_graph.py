@@ -2,14 +2,19 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 
 import onnx
 import torch
+from torch.onnx._internal.exporter import _core, _registration
 
 from algorithms.contract import TorchTensors
 from export.capture import Lowered, NamedFunction, Trace, lower, quiet, trace
 from export.lowering.onnx import onnx_decompositions
 from wire.errors import ConfigError
+
+OPSET = 20
+"""The version of ONNX's operators that graphs are written with."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +65,21 @@ def count_operators(data: bytes) -> dict[str, int]:
 
 
 def _export(program: Lowered) -> torch.onnx.ONNXProgram:
+    """What `torch.onnx.export` does with a program; that one would read its hundreds of translations anew for every graph."""
     with quiet():
-        exported = torch.onnx.export(
+        return _core.export(
             program.exported,
-            dynamo=True,
-            optimize=True,
+            registry=_translations(),
             verbose=False,
             input_names=list(program.inputs),
             output_names=list(program.outputs),
         )
-    assert exported is not None
-    return exported
+
+
+@cache
+def _translations() -> _registration.ONNXRegistry:
+    """How torch's exporter writes each operator in ONNX."""
+    return _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
 
 
 def _strip(model: onnx.ModelProto) -> None:

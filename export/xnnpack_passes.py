@@ -16,7 +16,7 @@ LOOKS_FOR = {
     "ConvertToUpsampleBilinear2d": {"_unsafe_index", "index"},
     "ConvertToLinearPass": {"mm", "addmm", "linear"},
     "PropagateCustomMetaPass": set(),
-    "ConvertToSDPAPass": {"_softmax"},
+    "ConvertToSDPAPass": {"where"},
     "FuseBatchNormPass": {"native_batch_norm", "_native_batch_norm_legit_no_training"},
     "DecomposeBatchNorm": {"native_batch_norm", "_native_batch_norm_legit_no_training"},
     "FuseActivationPass": {"relu", "hardtanh"},

@@ -4,6 +4,8 @@ The gradient of its input is a convolution with the flipped kernel (a transposed
 weight a matrix product over the unfolded input.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
@@ -13,6 +15,7 @@ from export.lowering.shared import Table, convolution_geometry, shared_decomposi
 _aten = torch.ops.aten
 
 
+@cache
 def onnx_decompositions() -> Table:
     """The table for ONNX."""
     own = get_decompositions([_aten.var.correction, _aten.squeeze.dims])  # torch's exporter for ONNX would decompose them
