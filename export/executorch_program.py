@@ -10,7 +10,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from export.capture import Trace, lower, quiet
 from export.lowering.executorch import executorch_decompositions
 from export.runtimes import registered_operators
-from export.xnnpack_passes import needed_passes_only
+from export.shortcuts import known_results, needed_passes, no_generated_code
 from wire.bundle import EXECUTORCH, PORTABLE
 from wire.errors import ConfigError
 
@@ -42,12 +42,10 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
 
     program = lower(traced, executorch_decompositions(), max_batch, infer_batch_in_views)
     try:
-        with quiet():
+        with quiet(), no_generated_code(), known_results(), needed_passes():
             edge = to_edge_transform_and_lower(program.exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
             edge = edge.transform([drop_copies])
-            with needed_passes_only():
-                delegated = edge.to_backend(XnnpackPartitioner())
-            return {EXECUTORCH: _write(delegated), PORTABLE: _write(edge)}
+            return {EXECUTORCH: _write(edge.to_backend(XnnpackPartitioner())), PORTABLE: _write(edge)}
     except ConfigError:
         raise
     except Exception as error:  # torch raises many kinds; the user needs the operator, not the trace
