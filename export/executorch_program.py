@@ -18,7 +18,7 @@ METHOD = "forward"
 
 
 @dataclass(frozen=True)
-class Written:
+class ExecutorchProgram:
     """A program's bytes, its operators (what XNNPACK carries out as ``delegated/XnnpackBackend/NAME``) and the memory that the runtime
     plans for its tensors, in bytes."""
 
@@ -27,7 +27,7 @@ class Written:
     memory_bytes: int
 
 
-def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
+def to_executorch(traced: Trace, max_batch: int) -> dict[str, ExecutorchProgram]:
     """A trace as a program for each of ExecuTorch's two ways, `wire.bundle.EXECUTORCH` and `wire.bundle.PORTABLE`.
 
     Raises:
@@ -52,7 +52,7 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
         raise ConfigError(f"the graph cannot be written for ExecuTorch: {type(error).__name__}: {str(error).splitlines()[0]}") from error
 
 
-def _write(edge: Any) -> Written:
+def _write(edge: Any) -> ExecutorchProgram:
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes import MemoryPlanningPass
     from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
@@ -63,7 +63,7 @@ def _write(edge: Any) -> Written:
     own = {name for name in operators if not name.startswith("delegated/")}
     if missing := sorted(own - registered_operators()):
         raise ConfigError(f"ExecuTorch's runtime has no {', '.join(missing)}: the graph cannot be carried out")
-    return Written(bytes(made.buffer), operators, sum(made.executorch_program.execution_plan[0].non_const_buffer_sizes))
+    return ExecutorchProgram(bytes(made.buffer), operators, sum(made.executorch_program.execution_plan[0].non_const_buffer_sizes))
 
 
 def drop_copies(module: torch.fx.GraphModule) -> PassResult:

@@ -18,7 +18,7 @@ OPSET = 20
 
 
 @dataclass(frozen=True)
-class Captured:
+class OnnxGraph:
     """One graph: its ONNX bytes and the names of its inputs and outputs, in order."""
 
     onnx: bytes
@@ -28,7 +28,7 @@ class Captured:
     """The outputs for the example."""
 
 
-def capture_onnx(function: NamedFunction, example: TorchTensors) -> Captured:
+def capture_onnx(function: NamedFunction, example: TorchTensors) -> OnnxGraph:
     """A function as ONNX with the example's keys as input names and the function's keys as output names.
 
     Raises:
@@ -37,7 +37,7 @@ def capture_onnx(function: NamedFunction, example: TorchTensors) -> Captured:
     return to_onnx(trace(function, example))
 
 
-def to_onnx(traced: Trace) -> Captured:
+def to_onnx(traced: Trace) -> OnnxGraph:
     """A trace as ONNX.
 
     Raises:
@@ -52,7 +52,7 @@ def to_onnx(traced: Trace) -> Captured:
     _strip(model)
     _rename(model.graph, {value.name: value.name for value in (*model.graph.input, *model.graph.output)})
     onnx.checker.check_model(model)
-    return Captured(model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example)
+    return OnnxGraph(model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example)
 
 
 def count_operators(data: bytes) -> dict[str, int]:
@@ -70,6 +70,7 @@ def _export(program: Lowered) -> torch.onnx.ONNXProgram:
         return _core.export(
             program.exported,
             registry=_translations(),
+            opset_version=OPSET,
             verbose=False,
             input_names=list(program.inputs),
             output_names=list(program.outputs),

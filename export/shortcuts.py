@@ -4,12 +4,15 @@ Each function is a context that replaces a function of theirs and puts it back: 
 transform graphs meanwhile. None of them changes a byte of what is written.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Interpreter
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 LOOKS_FOR: dict[str, set[str]] = {
     "XNNPACKRemoveCloneOpsTransform": {"clone", "_clone_dim_order"},
@@ -37,6 +40,18 @@ none here. A pass that is not named is always run."""
 
 
 @contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Within, Python does not search for unused cycles of objects: graphs are made of cycles, and it searches all of torch's each time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
 def no_generated_code() -> Iterator[None]:
     """Within, a changed graph is written as Python code when it is called, not each time that it changes: most are never called."""
     generate = GraphModule.recompile
@@ -57,15 +72,29 @@ def no_generated_code() -> Iterator[None]:
 
 @contextmanager
 def known_results() -> Iterator[None]:
-    """Within, passes over a graph do not compute the shapes that an operator returns again for the very tensors that one has computed them
-    for before: ExecuTorch's passes number dozens, each goes through the whole graph, and few change anything."""
+    """Within, passes over a graph do not compute again what shape and type an operator's result has, when its inputs have the shapes and
+    types of inputs before: ExecuTorch's passes number dozens, each goes through the whole graph, and few change anything. Results of
+    equal shape and type are one tensor without values."""
     compute = Interpreter.call_function
     known: dict[Any, tuple[Any, Any]] = {}
+    like: dict[Any, FakeTensor] = {}
+
+    def one_of_its_kind(result: Any) -> Any:
+        if isinstance(result, (tuple, list)):
+            return type(result)(map(one_of_its_kind, result))
+        if not isinstance(result, FakeTensor) or result.constant is not None:
+            return result
+        sizes = _identity(tuple(result.shape)), _identity(result.stride()), _identity(result.storage_offset())
+        return like.setdefault((id(result.fake_mode), result.dtype, result.device, result.requires_grad, sizes), result)
 
     def call_function(interpreter: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        key = getattr(target, "_op", target), _identity(args), _identity(tuple(kwargs.items()))
+        modes = _get_current_dispatch_mode_stack()
+        if len(modes) != 1 or not isinstance(modes[0], FakeTensorMode):  # a trace: it has to see every call
+            return compute(interpreter, target, args, kwargs)
+        key = id(modes[0]), getattr(target, "_op", target), _identity(args), _identity(tuple(kwargs.items()))
         if key not in known:
-            known[key] = (args, kwargs), compute(interpreter, target, args, kwargs)  # the arguments stay, and with them what their ids mean
+            result = one_of_its_kind(compute(interpreter, target, args, kwargs))
+            known[key] = (modes, args, kwargs), result  # the arguments stay: a tensor's id is that of another one when it is gone
         return known[key][1]
 
     with _replaced(Interpreter, "call_function", call_function):

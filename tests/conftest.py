@@ -87,9 +87,9 @@ def some_graphs(objective: Objective, *names: str) -> Objective:
 
 def export_programs(fleet: FleetData, objective: Objective, max_batch: int) -> Bundle:
     """A bundle for ONNX and ExecuTorch."""
-    captures = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
+    exported = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
     named = {"name": fleet.name, "bundle_version": 1, "objective": objective, "classes": fleet.classes, "window": fleet.window}
-    return unpack(make_bundle(captures, **named))
+    return unpack(make_bundle(exported, **named))
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A bundle's file, its objective, the bundle, and what the batches of twenty steps hold."""
     data = synthetic_fleet(2, num_windows=96)
     objective = build_objective(data, request.param, 0)
-    captures = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
+    exported = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
     named = {"name": data.name, "bundle_version": 1, "objective": objective, "classes": data.classes, "window": data.window}
-    payload = make_bundle(captures, **named)
+    payload = make_bundle(exported, **named)
     path = tmp_path_factory.mktemp("steps") / "device.shoal"
     path.write_bytes(payload)
     windows, rng = data.devices["d0"], np.random.default_rng(3)

@@ -96,9 +96,9 @@ def model_of(outcome: Outcome, key: str) -> Tensors:
 def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runner, MemoryBlobs]:
     """One run of edge clients with the exported graphs, in threads, over a real broker."""
     objective = build_objective(data, algorithm, 0)
-    captures = capture_graphs(objective, data.window.shape)
+    exported = capture_graphs(objective, data.window.shape)
     named = {"name": data.name, "bundle_version": 1, "objective": objective, "classes": data.classes, "window": data.window}
-    bundle = unpack(make_bundle(captures, **named))
+    bundle = unpack(make_bundle(exported, **named))
     probe = make_probe(objective.model, data.window.shape)
     topics, blobs = Topics("f"), MemoryBlobs()
     with EmbeddedBroker() as broker:
