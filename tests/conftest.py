@@ -26,6 +26,7 @@ from tests.shared import shared_folder
 from wire.bundle import Bundle, Window, unpack
 from wire.links.in_process import InProcessBroker
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start: many run at a time
 torch.set_num_threads(1)  # the models are tiny: threads would wait for each other, and results would depend on their number
 
 
