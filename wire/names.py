@@ -204,10 +204,9 @@ def is_variance(key: str) -> bool:
 
     A parameter, a delta and any other metric are none, whatever their names are.
     """
-    role, _, name = key.partition("/")
-    if role == RESPONSE:
-        return name.partition(".")[2].startswith(VARIANCE_OF)
-    return role == STATISTIC and name.endswith(RUNNING_VAR)
+    if key.startswith("response/"):
+        return key.partition(".")[2].startswith(VARIANCE_OF)
+    return key.startswith("statistic/") and key.endswith(RUNNING_VAR)
 
 
 def of_role(tensors: Mapping[str, T], *roles: str) -> dict[str, T]:

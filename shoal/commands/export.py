@@ -46,6 +46,8 @@ def write(
     console = Console()
     fleet = load_data(data)
     prepare_folder(out)
+    if key is not None and not key.exists():
+        raise ConfigError(f"--key {key}: there is no such file")
     signing = read_key(key) if key else own_key(out)
     with console.status("capturing the step, checking 50 steps against eager torch"):
         objective = build_objective(fleet, opt.with_privacy(read_algorithm(algorithm), privacy), seed, model, pretrain)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulation.local.fleet import start_program, stop_processes, write_device_folder
 
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import start_program, stop_processes, write_device_folder
 from tests.conftest import Exported
 from tests.packaging.conftest import PACKAGES, PROJECT, ROOT, VERSION
 
@@ -41,6 +41,10 @@ def test_every_top_level_package_is_checked() -> None:
     assert set(PROJECT["tool"]["importlinter"]["root_packages"]) == folders
 
 
+ALONE = {"PYTHONPATH": "", "SHOAL_DATA": "", "PYTHONDONTWRITEBYTECODE": "", "COLUMNS": "200"}
+"""What commands of an installed wheel run with: no module and no data from elsewhere; what is compiled for one is there for the next."""
+
+
 @dataclass(frozen=True)
 class Installed:
     """The wheel with one extra in an environment of its own; commands run in a folder that was empty."""
@@ -48,15 +52,13 @@ class Installed:
     environment: Path
     folder: Path
 
-    def command(self, name: str) -> str:
-        """The path of an installed command."""
-        return str(self.environment / "bin" / name)
+    def command(self, name: str) -> list[str]:
+        """The beginning of a command line that runs an installed command."""
+        return ["env", *(f"{variable}={value}" for variable, value in ALONE.items()), str(self.environment / "bin" / name)]
 
     def run(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run an installed command to its end."""
-        variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SHOAL_DATA")} | {"COLUMNS": "200"}
-        command = [self.command(name), *arguments]
-        return subprocess.run(command, cwd=self.folder, env=variables, capture_output=True, text=True, timeout=280)
+        return subprocess.run([*self.command(name), *arguments], cwd=self.folder, capture_output=True, text=True, timeout=280)
 
     def succeeds(self, name: str, *arguments: str) -> str:
         """Run an installed command, which must end well; returns what it printed."""
@@ -65,11 +67,12 @@ class Installed:
         return done.stdout
 
     def fails(self, *arguments: str) -> str:
-        """Run `shoal`, which must end with status 2 and one line; returns the line."""
+        """Run `shoal`, which must end with status 2 and, after its log, one line about the error; returns the line."""
         done = self.run("shoal", *arguments)
         assert done.returncode == 2, done.stdout + done.stderr
-        assert done.stderr.count("\n") == 1, done.stderr
-        return done.stderr.strip()
+        assert "Traceback" not in done.stderr
+        assert [line for line in done.stderr.splitlines() if line.startswith("error:")] == done.stderr.splitlines()[-1:], done.stderr
+        return done.stderr.splitlines()[-1]
 
     def has(self, package: str) -> bool:
         """Whether a package is installed."""
@@ -144,7 +147,7 @@ def test_edge_extra_trains_without_torch_and_says_which_extra_another_command_ne
     assert "--trust" in board.succeeds("shoal-edge", "run", "--help")
     assert board.fails("simulate") == "error: shoal simulate needs the package typer: pip install 'shoal[simulation]'"
     assert board.fails("serve", "--help") == "error: shoal serve needs the package typer: pip install 'shoal[aggregator]'"
-    log = run_a_round(fleet, exported, tmp_path, [sys.executable, "-m", "shoal"], [board.command("shoal-edge")])
+    log = run_a_round(fleet, exported, tmp_path, [sys.executable, "-m", "shoal"], board.command("shoal-edge"))
     assert "run run-1: finished" in log
 
 
@@ -158,7 +161,7 @@ def test_aggregator_extra_serves_a_round_with_noise(install: Install, fleet: Fle
     line = server.fails("serve", "--folder", "nowhere", "--bundle", str(exported.folder), "--broker", nowhere)
     assert line.startswith(f"error: broker {nowhere}")
     edge = [sys.executable, "-m", "edge_client.main"]
-    log = run_a_round(fleet, exported, tmp_path, [server.command("shoal")], edge, "--privacy", "gaussian")
+    log = run_a_round(fleet, exported, tmp_path, server.command("shoal"), edge, "--privacy", "gaussian")
     assert "run run-1: finished" in log
 
 
