@@ -1,4 +1,5 @@
-# make demo | test | check | native | bench | papers | peers: each makes .venv and installs pinned versions when they are missing.
+# make demo | test | check | native | bench | papers | peers: each makes .venv and installs what it needs, in pinned versions, when it is
+# missing; make setup installs all of it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,16 +8,20 @@ MAKEFLAGS += --no-print-directory
 
 .PHONY: setup demo test slow check native bench papers peers clean
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.dev
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || deploy/install-debian python3-venv
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+# A stamp says that the environment has what pyproject.toml and constraints.txt ask for: of the extras that the demonstration needs, or of
+# all of them.
+DEPENDENCIES := pyproject.toml constraints.txt deploy/setup
+$(VENV)/.demo: $(DEPENDENCIES)
+	@$(PYTHON) deploy/setup $(VENV) edge,simulation
+	@touch $@
 
-demo: setup
+$(VENV)/.dev: $(DEPENDENCIES)
+	@$(PYTHON) deploy/setup $(VENV) dev
+	@touch $(VENV)/.demo $@
+
+demo: $(VENV)/.demo
 	$(BIN)/shoal demo
 
 test: setup deploy/.debian
@@ -33,7 +38,7 @@ check: setup
 
 # The library that boards run ExecuTorch programs with, and what it needs, as a folder to copy to one of the same kind.
 native: setup deploy/.debian
-	$(BIN)/python -m edge_client.native.build --out build/native
+	$(BIN)/python -m host.executorch.build --out build/native
 
 BENCHMARKS := first_light native server clustering virtual_time transport edge curves
 bench: setup deploy/.debian

@@ -1,15 +1,23 @@
-"""Applies the algorithm to a closed round: loads the updates, groups and averages, keeps the new models. Repeatable."""
+"""Applies an algorithm to the updates of a closed round. Updates, models and memory are blobs; the same blobs give the same bytes again.
 
-from collections.abc import Mapping
+`start_run` and `aggregate` are the service's: blobs in, an event for the round core out. `apply_algorithm`, `round_notes` and `store_state`
+are what a simulation without messages has in common with them.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 
-from aggregator.core.state import RoundAggregated, RunSettings, RunState, Started
-from aggregator.ports import Blobs
+from aggregator.core.plan import round_seed
+from aggregator.core.ports import Blobs
+from aggregator.core.state import RoundAggregated, RunSettings, RunState, Started, TrainingSettings
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.contract import Grouped, Probe, Programs, Work, exchanged
+from algorithms.core.contract import Grouped, Probe, Programs, Work, exchanged
+from algorithms.means.streaming import Branch
+from wire import names
 from wire.bundle import Manifest
 from wire.codec import decode_update
 from wire.errors import ConfigError
@@ -17,29 +25,39 @@ from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tenso
 
 
 @dataclass(frozen=True)
-class Published:
-    """An algorithm's state as blobs, and what follows from it for the next round."""
+class StoredState:
+    """An algorithm's state in the blob store, and what devices do next because of it."""
 
     models: dict[str, str]
+    """By key, the digest of the model with what goes with it (role ``received``)."""
     memory: str
+    """The digest of everything else that the algorithm remembers."""
     programs: Programs
     preparing: bool
+    """Whether the next round is a preparation."""
 
 
-def begin(settings: RunSettings, algorithm: Algorithm, probe: Probe, initial: Tensors, blobs: Blobs, at_s: float) -> Started:
-    """The first event of a run.
+def start_run(settings: RunSettings, algorithm: Algorithm, probe: Probe, initial: Tensors, blobs: Blobs, at_s: float) -> Started:
+    """The first event of a run, whose models are those that `initial` makes.
 
     Raises:
         ConfigError: the algorithm's choices do not fit the bundle.
     """
     state = algorithm.begin(initial, probe, settings.seed)
-    published = publish(settings, algorithm, state, blobs)
-    starts = {"": algorithm.start(state.memory, "")}
-    return Started(at_s, settings, published.models, published.memory, published.programs, published.preparing, starts)
+    stored = store_state(settings, algorithm, state, blobs)
+    return Started(
+        at_s=at_s,
+        settings=settings,
+        models=stored.models,
+        memory=stored.memory,
+        programs=stored.programs,
+        preparing=stored.preparing,
+        starts={"": algorithm.start(state.memory, "")},
+    )
 
 
 def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
-    """Whether a bundle holds the device's half of an algorithm.
+    """Check that a bundle holds the device's half of an algorithm.
 
     Raises:
         ConfigError: it was exported for another objective, or with another privacy mechanism than the epsilon would be computed for.
@@ -49,75 +67,96 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
     for name, value in algorithm.privacy.in_step().items():
         held = {**manifest.hyper, **settings.hyper}.get(name)
         if held != value:
-            text = "nothing of the kind" if held is None else f"{name} = {held:g}"
+            text = "none" if held is None else f"{name} = {held:g}"
             raise ConfigError(f"algorithm {algorithm.name!r} needs a step with {name} = {value:g}; bundle {manifest.name} has {text}")
 
 
 def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, at_s: float) -> RoundAggregated:
-    """The event that follows `Aggregate`. The same updates give the same bytes, whenever it is done."""
-    settings = run.settings
-    held = _held(run, blobs)
+    """The event that answers the command `Aggregate`: the algorithm, applied to the updates that the run's state names."""
+    held = _models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
-    state = decode_memory(blobs.get(run.memory), before)
     contributions = [
         Contribution(device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, r.blob), r.trained.mean_loss)
         for device_id, r in sorted(run.received.items())
     ]
-    if run.preparing:
-        state, grouped = algorithm.prepare(state, contributions), Grouped(state.memory)
-    else:
-        state, grouped = algorithm.apply(state, contributions, probe, settings.seed * 1_000_003 + run.round, work_of(settings))
+    state = decode_memory(blobs.get(run.memory), before)
+    state, grouped = apply_algorithm(algorithm, state, contributions, probe, run.settings, run.round, run.preparing)
     unchanged = {key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]}
-    published = publish(settings, algorithm, state, blobs, unchanged)
+    stored = store_state(run.settings, algorithm, state, blobs, unchanged)
     starts = {device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership}
     return RoundAggregated(
         at_s=at_s,
         round=run.round,
-        models=published.models,
-        memory=published.memory,
+        models=stored.models,
+        memory=stored.memory,
         starts={} if run.preparing else starts | {"": algorithm.start(state.memory, "")},
-        programs=published.programs,
-        preparing=published.preparing,
+        programs=stored.programs,
+        preparing=stored.preparing,
         views=blobs.put(encode_views(grouped)) if grouped.views else "",
-        notes=grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {}),
+        notes=round_notes(state, grouped),
     )
 
 
+def apply_algorithm(
+    algorithm: Algorithm,
+    state: State,
+    contributions: Sequence[Contribution],
+    probe: Probe,
+    settings: RunSettings,
+    number: int,
+    preparing: bool,
+    branches: Mapping[str, Sequence[Branch]] | None = None,
+) -> tuple[State, Grouped]:
+    """The algorithm's state after the round of this number, and how it grouped the devices. `branches` as in `Algorithm.apply`."""
+    if preparing:
+        return algorithm.prepare(state, contributions), Grouped(state.memory)
+    return algorithm.apply(state, contributions, probe, round_seed(settings, number), work_of(settings), branches)
+
+
+def round_notes(state: State, grouped: Grouped) -> dict[str, Any]:
+    """What a round's record says about it: the grouping's notes, and what the privacy mechanism has spent so far."""
+    return grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {})
+
+
 def load_state(run: RunState, blobs: Blobs) -> State:
-    """The algorithm's state that a run's blobs hold: what `publish` kept."""
-    return decode_memory(blobs.get(run.memory), {key: exchanged(tensors) for key, tensors in _held(run, blobs).items()})
+    """The algorithm's state as `store_state` left it in the blob store."""
+    return decode_memory(blobs.get(run.memory), {key: exchanged(tensors) for key, tensors in _models(run, blobs).items()})
 
 
-def _held(run: RunState, blobs: Blobs) -> dict[str, Tensors]:
+def _models(run: RunState, blobs: Blobs) -> dict[str, Tensors]:
+    """By key, the run's models with what goes with them."""
     return {key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()}
 
 
-def work_of(settings: RunSettings) -> Work:
+def work_of(settings: TrainingSettings[Any]) -> Work:
     """What a run's settings ask of devices in every round."""
     return Work(settings.batch_size, settings.local_epochs, settings.hyper)
 
 
-def publish(
+def store_state(
     settings: RunSettings, algorithm: Algorithm, state: State, blobs: Blobs, unchanged: Mapping[str, tuple[Tensors, str]] | None = None
-) -> Published:
-    """Keep an algorithm's state: each model with what goes with it, and the memory. `unchanged`: of models that stayed the same, what was
-    kept with them before and its digest; it is kept anew only if something else goes with them now."""
+) -> StoredState:
+    """Put an algorithm's state into the blob store: each model together with what goes with it, and the memory.
+
+    `unchanged` has, by key, the models that the round left as they were, each as it is stored (with what went with it) and its digest.
+    Such a model is encoded and stored again only if something else goes with it now.
+    """
     received = algorithm.received(state)
     models = {}
     for key, model in state.models.items():
         held, digest = (unchanged or {}).get(key, ({}, ""))
-        same = digest and _received(held).keys() == received[key].keys() and all(_same(held[k], v) for k, v in received[key].items())
+        same = (
+            digest
+            and names.of_role(held, names.RECEIVED).keys() == received[key].keys()
+            and all(_same(held[k], v) for k, v in received[key].items())
+        )
         models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))
     programs = algorithm.programs(state, work_of(settings), models)
-    return Published(models, blobs.put(encode_memory(state)), programs, algorithm.preparing(state))
+    return StoredState(models, blobs.put(encode_memory(state)), programs, algorithm.preparing(state))
 
 
 def _read(blobs: Blobs, digest: str) -> Tensors:
     return decode_update(blobs.get(digest))[1]
-
-
-def _received(tensors: Tensors) -> Tensors:
-    return {k: v for k, v in tensors.items() if k.startswith("received/")}
 
 
 def _same(one: Array, two: Array) -> bool:

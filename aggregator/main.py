@@ -1,24 +1,27 @@
-"""Wires the service: store, blobs, link, runner, HTTP."""
+"""The service: makes store, blob store, link, runner and HTTP server from its settings, and runs them until it is stopped."""
 
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvicorn
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.core.state import Event, RunSettings, RunState
+from aggregator.core.state import RunSettings, RunState, TrainingSettings
 from aggregator.fleet import Fleet
-from aggregator.runner import Runner
-from algorithms.registry import make_algorithm, parse
+from aggregator.runner import Observer, Runner
+from algorithms.registry import AlgorithmSpec, make_algorithm
+from host.files import write_atomically
+from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle, unpack
 from wire.codec import encode
 from wire.errors import ConfigError
@@ -30,41 +33,43 @@ from wire.topics import Topics, check_name
 log = logging.getLogger("shoal.aggregator")
 
 
-@dataclass(frozen=True)
-class ServeSettings:
-    """What a service is started with. `folder` holds the database and the blobs; `bundle` is a folder that `shoal export` wrote."""
+class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
+    """What a service is started with."""
 
     folder: Path
+    """Holds the database and the blobs."""
     bundle: Path
+    """A folder that `shoal export` wrote."""
     broker: BrokerAddress
     run_id: str
     fleet: str = "default"
     data: str = ""
-    algorithm: str = "distfl"
-    rounds: int = 20
+    """The data's name, for people; the bundle's when empty."""
     min_devices: int = 2
+    """Round 1 opens when so many devices are online."""
     deadline_s: float = 600.0
+    """Seconds for which a round is open at most."""
     grace_s: float = 60.0
-    local_epochs: int = 1
-    batch_size: int = 32
-    hyper: Mapping[str, float] = field(default_factory=dict)
-    seed: int = 0
+    """Seconds for which a round waits for a device that was lost."""
     database: str = ""
+    """SQLAlchemy URL; SQLite in the folder when empty."""
     http_host: str = "127.0.0.1"
     http_port: int = 8080
     stay: bool = True
     """Whether to go on answering devices and HTTP when the run is over."""
 
 
-def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Callable[[RunState, Event], None] = lambda _s, _e: None) -> RunState:
-    """Run a service until `stop`, or until the run is over where `stay` is false. Goes on with a run it finds in the store.
+def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer = lambda _state, _event: None) -> RunState:
+    """Run a service until `stop` returns true, or until the run is over where `stay` is false; returns the run's last state. A run of this
+    id that is in the store goes on.
 
     Raises:
         ShoalError: a setting, the bundle, the database or the broker cannot be used.
     """
     check_name(settings.run_id, "run id")
     topics = Topics(settings.fleet)
-    algorithm = replace(make_algorithm(settings.algorithm), secret=own_secret(settings.folder / "secret.key") + settings.run_id.encode())
+    secret = own_secret(settings.folder / "secret.key") + settings.run_id.encode()
+    algorithm = replace(make_algorithm(settings.algorithm), secret=secret, arithmetic=NativeArithmetic())
     bundle, probe = unpack(_read(settings.bundle / "device.shoal")), load_probe(_read(settings.bundle / "server.pt2"))
     blobs = BlobFolder(settings.folder / "blobs" / settings.run_id)
     store = SqlStore(settings.database or sqlite_url(settings.folder / "shoal.db"), settings.run_id)
@@ -81,7 +86,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Callable[[
                 f"({_differences(runner.state.settings, wanted)}); give it another --run-id"
             )
         started_s = time.monotonic()
-        runner.begin(wanted)
+        runner.start_or_resume(wanted)
         api = create_api(lambda: _state(runner), store, blobs, lambda: dict(runner.refused), lambda: time.monotonic() - started_s)
         with _Http(api, settings.http_host, settings.http_port):
             runner.run(lambda: stop() or (runner.finished and not settings.stay))
@@ -93,29 +98,23 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Callable[[
 
 
 def run_settings(settings: ServeSettings, bundle: Bundle) -> RunSettings:
-    """What the round core needs of a service's settings."""
+    """What the round core needs of a service's settings. Hyper-parameters in the algorithm's name count where the settings have none."""
     return RunSettings.for_bundle(
         bundle,
-        hyper={**parse(settings.algorithm).hyper, **settings.hyper},
+        msgspec.structs.replace(settings, hyper={**settings.algorithm.hyper, **settings.hyper}),
         run_id=settings.run_id,
-        algorithm=settings.algorithm,
         data=settings.data or bundle.manifest.name,
-        rounds=settings.rounds,
         min_devices=settings.min_devices,
         deadline_s=settings.deadline_s,
         grace_s=settings.grace_s,
-        seed=settings.seed,
-        local_epochs=settings.local_epochs,
-        batch_size=settings.batch_size,
     )
 
 
 def own_secret(path: Path) -> bytes:
-    """What the aggregator alone knows: made once, readable by its user only, and the same after a restart."""
+    """32 random bytes that the aggregator alone knows: made once, in a file that only its user can read, the same after a restart."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_bytes(secrets.token_bytes(32))
+        write_atomically(path, secrets.token_bytes(32), mode=0o600)
     return path.read_bytes()
 
 

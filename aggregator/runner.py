@@ -1,13 +1,18 @@
-"""The one loop: event -> step -> save -> perform. The service and the simulation both run it; only the adapters differ."""
+"""Runs the round core: messages and deadlines become events, an event a new state, which is saved, and commands, which are carried out.
+
+The service and a simulation by messages (`simulation.by_messages`) both run this; they differ in adapters alone.
+"""
 
 import heapq
 import logging
 from collections.abc import Callable
 from math import prod
 
-from aggregator.aggregation import aggregate, begin, check_fit
-from aggregator.core import round as core
+from aggregator.aggregation import aggregate, check_fit, start_run
 from aggregator.core.admission import Duplicate, Refused, admit
+from aggregator.core.ports import Blobs, Clock, Store
+from aggregator.core.record import record_of
+from aggregator.core.round import step
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
@@ -19,7 +24,6 @@ from aggregator.core.state import (
     Event,
     FinishRun,
     Resumed,
-    RoundAggregated,
     RunSettings,
     RunState,
     SendPlan,
@@ -27,27 +31,27 @@ from aggregator.core.state import (
     UpdateAdmitted,
 )
 from aggregator.fleet import Fleet
-from aggregator.ports import Blobs, Clock, RoundRecord, Store
 from algorithms.algorithm import Algorithm
-from algorithms.contract import Probe
-from wire import messages
+from algorithms.core.contract import Probe
+from wire import messages, names
 from wire.bundle import Bundle
 from wire.codec import decode, decode_update, digest
 from wire.errors import LimitExceeded, UnknownTopic, WireError
 from wire.links.port import Delivery, Link, LinkDown, LinkEvent, LinkUp
-from wire.messages import CheckIn, Choose, Decline, DeviceStatus, Fetch, Metrics, Refuse
+from wire.messages import CheckIn, Choose, Decline, DeviceStatus, Fetch, Refuse
 from wire.tensors import Limits
 
 log = logging.getLogger("shoal.aggregator")
 
 Observer = Callable[[RunState, Event], None]
+"""Called with the new state after every event, before commands are carried out."""
 
 RESPONSE_BYTES, RESPONSE_TENSORS = 4 * 2**20, 256
-"""What an update may carry beside the model's tensors and its graphs' measurements: responses to inputs that were sent."""
+"""Room in an update, beside the model's tensors and its graphs' measurements, for responses to inputs that were sent."""
 
 
 class Runner:
-    """Runs one run. `state` is immutable and replaced as a whole, so that other threads may read it."""
+    """Runs one run, in one thread. `state` is immutable and replaced as a whole, so that other threads may read it."""
 
     def __init__(
         self,
@@ -65,20 +69,25 @@ class Runner:
         manifest = bundle.manifest
         shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
         measured = sum(4 * prod(shape) for shape in shapes)
-        specs = manifest.of_role("shared", "statistic")
+        specs = manifest.of_role(*names.EXCHANGED)
         self._limits = Limits.for_layout(specs, measured + RESPONSE_BYTES, len(shapes) + RESPONSE_TENSORS)
-        self._deadlines: list[tuple[float, int]] = []
-        self._connected = False
+        self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
+        self._was_connected = False
         self._views = {record.views for record in store.rounds() if record.views}
         self.refused: dict[str, int] = {}
+        """How often something that arrived was refused, by reason."""
         self.state: RunState | None = store.load()
 
-    def begin(self, settings: RunSettings) -> RunState:
-        """Start the run, or go on with it where the store left it."""
+    def start_or_resume(self, settings: RunSettings) -> RunState:
+        """Start the run, or go on with it from the state in the store.
+
+        Raises:
+            ConfigError: the algorithm does not fit the bundle.
+        """
         if self.state is None:
             check_fit(settings, self._algorithm, self._bundle.manifest)
             self._blobs.put(self._bundle.payload)
-            self.dispatch(begin(settings, self._algorithm, self._probe, self._bundle.initial, self._blobs, self._clock()))
+            self.dispatch(start_run(settings, self._algorithm, self._probe, self._bundle.initial, self._blobs, self._clock()))
         else:
             self._fleet.offer({name: self._blobs.get(name) for name in _offered(self.state)})
             self.dispatch(Resumed(self._clock()))
@@ -87,7 +96,7 @@ class Runner:
 
     @property
     def link(self) -> Link:
-        """The link that `handle` is to be fed from."""
+        """The link whose events `handle` takes."""
         return self._fleet.link
 
     @property
@@ -96,7 +105,7 @@ class Runner:
         return self.state is not None and self.state.phase == "finished"
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Handle what arrives until `stop` says so (asked at least every half second)."""
+        """Handle messages and deadlines until `stop` returns true; it is called at least every half second."""
         while not stop():
             event = self._fleet.link.receive(timeout_s=min(0.5, max(0.0, self.next_deadline_s() - self._clock())))
             if event is not None:
@@ -104,23 +113,23 @@ class Runner:
             self.tick()
 
     def next_deadline_s(self) -> float:
-        """When the next deadline is due; infinity when none is set."""
+        """The clock's second at which the next deadline is due; infinity when none is set."""
         return self._deadlines[0][0] if self._deadlines else float("inf")
 
     def tick(self) -> None:
-        """Report the deadlines that are due."""
+        """Dispatch an event for every deadline that is due."""
         while self._deadlines and self._deadlines[0][0] <= self._clock():
             at_s, number = heapq.heappop(self._deadlines)
             self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
 
     def handle(self, event: LinkEvent) -> None:
-        """Act on one event of the link. Nothing that arrives raises: it is refused with a reason."""
+        """Act on one event of the link. Whatever a message holds, it raises nothing: it is refused with a reason."""
         match event:
             case LinkUp():
                 self._fleet.announce(self.state.settings.run_id if self.state else "")
-                if self._connected:
+                if self._was_connected:
                     self._fleet.offer_again()
-                self._connected = True
+                self._was_connected = True
             case LinkDown(reason):
                 log.warning("connection to the broker lost, trying again reason=%s", reason)
             case Delivery(topic, payload):
@@ -166,13 +175,13 @@ class Runner:
                 if reason in ("wrong-layout", "not-finite", "norm-too-large"):
                     self._excuse(device_id)
             case Duplicate():
-                self._perform(Acknowledge(device_id, message.round))
+                self._carry_out(Acknowledge(device_id, message.round))
             case _:
                 self._blobs.put(payload)
                 self.dispatch(UpdateAdmitted(self._clock(), device_id, message.round, verdict))
 
     def _excuse(self, device_id: str) -> None:
-        """The open round need not wait for a device whose update was refused for good."""
+        """Stop waiting in this round for a device whose update was refused for what it holds: the device would send the same again."""
         assert self.state is not None
         if device_id in self.state.cohort and device_id not in self.state.received:
             self.dispatch(DeviceDeclined(self._clock(), device_id, self.state.round))
@@ -197,49 +206,50 @@ class Runner:
             self.dispatch(DeviceLost(self._clock(), device_id))
 
     def dispatch(self, event: Event) -> None:
-        """One turn of the loop: step, save, perform."""
-        before = self.state
-        state, commands = core.step(before, event)
-        closed = before is not None and before.round > 0 and (state.round != before.round or state.phase == "finished" != before.phase)
-        if before is not None and closed:  # before the event: after a crash in between the round closes again and is recorded again
-            record = _record(before, state, event)
-            self._store.put_round(record)
-            self._views |= {record.views} - {""}
-        self._store.append(event)
-        if closed:
-            self._store.snapshot(state)
-            self._forget(state)
+        """Take in one event: compute the new state, save the event, then carry out what follows.
+
+        A command is carried out only when its event is safe, and may be carried out again after a crash (`Resumed`).
+        """
+        state, commands = step(self.state, event)
+        self._save(event, state)
         self.state = state
         self._observe(state, event)
         for command in commands:
-            self._perform(command)
+            self._carry_out(command)
 
-    def _perform(self, command: Command) -> None:
+    def _save(self, event: Event, state: RunState) -> None:
+        record = record_of(self.state, event, state)
+        if record is None:
+            self._store.append(event)
+            return
+        self._store.put_round(record)  # before the event: after a crash between the two the round closes, and is recorded, once more
+        self._store.append(event)
+        self._store.snapshot(state)
+        self._views |= {record.views} - {""}
+        self._fleet.withdraw_all_but(_offered(state))
+        self._blobs.keep(_offered(state) | self._views | {state.memory} | {r.blob for r in state.received.values()})
+
+    def _carry_out(self, command: Command) -> None:
         assert self.state is not None
         run_id = self.state.settings.run_id
         match command:
             case SendPlan(plan):
                 chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
                 self._fleet.offer({name: self._blobs.get(name) for name in (plan.bundle, plan.model, *chosen)})
-                self._fleet.tell(plan.device_id, plan, "plan")
+                self._fleet.send(plan.device_id, plan, "plan")
             case SetDeadline(number, at_s):
                 heapq.heappush(self._deadlines, (at_s, number))
             case Acknowledge(device_id, number):
-                self._fleet.tell(device_id, messages.Acknowledge(run_id, number), "reply")
+                self._fleet.send(device_id, messages.Acknowledge(run_id, number), "reply")
             case Aggregate():
                 self.dispatch(aggregate(self.state, self._algorithm, self._probe, self._blobs, self._clock()))
             case FinishRun(device_id, model):
                 self._fleet.offer({model: self._blobs.get(model)})
-                self._fleet.tell(device_id, messages.Finish(run_id, self.state.settings.bundle, model), "reply")
-
-    def _forget(self, state: RunState) -> None:
-        """Let go of the blobs that no later round needs."""
-        self._fleet.withdraw_all_but(_offered(state))
-        self._blobs.keep(_offered(state) | self._views | {state.memory} | {r.blob for r in state.received.values()})
+                self._fleet.send(device_id, messages.Finish(run_id, self.state.settings.bundle, model), "reply")
 
     def _refuse(self, device_id: str, reason: messages.Reason, detail: str, run_id: str = "", number: int = 0, about: str = "") -> None:
         self._count(reason, f"device={device_id}: {detail}")
-        self._fleet.tell(device_id, Refuse(reason, detail[:1000], run_id, number, about), "reply")
+        self._fleet.send(device_id, Refuse(reason, detail[:1000], run_id, number, about), "reply")
 
     def _count(self, reason: str, detail: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
@@ -247,26 +257,5 @@ class Runner:
 
 
 def _offered(state: RunState) -> set[str]:
-    """The blobs that devices may need now."""
+    """The digests of the blobs that devices may fetch in this state."""
     return {state.settings.bundle, *state.models.values()}
-
-
-def _record(before: RunState, state: RunState, event: Event) -> RoundRecord:
-    """What is kept of the round that `event` closed."""
-    notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
-    phase = "preparing" if before.preparing else "training"
-    received = state.received if state.phase == "finished" else before.received
-    trained = [r.trained for r in received.values()]
-    return RoundRecord(
-        round=before.round,
-        phase="evaluating" if state.phase == "finished" else phase,
-        opened_at_s=before.opened_at_s,
-        closed_at_s=event.at_s,
-        evaluated={device_id: r.evaluated for device_id, r in received.items()},
-        trained=Metrics(sum(m.num_examples for m in trained), sum(m.loss_sum for m in trained), sum(m.num_correct for m in trained)),
-        groups={device_id: key for device_id, key in state.starts.items() if device_id},
-        bytes_up=sum(r.bytes_up for r in received.values()),
-        bytes_down=sum(r.bytes_down for r in received.values()),
-        notes=notes,
-        views=views,
-    )

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import torch
 
-from algorithms.arena import flatten, layout_of, size_of, views, write_change
-from algorithms.contract import (
+from algorithms.core.arena import flatten, layout_of, size_of, views, write_change
+from algorithms.core.arithmetic import PLAIN, Arithmetic
+from algorithms.core.contract import (
     NEWCOMER,
     Context,
     Coordinator,
@@ -27,19 +28,16 @@ from algorithms.contract import (
     Work,
     exchanged,
 )
-from algorithms.groupings.single import SingleGroup
-from algorithms.means.stack import Stack
+from algorithms.core.stack import Stack
 from algorithms.means.streaming import Branch, StreamingMean, place_of
-from algorithms.means.weighted import UniformMean, WeightedMean
-from algorithms.objectives.coordinator import Plain
+from algorithms.means.weighted import WeightedMean
+from wire import names
 from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
 SURVEY = Evaluate("train", "survey", "initial")
 SMALLEST_VARIANCE = 1e-6
 """A running variance that noise has made smaller is set to this."""
-AVERAGES = (WeightedMean, UniformMean)
-"""Means in which nobody is left out."""
 MOST_SHARES = 256
 """Shares are noted in rounds of at most so many devices."""
 _NOTHING = np.empty((0, 0), np.float32)
@@ -90,6 +88,8 @@ class Algorithm:
     """What nobody else knows, for the noise of the privacy mechanism; an empty one is good for simulations only."""
     device: str = "cpu"
     """Where torch combines models, such as ``cuda``; the processor's own forms are used for ``cpu``."""
+    arithmetic: Arithmetic = PLAIN
+    """Carries out what is heaviest on the processor."""
 
     def begin(self, initial: Mapping[str, Array], probe: Probe, seed: int) -> State:
         """The state before the first round, from a bundle's initial tensors.
@@ -98,7 +98,7 @@ class Algorithm:
             ConfigError: the grouping needs something that the objective keeps on the device.
         """
         model = exchanged(initial)
-        self.grouping.check(model, _usable(probe, model))
+        self.grouping.check(model, self._usable(probe, model))
         return State({NEWCOMER: model, **self.grouping.begin(model, seed)}, context=self.coordinator.begin(dict(initial)))
 
     def start(self, memory: Memory, device_id: str) -> str:
@@ -166,7 +166,7 @@ class Algorithm:
         """
         streamed = {c.device_id: c for c in contributions} if self.streams else {}
         models, stack = self._unread(contributions) if streamed else self._locals(state, contributions)
-        grouped = self.grouping.group(state.memory, models, _usable(probe, state.models[NEWCOMER]), seed)
+        grouped = self.grouping.group(state.memory, models, self._usable(probe, state.models[NEWCOMER]), seed)
         membership, layout = grouped.memory.membership, layout_of(state.models[NEWCOMER])
         following = dict(state.models)
         shares: dict[str, float] = {}
@@ -191,20 +191,20 @@ class Algorithm:
         rounds = state.rounds + 1
         spent = self.privacy.epsilon(rounds, models, work)
         epsilon = spent if spent is not None and math.isfinite(spent) else None  # without noise nothing is guaranteed
-        if shares and not isinstance(self.mean, AVERAGES) and len(models) <= MOST_SHARES and all(map(math.isfinite, shares.values())):
+        if shares and not self.mean.averages and len(models) <= MOST_SHARES and all(map(math.isfinite, shares.values())):
             grouped = replace(grouped, notes={**grouped.notes, "shares": shares})
         return State(following, grouped.memory, context, epsilon, rounds, grouped.extra_epochs), grouped
 
     def place(self, state: State, contributions: Sequence[Contribution], probe: Probe, seed: int) -> dict[str, str]:
         """Where devices belong that are not averaged with anybody: the group of every device, theirs included."""
         models, _ = self._locals(state, contributions)
-        return self.grouping.group(state.memory, models, _usable(probe, state.models[NEWCOMER]), seed).memory.membership
+        return self.grouping.group(state.memory, models, self._usable(probe, state.models[NEWCOMER]), seed).memory.membership
 
     @property
     def streams(self) -> bool:
         """Whether nobody looks at single models, so that each is added to its mean and forgotten, and a fleet of any size needs memory
         for a few models: without grouping, with a mean that is an average, and a coordinator that takes in nothing of a round."""
-        return type(self.coordinator).absorb is Plain.absorb and isinstance(self.grouping, SingleGroup) and isinstance(self.mean, AVERAGES)
+        return self.mean.averages and not self.grouping.reads_models and not self.coordinator.absorbs
 
     def _unread(self, contributions: Sequence[Contribution]) -> tuple[list[LocalModel], Stack]:
         """A round's models without their tensors, sorted by device id."""
@@ -217,13 +217,13 @@ class Algorithm:
             raise ValueError("a round cannot be applied without a single contribution")
         layout = layout_of(state.models[NEWCOMER])
         arena = np.empty((len(contributions), size_of(layout)), np.float32)
-        shared = sum(part.stop - part.start for part in layout if part.key.startswith("shared/"))
+        shared = sum(part.stop - part.start for part in layout if names.role_of(part.key) == names.SHARED)
         updates = np.empty((len(contributions), shared if self.grouping.compares else 0), np.float32)
         ordered = sorted(contributions, key=lambda c: c.device_id)
         received = {start: flatten(state.models[start], layout) for start in sorted({c.start for c in contributions})}
         rows = zip(ordered, arena, updates, strict=True)
         models = [self._local(state, c, layout, received[c.start], row, update) for c, row, update in rows]
-        return models, Stack(arena if self.device == "cpu" else torch.from_numpy(arena).to(self.device))
+        return models, Stack(arena if self.device == "cpu" else torch.from_numpy(arena).to(self.device), arithmetic=self.arithmetic)
 
     def _local(self, state: State, c: Contribution, layout: tuple[Slice, ...], received: Array, row: Array, update: Array) -> LocalModel:
         """A device's model, written into its row: what it received plus what it changed, clipped by the privacy mechanism. `update` takes
@@ -231,9 +231,9 @@ class Algorithm:
         tensors = c.read()
         write_change(row, layout, state.models[c.start], tensors)
         if update.size:
-            np.concatenate([row[part.start : part.stop] for part in layout if part.key.startswith("shared/")], out=update)
+            np.concatenate([row[part.start : part.stop] for part in layout if names.role_of(part.key) == names.SHARED], out=update)
         self._complete(row, received)
-        responses = {k: v for k, v in tensors.items() if k.startswith("response/")}
+        responses = names.of_role(tensors, names.RESPONSE)
         return LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, views(row, layout), responses, update, c.loss)
 
     def _complete(self, row: Array, received: Array) -> None:
@@ -256,7 +256,7 @@ class Algorithm:
         for place, c in sorted(((place_of(c.device_id), c) for c in contributions), key=lambda pair: (pair[0], pair[1].device_id)):
             write_change(row, layout, received, c.read())
             self._complete(row, start)
-            mean.add(row, 1 if isinstance(self.mean, UniformMean) else c.num_examples, place)
+            mean.add(row, c.num_examples if self.mean.by_examples else 1, place)
         return mean
 
     def _sums(self, state: State, members: Sequence[Contribution], branches: Mapping[str, Sequence[Branch]] | None) -> StreamingMean:
@@ -269,15 +269,15 @@ class Algorithm:
             mean.join(branch)
         return mean
 
+    def _usable(self, probe: Probe, model: Mapping[str, Array]) -> Probe | None:
+        """The probe with this algorithm's arithmetic; None where the server does not hold all that the probe reads."""
+        return replace(probe, arithmetic=self.arithmetic) if all(name in model for name in probe.needs) else None
+
     def _finish(self, flat: Array, layout: tuple[Slice, ...], num_members: int, seed: int, group: str) -> Tensors:
         """The tensors of a group's mean, with the noise of the privacy mechanism."""
         drawn = hashlib.sha256(self.secret + f"/{seed}/{group}".encode()).digest()
         average = views(self.privacy.noise(flat, num_members, int.from_bytes(drawn)), layout)
-        return {k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if k.endswith("running_var") else v for k, v in average.items()}
-
-
-def _usable(probe: Probe, model: Mapping[str, Array]) -> Probe | None:
-    return probe if all(name in model for name in probe.needs) else None
+        return {k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if names.is_variance(k) else v for k, v in average.items()}
 
 
 def encode_memory(state: State) -> bytes:
@@ -298,11 +298,7 @@ def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
     """Read what `encode_memory` wrote, into the state that it and the models are."""
     arrays, text = decode_tensors(payload, OWN_FILES)
     told = msgspec.json.decode(text)
-    memory = Memory(told["membership"], _part(arrays, "grouping/"), told["grouping"])
+    memory = Memory(told["membership"], names.part(arrays, "grouping"), told["grouping"])
     return State(
-        models, memory, Context(_part(arrays, "objective/"), told["objective"]), told["epsilon"], told["rounds"], told["extra_epochs"]
+        models, memory, Context(names.part(arrays, "objective"), told["objective"]), told["epsilon"], told["rounds"], told["extra_epochs"]
     )
-
-
-def _part(arrays: Tensors, prefix: str) -> Tensors:
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}

@@ -1,18 +1,19 @@
-"""The only place that lists the choices an algorithm is made of, and reads the names that users write.
+"""The only place that lists the choices an algorithm is made of, and what a name such as ``dbe+distfl+irls`` stands for.
 
-A name is one choice or several joined by ``+``, each with options: ``dbe+distfl+irls``, ``ifca:k=4``, ``fedprox:mu=0.1+krum``. What is not
-named is FedAvg's: its objective, no grouping, no privacy, and the mean that the grouping's paper uses.
+A name makes at most one choice of each kind, in any order, written as `algorithms.spec` says. What it does not say is FedAvg's: its
+objective, no grouping, no privacy, and the mean that the grouping's paper uses.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from inspect import signature
 from typing import Any, Literal
 
 import torch
 
 from algorithms.algorithm import Algorithm
-from algorithms.contract import Coordinator, Grouping, Mean, Objective, Privacy
+from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Privacy
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
 from algorithms.groupings.distfl import DistFL
@@ -37,7 +38,8 @@ from algorithms.objectives.dpsgd import with_clipped_examples
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.fedbabu import FedBABU, FedBabuServer
 from algorithms.objectives.fedbn import FedBN
-from algorithms.objectives.feddisk import DensityRatioServer, FedDisk, FedDiskAb, FedDiskServer
+from algorithms.objectives.feddisk import FedDisk, FedDiskServer
+from algorithms.objectives.feddisk_ab import DensityRatioServer, FedDiskAb
 from algorithms.objectives.fedfomo import FedFomo, FedFomoServer
 from algorithms.objectives.fedgen import FedGen, FedGenServer
 from algorithms.objectives.fedpcl import FedPCL, FedPclServer
@@ -55,9 +57,9 @@ from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
+from algorithms.spec import Choice, Option, Value, read, read_joined
 from wire.errors import ConfigError
 
-Options = dict[str, Any]
 Kind = Literal["objective", "grouping", "mean", "privacy"]
 KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy")
 
@@ -135,105 +137,140 @@ PRIVACY: dict[str, type[Privacy]] = {"no-privacy": NoPrivacy, "gaussian": Centra
 def listing() -> list[dict[str, Any]]:
     """Every name with its choice, citation and options with their defaults."""
     rows: list[dict[str, Any]] = []
-    for name, halves in OBJECTIVES.items():
-        options = _known("objective", name)
-        rows.append({"name": name, "choice": "objective", "citation": halves.device.citation, "options": options})
-    for choice, table in (("grouping", GROUPINGS), ("mean", MEANS), ("privacy", PRIVACY)):
-        for name, made in table.items():
-            rows.append({"name": name, "choice": choice, "citation": made.citation, "options": _options(made)})
+    for kind in KINDS:
+        for name, made in _table(kind).items():
+            citation = made.device.citation if kind == "objective" else made.citation
+            options = {key: option.default for key, option in _known(kind, name).items()}
+            rows.append({"name": name, "choice": kind, "citation": citation, "options": options})
     return rows
 
 
 @dataclass(frozen=True)
-class Choices:
-    """A name, read: each choice with its options."""
+class AlgorithmSpec:
+    """An algorithm's name, read: the choices that it makes (`named`), and all four of them. ``str(spec)`` is the name."""
 
-    objective: tuple[str, Options]
-    grouping: tuple[str, Options]
-    mean: tuple[str, Options]
-    privacy: tuple[str, Options]
-    hyper: dict[str, float]
-    """Hyper-parameters of the objective's step that take the place of its own."""
+    named: tuple[Choice, ...]
+    objective: Choice
+    grouping: Choice
+    mean: Choice
+    privacy: Choice
+
+    def __str__(self) -> str:
+        return "+".join(map(str, self.named))
+
+    @property
+    def hyper(self) -> dict[str, float]:
+        """Hyper-parameters of the objective's step that take the place of its own."""
+        own = OBJECTIVES[self.objective.name].device.hyper
+        return {key: float(value) for key, value in self.objective.given if key in own}
+
+    @property
+    def private_step(self) -> dict[str, float]:
+        """What the privacy mechanism changes about the step that devices train by: its hyper-parameters there; empty if nothing."""
+        return _make_privacy(self).in_step()
+
+    @property
+    def trains_as_fedavg(self) -> bool:
+        """Whether devices train by FedAvg's own step as it is, so that a bundle exported for FedAvg serves this algorithm, and its bundle
+        FedAvg."""
+        return self.objective.name == "fedavg" and not self.objective.given and not self.private_step
+
+    def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":
+        """This algorithm with a privacy mechanism, which the name must not have yet.
+
+        Raises:
+            ConfigError: it has one.
+        """
+        return _complete((*self.named, privacy), str(self))
 
 
-def parse(name: str) -> Choices:
-    """Read a name.
+def read_algorithm(text: str) -> AlgorithmSpec:
+    """Read an algorithm's name.
 
     Raises:
-        ConfigError: a part is no choice, a choice is made twice, or an option does not exist or has another type.
+        ConfigError: a part is no choice, a choice is made twice, or an option does not exist or cannot have its value.
     """
-    chosen: dict[Kind, tuple[str, Options]] = {}
-    for part in name.split("+"):
-        choice, *settings = part.split(":")
-        kind = _kind(name, choice)
-        if kind in chosen:
-            raise ConfigError(f"algorithm {name!r}: {chosen[kind][0]} and {choice} are both a {kind}")
-        chosen[kind] = choice, _read_options(name, choice, _known(kind, choice), settings)
-    objective = chosen.get("objective", ("fedavg", {}))
-    fixed = OBJECTIVES[objective[0]].server.grouping
-    grouping = chosen.get("grouping", (fixed or "none", {}))
-    if fixed and grouping[0] != fixed:
-        raise ConfigError(f"algorithm {name!r}: {objective[0]} works with the grouping {fixed!r} alone, not with {grouping[0]!r}")
-    privacy = chosen.get("privacy", ("no-privacy", {}))
-    usual = "uniform" if privacy[0] == "gaussian" else GROUPINGS[grouping[0]].mean
-    hyper = {k: float(v) for k, v in objective[1].items() if k in OBJECTIVES[objective[0]].device.hyper}
-    objective = objective[0], {k: v for k, v in objective[1].items() if k not in hyper}
-    return Choices(objective, grouping, chosen.get("mean", (usual, {})), privacy, hyper)
+    known = {name: _known(kind, name) for kind in KINDS for name in _table(kind)}
+    return _complete(read_joined(text, known, "algorithm"), text)
 
 
-def make_algorithm(name: str, device: str = "cpu") -> Algorithm:
-    """The server's side of the algorithm of this name, which combines models on the processor or on a device such as ``cuda``.
+def read_privacy(text: str) -> Choice:
+    """Read the name of a privacy mechanism, for `AlgorithmSpec.with_privacy`.
 
     Raises:
-        ConfigError: no such name or device, or its parts do not fit together; the text says why.
+        ConfigError: no such mechanism or option, or a value it cannot have.
+    """
+    return read(text, {name: _known("privacy", name) for name in PRIVACY}, "privacy")
+
+
+def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
+    """What the named choices leave open is FedAvg's, or goes with them."""
+    chosen: dict[Kind, Choice] = {}
+    for choice in named:
+        kind = next(kind for kind in KINDS if choice.name in _table(kind))
+        if kind in chosen:
+            raise ConfigError(f"algorithm {text!r}: {chosen[kind].name} and {choice.name} are both a {kind}")
+        chosen[kind] = choice
+
+    def usual(kind: Kind, name: str) -> Choice:
+        return chosen.get(kind) or read(name, {name: _known(kind, name)}, kind)
+
+    objective = usual("objective", "fedavg")
+    fixed = OBJECTIVES[objective.name].server.grouping
+    grouping = usual("grouping", fixed or "none")
+    if fixed and grouping.name != fixed:
+        raise ConfigError(f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not with {grouping.name!r}")
+    privacy = usual("privacy", "no-privacy")
+    mean = usual("mean", "uniform" if privacy.name == "gaussian" else GROUPINGS[grouping.name].mean)
+    return AlgorithmSpec(named, objective, grouping, mean, privacy)
+
+
+def make_algorithm(spec: AlgorithmSpec, device: str = "cpu") -> Algorithm:
+    """The server's side of an algorithm, which combines models on the processor or on a device such as ``cuda``.
+
+    Raises:
+        ConfigError: no such device, or its parts do not fit together; the text says why.
     """
     if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
         raise ConfigError(f"device {device!r}: expected cpu, or cuda where torch finds one")
-    choices = parse(name)
-    server = OBJECTIVES[choices.objective[0]].server
-    coordinator = server(**_only(server, choices.objective[1]))
-    grouping = GROUPINGS[choices.grouping[0]](**choices.grouping[1])
-    privacy = PRIVACY[choices.privacy[0]](**choices.privacy[1])
-    _check_privacy(name, choices, coordinator, grouping)
-    return Algorithm(name, choices.objective[0], coordinator, grouping, MEANS[choices.mean[0]](**choices.mean[1]), privacy, device=device)
+    server = OBJECTIVES[spec.objective.name].server
+    coordinator = server(**_only(server, spec.objective))
+    grouping = GROUPINGS[spec.grouping.name](**dict(spec.grouping.given))
+    mean = MEANS[spec.mean.name](**dict(spec.mean.given))
+    privacy = _make_privacy(spec)
+    _check_privacy(spec, coordinator, grouping)
+    return Algorithm(str(spec), spec.objective.name, coordinator, grouping, mean, privacy, device=device)
 
 
-def make_objective(name: str, model: Classifier) -> Objective:
-    """The device's half of the algorithm of this name, on a model.
+def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
+    """The device's half of an algorithm, on a model.
 
     Raises:
-        ConfigError: no such name.
+        ConfigError: an option has a value that the objective cannot have, or the model does not fit it.
     """
-    choices = parse(name)
-    objective, options = choices.objective
-    device = OBJECTIVES[objective].device
-    if choices.privacy[0] == "dp-sgd":
-        mechanism = DpSgd(**choices.privacy[1])
-        device = with_clipped_examples(device, objective, mechanism.clip_norm, mechanism.noise_multiplier)
-    made = device(model, **_only(device, options))
-    made.hyper = {**made.hyper, **choices.hyper}
+    name = spec.objective.name
+    device = OBJECTIVES[name].device
+    if spec.private_step:
+        device = with_clipped_examples(device, name, **spec.private_step)
+    made = device(model, **_only(device, spec.objective))
+    made.hyper = {**made.hyper, **spec.hyper}
     return made
 
 
-def _check_privacy(name: str, choices: Choices, coordinator: Coordinator, grouping: Grouping) -> None:
-    if choices.privacy[0] == "no-privacy":
+def _make_privacy(spec: AlgorithmSpec) -> Privacy:
+    return PRIVACY[spec.privacy.name](**dict(spec.privacy.given))
+
+
+def _check_privacy(spec: AlgorithmSpec, coordinator: Coordinator, grouping: Grouping) -> None:
+    where = f"algorithm {str(spec)!r}"
+    if spec.privacy.name == "no-privacy":
         return
-    if choices.privacy[0] == "gaussian" and choices.mean[0] != "uniform":
-        raise ConfigError(f"algorithm {name!r}: the noise of 'gaussian' is measured for the uniform mean, not for {choices.mean[0]!r}")
+    if spec.privacy.name == "gaussian" and spec.mean.name != "uniform":
+        raise ConfigError(f"{where}: the noise of 'gaussian' is measured for the uniform mean, not for {spec.mean.name!r}")
     if coordinator.responds:
-        raise ConfigError(f"algorithm {name!r}: devices report measurements to {choices.objective[0]}, which no privacy mechanism covers")
+        raise ConfigError(f"{where}: devices report measurements to {spec.objective.name}, which no privacy mechanism covers")
     if grouping.surveys:
-        raise ConfigError(
-            f"algorithm {name!r}: devices survey their data, which no privacy mechanism covers; use distfl:signature=responses"
-        )
-
-
-def _kind(name: str, choice: str) -> Kind:
-    for kind in KINDS:
-        if choice in _table(kind):
-            return kind
-    known = (n for kind in KINDS for n in sorted(_table(kind)))
-    raise ConfigError(f"algorithm {name!r}: {choice!r} is none of {', '.join(known)}")
+        raise ConfigError(f"{where}: devices survey their data, which no privacy mechanism covers; use distfl:signature=responses")
 
 
 def _table(kind: Kind) -> Mapping[str, Any]:
@@ -241,41 +278,21 @@ def _table(kind: Kind) -> Mapping[str, Any]:
     return tables[kind]
 
 
-def _known(kind: Kind, choice: str) -> Options:
+def _known(kind: Kind, name: str) -> dict[str, Option]:
+    """The options of a choice. An objective's are those of its two halves and the hyper-parameters of its step."""
+    made = _table(kind)[name]
+    parts = (made.device, made.server) if kind == "objective" else (made,)
+    defaults = {key: default for part in parts for key, default in _keywords(part).items()}
     if kind == "objective":
-        return _options(OBJECTIVES[choice].device) | _options(OBJECTIVES[choice].server) | dict(OBJECTIVES[choice].device.hyper)
-    return _options(_table(kind)[choice])
+        defaults |= made.device.hyper
+    return {key: Option(default) for key, default in defaults.items()}
 
 
-def _options(made: Callable[..., Any]) -> Options:
-    """The options of a choice, with their defaults: the keyword arguments it is made with."""
+@cache
+def _keywords(made: Any) -> Mapping[str, Any]:
+    """The keyword arguments with defaults that a choice is made with: these are its options."""
     return {p.name: p.default for p in signature(made).parameters.values() if p.default is not p.empty}
 
 
-def _only(made: Callable[..., Any], options: Options) -> Options:
-    return {k: v for k, v in options.items() if k in _options(made)}
-
-
-def _read_options(name: str, choice: str, known: Options, settings: list[str]) -> Options:
-    options: Options = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or key not in known:
-            has = ", ".join(f"{k}={v}" for k, v in known.items()) or "no options"
-            raise ConfigError(f"algorithm {name!r}: {setting!r} is no option of {choice}; it has {has}")
-        options[key] = _read_value(name, key, text, known[key])
-    return options
-
-
-def _read_value(name: str, key: str, text: str, like: Any) -> Any:
-    if isinstance(like, bool):
-        if text not in ("true", "false"):
-            raise ConfigError(f"algorithm {name!r}: {key}={text!r}, expected true or false")
-        return text == "true"
-    try:
-        if isinstance(like, int | float | str):
-            return type(like)(text)
-        number = float(text)
-        return int(number) if number.is_integer() else number
-    except ValueError:
-        raise ConfigError(f"algorithm {name!r}: {key}={text!r}, expected {'a number' if like is None else type(like).__name__}") from None
+def _only(made: Any, choice: Choice) -> dict[str, Value]:
+    return {key: value for key, value in choice.given if key in _keywords(made)}

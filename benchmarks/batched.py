@@ -14,12 +14,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from algorithms.contract import Objective
+from algorithms.core.contract import Objective
 from algorithms.models.registry import make_model
-from algorithms.registry import make_objective
-from export.bundle import to_numpy
-from simulation.engine.batched_graphs import BatchedGraphs, Request
-from simulation.torch_graphs import TorchGraphs
+from algorithms.registry import make_objective, read_algorithm
+from export.describe import to_numpy
+from simulation.engine.graphs.batched import BatchedGraphs, Request
+from simulation.engine.graphs.eager import EagerGraphs
+from wire import names
 from wire.bundle import Window
 from wire.tensors import Array, Tensors
 
@@ -27,13 +28,13 @@ CHANNELS, TIME, CLASSES, WINDOWS, BATCH, DEVICES = 9, 128, 6, 256, 32, 128
 TOGETHER = (8, 32, 128)
 
 
-def one_by_one(graphs: TorchGraphs, request: Request) -> Tensors:
+def one_by_one(graphs: EagerGraphs, request: Request) -> Tensors:
     """One device's training batch by batch, as the executor makes it."""
-    tensors, hyper = dict(request.tensors), {f"hyper/{name}": value for name, value in request.hyper.items()}
+    tensors, hyper = dict(request.tensors), {names.hyper(name): value for name, value in request.hyper.items()}
     for chosen in request.batches or ():
-        batch = {f"batch/{name}": value[chosen] for name, value in request.batch.items()}
+        batch = {names.batch(name): value[chosen] for name, value in request.batch.items()}
         outputs = graphs.run(request.graph, {**tensors, **batch, **hyper})
-        tensors |= {name.removeprefix("next/"): value for name, value in outputs.items() if name.startswith("next/")}
+        tensors |= names.part(outputs, names.NEXT)
     return tensors
 
 
@@ -68,7 +69,7 @@ def measure(ways: Mapping[str, Callable[[], int]], turns: int) -> dict[str, floa
 
 def ways_of(objective: Objective, graph: str, device: torch.device) -> dict[str, Callable[[], int]]:
     """By name, what trains some devices and returns how many."""
-    requests, alone = requests_of(objective, graph), TorchGraphs(objective)
+    requests, alone = requests_of(objective, graph), EagerGraphs(objective)
     batched = BatchedGraphs(objective, (CHANNELS, TIME), device)
     ways: dict[str, Callable[[], int]] = {"one by one, cpu": lambda: len([one_by_one(alone, r) for r in requests[:8]])}
     return ways | {f"{count} together, {device}": partial(_together, batched, requests[:count]) for count in TOGETHER}
@@ -85,7 +86,7 @@ def main(name: str = "", turns: int = 3) -> None:
     for algorithm, graph in (("fedavg", "step"), ("ditto", "personal")):
         torch.manual_seed(0)
         model = make_model("cnn2-bn", Window(tuple("abcdefghi"), TIME, TIME), CLASSES, torch.ones(CHANNELS))
-        spent = measure(ways_of(make_objective(algorithm, model), graph, device), turns)
+        spent = measure(ways_of(make_objective(read_algorithm(algorithm), model), graph, device), turns)
         for way, seconds in spent.items():
             print(f"{algorithm:8s}{way:20s}{1 / seconds:8.1f} updates/s{spent['one by one, cpu'] / seconds:8.2f}x")
 

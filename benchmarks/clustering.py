@@ -22,7 +22,8 @@ from sklearn.cluster import HDBSCAN, Birch, MiniBatchKMeans
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.algorithm import State, encode_memory
-from algorithms.contract import NEWCOMER, LocalModel, Memory
+from algorithms.core.contract import NEWCOMER, LocalModel, Memory
+from algorithms.core.probe import make_probe, whole_model
 from algorithms.groupings import significance
 from algorithms.groupings.bootstrap import Draws
 from algorithms.groupings.distfl import DistFL, pre_aggregate
@@ -31,8 +32,8 @@ from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import find_groups
 from algorithms.groupings.views import Responses, View
 from algorithms.models.har_cnn import HarCnn
-from algorithms.probe import make_probe, whole_model
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
+from wire import names
 from wire.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "clustering.json"
@@ -77,9 +78,9 @@ def devices(count: int, models: bool) -> tuple[list[LocalModel], Array]:
     made = []
     for i in range(count):
         tensors = {k: v + own[truth[i]][k] + 0.02 * rng.standard_normal(v.shape, np.float32) if k in own[0] else v for k, v in base.items()}
-        survey = {"mean.norm": views["statistics"][i], "variance.norm": np.ones(CHANNELS, np.float32)}
+        survey = {names.MEAN_OF + "norm": views["statistics"][i], names.VARIANCE_OF + "norm": np.ones(CHANNELS, np.float32)}
         survey["gradient"] = views["labels"][i].reshape(CLASSES, FEATURES)
-        responses = {f"response/survey.{k}": v for k, v in survey.items()}
+        responses = {names.response("survey", k): v for k, v in survey.items()}
         made.append(LocalModel(f"d{i:06}", int(examples[i]), 1, NEWCOMER, tensors, responses))
     return made, truth
 
@@ -176,7 +177,7 @@ def measure_responses(count: int) -> dict[str, Any]:
     found = clock.stop() | _agreement(truth, labels) | {"parts": parts, "threads": torch.get_num_threads()}
     sample = models[:50]
     started_s = time.perf_counter()
-    slow = respond(sample, replace(probe, predict=None, predict_folded=None, plan=None), inputs)
+    slow = respond(sample, replace(probe, predict=None, predict_folded=None, network=None), inputs)
     found["respond_ms_per_model"] = {"here": round(1000 * parts["respond"] / count, 2)}
     found["respond_ms_per_model"]["by probe.run"] = round(1000 * (time.perf_counter() - started_s) / len(sample), 2)
     found["largest_difference"] = float(np.abs(slow - view.responses[: len(sample)]).max())
@@ -210,8 +211,8 @@ def plan(sizes: Sequence[int] = SIZES) -> list[tuple[str, int, tuple[str, ...]]]
 def main() -> None:
     """Measure everything, each case in a process of its own, and write the results."""
     if len(sys.argv) > 1:
-        case, count, *arguments = sys.argv[1:]
-        print(json.dumps(CASES[case](int(count), *arguments)))
+        name, size, *words = sys.argv[1:]
+        print(json.dumps(CASES[name](int(size), *words)))
         return
     results: dict[str, Any] = {"machine": describe_machine(), "threads": os.environ.get("OMP_NUM_THREADS", "default"), "cases": []}
     for case, count, arguments in plan():

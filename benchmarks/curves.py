@@ -18,15 +18,17 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from algorithms.contract import Memory
+from algorithms.core.contract import Memory
+from algorithms.core.stack import Stack
 from algorithms.groupings.distfl import DistFL
-from algorithms.means.stack import Stack
 from algorithms.means.weighted import WeightedMean
+from algorithms.registry import read_algorithm
 from benchmarks.clustering import devices as surveyed
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
+from benchmarks.stopwatch import seconds_of
 from shoal.report import COLOURS, GRID
-from simulation.engine.options import Engine
-from simulation.partition import make_fleet
+from simulation.engine.options import EngineOptions
+from simulation.partition import make_fleet, read_partition
 from simulation.simulate import SimulationSettings, simulate
 
 ROOT = Path(__file__).parents[1]
@@ -47,11 +49,11 @@ class Curve:
 
 
 def round_of(fleet: int, cohort: int = COHORT, workers: int = 0, windows: int = 16) -> float:
-    """Seconds of one round of FedAvg, so many windows a device, dealt from the watches."""
-    data = make_fleet("watch", f"drawn:devices={fleet}:each={windows}", None, 0)
+    """Seconds of one round of FedAvg, so many windows a device, assigned from the watches."""
+    data = make_fleet("watch", read_partition(f"drawn:devices={fleet}:each={windows}"), None, 0)
     stamps: list[float] = []
-    settings = SimulationSettings("fedavg", ROUNDS, 1, batch_size=16, cohort=cohort)
-    simulate(data, settings, lambda _told: stamps.append(time.perf_counter()), engine=Engine("native", workers))
+    settings = SimulationSettings(read_algorithm("fedavg"), ROUNDS, 1, batch_size=16, cohort=cohort)
+    simulate(data, settings, lambda _told: stamps.append(time.perf_counter()), engine=EngineOptions("native", workers))
     return float(np.median(np.diff(stamps)))
 
 
@@ -59,27 +61,18 @@ def mean_of(models: int, parameters: int) -> float:
     """Seconds of the weighted mean of so many models of so many parameters."""
     arena = np.random.default_rng(0).standard_normal((models, parameters), np.float32)
     counts = np.arange(1, models + 1)
-    return _best(lambda: WeightedMean().combine(Stack(arena), counts, (), 0))
+    return min(seconds_of(lambda: WeightedMean().combine(Stack(arena), counts, (), 0), 5))
 
 
 def groups_of(count: int) -> float:
     """Seconds of DistFL's first round on the surveys of so many devices."""
     models, _ = surveyed(count, models=False)
-    return _best(lambda: DistFL().group(Memory(), models, None, 0), 1)
+    return min(seconds_of(lambda: DistFL().group(Memory(), models, None, 0), 1))
 
 
 def per_update(workers: int) -> float:
     """Seconds for each update of a round by so many threads, 256 windows a device."""
     return round_of(FLEET, COHORT, workers, 256) / COHORT
-
-
-def _best(call: Callable[[], Any], turns: int = 5) -> float:
-    times = []
-    for _ in range(turns):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
 
 
 CURVES = (

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, keep
+from wire import names
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack
 from wire.tensors import Tensors
 
@@ -63,11 +64,11 @@ def write_workload(folder: Path) -> None:
     (folder / "bundle.shoal").write_bytes(payload)
     bundle, inputs = unpack(payload), inputs_of(unpack(payload))
     graph = bundle.manifest.graphs["step"]
-    words = {n: f"state:{graph.outputs.index(f'next/{n}')}" for n in graph.inputs if f"next/{n}" in graph.outputs}
-    words |= {n: f"batch:{BATCH}" for n in graph.inputs if n.startswith("batch/")}
+    words = {n: f"state:{graph.outputs.index(names.following(n))}" for n in graph.inputs if names.following(n) in graph.outputs}
+    words |= {n: f"batch:{BATCH}" for n in graph.inputs if names.role_of(n) == names.BATCH}
     (folder / "words").write_text(" ".join(words.get(n, "fixed") for n in graph.inputs))
-    (folder / "state").write_bytes(b"".join(inputs[n].tobytes() for n in graph.inputs if not n.startswith("batch/")))
-    (folder / "batch").write_bytes(b"".join(inputs[n].tobytes() for n in graph.inputs if n.startswith("batch/")))
+    (folder / "state").write_bytes(b"".join(inputs[n].tobytes() for n in graph.inputs if names.role_of(n) != names.BATCH))
+    (folder / "batch").write_bytes(b"".join(inputs[n].tobytes() for n in graph.inputs if names.role_of(n) == names.BATCH))
     for runtime in (EXECUTORCH, PORTABLE):
         (folder / f"{runtime}.pte").write_bytes(bundle.program("step", runtime)[1])
 
@@ -75,8 +76,8 @@ def write_workload(folder: Path) -> None:
 def inputs_of(bundle: Bundle) -> Tensors:
     """Everything that the step reads, at its start."""
     rng = np.random.default_rng(0)
-    hyper = {f"hyper/{name}": np.asarray(value, np.float32) for name, value in bundle.manifest.hyper.items()}
-    batch = {"batch/x": rng.standard_normal((BATCH, *WINDOW), np.float32), "batch/y": rng.integers(0, CLASSES, BATCH)}
+    hyper = {names.hyper(name): np.asarray(value, np.float32) for name, value in bundle.manifest.hyper.items()}
+    batch: Tensors = {names.X: rng.standard_normal((BATCH, *WINDOW), np.float32), names.Y: rng.integers(0, CLASSES, BATCH)}
     return {**bundle.initial, **hyper, **batch}
 
 
@@ -94,7 +95,7 @@ def python_client(runtime: str, folder: Path) -> Step:
     state = inputs_of(bundle)
 
     def step() -> None:
-        state.update({k.removeprefix("next/"): v for k, v in run("step", state).items() if k.startswith("next/")})
+        state.update(names.part(run("step", state), names.NEXT))
 
     return step
 
@@ -109,8 +110,8 @@ def torch_client(folder: Path) -> Step:
     torch.set_num_threads(1)
     model = make_model().train()
     inputs = inputs_of(unpack((folder / "bundle.shoal").read_bytes()))
-    optimizer = torch.optim.SGD(model.parameters(), float(inputs["hyper/lr"]), float(inputs["hyper/momentum"]))
-    x, y = torch.from_numpy(inputs["batch/x"]), torch.from_numpy(inputs["batch/y"])
+    optimizer = torch.optim.SGD(model.parameters(), float(inputs[names.hyper("lr")]), float(inputs[names.hyper("momentum")]))
+    x, y = torch.from_numpy(inputs[names.X]), torch.from_numpy(inputs[names.Y])
 
     def step() -> None:
         optimizer.zero_grad()
@@ -173,7 +174,7 @@ class Plain:
     """The plain C++ runner; a process for each turn."""
 
     def __init__(self, words: tuple[str, ...], folder: Path) -> None:
-        from edge_client.native.build import RUNNER, build
+        from host.executorch.build import RUNNER, build
 
         self._runner, self._program, self._folder = build().with_name(RUNNER), folder / f"{words[1]}.pte", folder
         self.peak_mb = 0.0
@@ -185,7 +186,8 @@ class Plain:
         """Milliseconds per step."""
         (self._folder / "batches").write_bytes((self._folder / "batch").read_bytes() * steps)
         words = (self._folder / "words").read_text().split()
-        command = [self._runner, self._program, self._folder / "state", self._folder / "out", str(steps), self._folder / "batches", *words]
+        files = self._program, self._folder / "state", self._folder / "out"
+        command: list[str | Path] = [self._runner, *files, str(steps), self._folder / "batches", *words]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         self.peak_mb = max(self.peak_mb, int(said.partition("VmHWM:")[2].split()[0]) / 1024)
         return float(said.split()[0])
@@ -196,7 +198,7 @@ class Plain:
 
 def installed_mb() -> dict[str, float]:
     """What has to be on the device besides Python and Shoal's own requirements."""
-    from edge_client.native.build import LIBRARY, RUNTIME, build, find_executorch
+    from host.executorch.build import LIBRARY, RUNTIME, build, find_executorch
 
     def package(name: str) -> float:
         return sum(path.stat().st_size for f in files(name) or [] if (path := Path(str(f.locate()))).exists()) / 1e6
@@ -259,9 +261,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         serve(chosen.serve[0], chosen.serve[1], Path(chosen.serve[2]))
         return {}
     results = measure(chosen.turns, chosen.steps)
-    chosen.out.write_text(json.dumps(results, indent=1) + "\n")
-    if chosen.out == OUT:
-        put("edge", f"## Training on a device\n\n{table(results)}")
+    keep(results, chosen.out, OUT, "edge", f"## Training on a device\n\n{table(results)}")
     print(table(results))
     return results
 

@@ -7,7 +7,6 @@ exported graph in onnxruntime beside eager torch, one thread each, in turns, med
 import json
 import os
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,18 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.report import describe_machine, put
+from algorithms.registry import read_algorithm
+from benchmarks.results.report import describe_machine, put
 from edge_client.adapters.onnx_graphs import OnnxGraphs
-from shoal.commands.export import write_bundle
+from export.publish import publish
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData, select_devices
-from simulation.partition import partition
-from simulation.simulate import SimulationSettings, build_objective, simulate
-from simulation.torch_graphs import TorchGraphs
+from simulation.engine.graphs.eager import EagerGraphs
+from simulation.objective import build_objective
+from simulation.partition import partition, read_partition
+from simulation.simulate import SimulationSettings, simulate
+from wire import names
+from wire.bundle import new_key
 
 HERE = Path(__file__).parent
 SEEDS = range(5)
@@ -31,28 +34,29 @@ SEEDS = range(5)
 
 def run(data: FleetData, algorithm: str, seed: int, rounds: int = 20, epochs: int = 1) -> dict[str, Any]:
     """One simulation: its accuracy, its groups, and how well these agree with the truth where there is one."""
-    summary = simulate(data, SimulationSettings(algorithm, rounds, epochs, seed)).summary
+    summary = simulate(data, SimulationSettings(read_algorithm(algorithm), rounds, epochs, seed)).summary
     found: dict[str, Any] = {
-        "mean": summary["accuracy"]["mean"],
-        "worst": summary["accuracy"]["worst"],
-        "groups": summary["clusters"]["count"],
+        "mean": summary.accuracy.mean,
+        "worst": summary.accuracy.worst,
+        "groups": summary.groups.count,
     }
-    found["updates_per_s"] = summary["updates_per_s"]
+    found["updates_per_s"] = summary.updates_per_s
     if data.truth:
         ids = sorted(data.devices)
-        found["ari"] = round(adjusted_rand_score([data.truth[d] for d in ids], [summary["devices"][d]["cluster"] for d in ids]), 3)
+        found["ari"] = round(adjusted_rand_score([data.truth[d] for d in ids], [summary.devices[d].group for d in ids]), 3)
     return found
 
 
 def measure_step(data: FleetData, steps: int = 60, repeats: int = 5) -> dict[str, float]:
     """Milliseconds per training step of 32 windows, the two runtimes in turns."""
-    with tempfile.TemporaryDirectory() as folder:
-        bundle, _ = write_bundle(Path(folder), data, "distfl", seed=0)
+    objective = build_objective(data, read_algorithm("distfl"), 0)
+    bundle = publish(objective, data.window, data.classes, data.sample(), new_key(), name=data.name).bundle
     torch.set_num_threads(1)
-    graphs = {"onnxruntime": OnnxGraphs(bundle), "eager torch": TorchGraphs(build_objective(data, "fedavg", 0))}
+    eager = EagerGraphs(build_objective(data, read_algorithm("fedavg"), 0))
+    graphs: dict[str, OnnxGraphs | EagerGraphs] = {"onnxruntime": OnnxGraphs(bundle), "eager torch": eager}
     windows = next(iter(data.devices.values()))
-    hyper = {f"hyper/{k}": np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}
-    inputs = {**bundle.initial, **hyper, "batch/x": windows.train_x[:32], "batch/y": windows.train_y[:32]}
+    hyper = {names.hyper(k): np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}
+    inputs = {**bundle.initial, **hyper, names.X: windows.train_x[:32], names.Y: windows.train_y[:32]}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(repeats):
         for name, graph in graphs.items():
@@ -73,7 +77,7 @@ def main() -> None:
     for name, algorithm in cases.items():
         results["watch"][name] = [run(watch, algorithm, seed) for seed in SEEDS]
         print(name, results["watch"][name], flush=True)
-    results["watch dealt at random"] = [run(partition(watch, "iid", seed), "distfl", seed) for seed in SEEDS]
+    results["watch assigned at random"] = [run(partition(watch, read_partition("iid"), seed), "distfl", seed) for seed in SEEDS]
     if os.environ.get("SHOAL_DATA"):
         uci = select_devices(load_data("uci-har"), 20)
         results["uci-har, 20 users"] = {name: [run(uci, name, seed, epochs=2) for seed in range(3)] for name in ("fedavg", "distfl")}
@@ -95,7 +99,7 @@ def as_text(results: dict[str, Any]) -> str:
     ]
     for name, runs in results["watch"].items():
         lines.append(_row(name, runs))
-    lines.append(_row("distfl, the windows dealt at random", results["watch dealt at random"]))
+    lines.append(_row("distfl, the windows assigned at random", results["watch assigned at random"]))
     gain = 100 * (_mean(results["watch"]["distfl, both"]) - _mean(results["watch"]["fedavg"]))
     lines += [
         "",

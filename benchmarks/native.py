@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.native.plan import plan_of
-from algorithms.native.trainer import Trainer, available_targets
-from benchmarks.report import describe_machine, put
+from algorithms.models.network import network_of
+from benchmarks.results.report import describe_machine, put
+from host.native.trainer import Trainer, available_targets
 
 RESULTS = Path(__file__).parent / "results" / "native.json"
 
@@ -52,8 +52,8 @@ def measure(turns: int) -> list[dict[str, Any]]:
     y = rng.integers(0, CLASSES, WINDOWS)
     order, bounds = rng.permutation(WINDOWS), np.arange(0, WINDOWS + 1, BATCH)
     model = make_model()
-    plan = plan_of(model, (CHANNELS, TIME))
-    start = np.concatenate([model.state_dict()[n].numpy().ravel() for n in plan.shapes])
+    network = network_of(model, (CHANNELS, TIME))
+    start = np.concatenate([model.state_dict()[n].numpy().ravel() for n in network.shapes])
 
     def torch_update() -> None:
         own = make_model().train()
@@ -67,7 +67,7 @@ def measure(turns: int) -> list[dict[str, Any]]:
     def native_update(trainer: Trainer) -> Callable[[], None]:
         return lambda: (trainer.train(start.copy(), None, x, y, order, bounds, LR, MOMENTUM), None)[1]
 
-    ways = {f"native, {target}": native_update(Trainer(plan, target=target)) for target in available_targets()}
+    ways = {f"native, {target}": native_update(Trainer(network, target=target)) for target in available_targets()}
     ways["torch"] = torch_update
     rows = []
     for num_threads in (1, 2):

@@ -24,18 +24,19 @@ from scipy.spatial.distance import cdist
 from scipy.stats import trim_mean
 from threadpoolctl import threadpool_limits
 
-from algorithms.contract import Mean, Slice
+from algorithms.core.contract import Mean, Slice
+from algorithms.core.stack import Stack
 from algorithms.means.credit import Credit
 from algorithms.means.gra import GroupwiseRobust
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum, krum_scores
 from algorithms.means.median import Median, TrimmedMean
-from algorithms.means.stack import Stack
 from algorithms.means.streaming import StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean
 from benchmarks.peers.environments import install, python_of
 from benchmarks.peers.systems import choose
-from benchmarks.report import put
+from benchmarks.results.report import keep
+from wire import names
 from wire.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "server.json"
@@ -43,7 +44,7 @@ SHAPES = ((32, 9, 5), (32,), (32,), (32,), (64, 32, 5), (64,), (64,), (64,), (64
 """The layers of the convolutional network for UCI HAR: 45,190 parameters."""
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
 LAYOUT = tuple(
-    Slice(f"shared/{i}", at, at + int(np.prod(shape)), shape)
+    Slice(names.shared(str(i)), at, at + int(np.prod(shape)), shape)
     for i, (shape, at) in enumerate(zip(SHAPES, np.cumsum([0, *(int(np.prod(s)) for s in SHAPES)]).tolist(), strict=False))
 )
 NUMBERS = (100, 1_000, 10_000)
@@ -102,7 +103,8 @@ def measure_flower(arena: Array, turns: int, venvs: Path) -> dict[str, dict[str,
 def plain_krum(arena: Array) -> Array:
     """Krum with distances made one by one."""
     squared = cdist(arena, arena, "sqeuclidean")
-    return arena[int(np.argmin(krum_scores(squared, (len(arena) - 3) // 2)))]
+    chosen: Array = arena[int(np.argmin(krum_scores(squared, (len(arena) - 3) // 2)))]
+    return chosen
 
 
 def streaming(arena: Array, counts: Sequence[int]) -> Array:
@@ -191,10 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": THREADS}
     versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
     results = {"parameters": SIZE, "machine": machine | {"load": os.getloadavg()[0]}, "versions": versions, "models": models}
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(results, indent=1) + "\n")
-    if asked.out == OUT:
-        put("server", f"## Combining models on the server\n\n{table(results)}")
+    keep(results, asked.out, OUT, "server", f"## Combining models on the server\n\n{table(results)}")
     print(table(results))
     return results
 

@@ -20,14 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import describe_machine, put
-from simulation.embedded_broker import EmbeddedBroker, free_port
+from benchmarks.results.report import describe_machine, put
+from benchmarks.stopwatch import seconds_of
+from simulation.local.broker import EmbeddedBroker, free_port
+from wire import names
 from wire.codec import decode_update, encode_update
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
 from wire.messages import Metrics, Update
 from wire.tensors import Tensors
 
+WEIGHT = names.delta("w")
 OUT = Path(__file__).parent / "results" / "transport.json"
 SIZES = {"1 KB": 2**10, "20 KB": 20 * 2**10, "200 KB (45,190 parameters)": 200 * 2**10, "2 MB": 2 * 2**20}
 BYTES, MOST, TURNS = 200 * 2**20, 4000, 3
@@ -97,7 +100,7 @@ def measure(url: str, size: int) -> dict[str, float]:
 def codec() -> dict[str, dict[str, float]]:
     """Microseconds to write and to read one update, and its size."""
     rng = np.random.default_rng(0)
-    tensors: Tensors = {"delta/w": rng.standard_normal(PARAMETERS).astype(np.float32)}
+    tensors: Tensors = {WEIGHT: rng.standard_normal(PARAMETERS).astype(np.float32)}
     update = Update("run", 1, "d", "0" * 64, 256, 8, Metrics(64, 1.0, 32), Metrics(256, 1.0, 128), 200_000, 1.0)
 
     def as_lists() -> bytes:
@@ -106,18 +109,13 @@ def codec() -> dict[str, dict[str, float]]:
     written, text = encode_update(update, tensors), as_lists()
     ways: dict[str, tuple[Callable[[], Any], Callable[[], Any], int]] = {
         "Shoal's update": (lambda: encode_update(update, tensors), lambda: decode_update(written), len(written)),
-        "JSON lists": (as_lists, lambda: np.array(json.loads(text)["delta/w"], np.float32), len(text)),
+        "JSON lists": (as_lists, lambda: np.array(json.loads(text)[WEIGHT], np.float32), len(text)),
     }
     return {name: {"write_us": _median_us(write), "read_us": _median_us(read), "bytes": size} for name, (write, read, size) in ways.items()}
 
 
 def _median_us(call: Callable[[], Any], turns: int = 15) -> float:
-    times = []
-    for _ in range(turns):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return round(1e6 * statistics.median(times), 1)
+    return round(1e6 * statistics.median(seconds_of(call, turns)), 1)
 
 
 def table(results: dict[str, Any]) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from benchmarks.report import put
+from benchmarks.results.report import put
 from simulation.timing.fleet import Fleet, Work
-from simulation.timing.policies import make_policy
-from simulation.timing.profiles import make_profiles
+from simulation.timing.policies import make_policy, read_policy
+from simulation.timing.profiles import make_profiles, read_profiles
 from simulation.timing.report import describe
 
 RESULTS = Path(__file__).parent / "results" / "virtual_time.json"
@@ -37,8 +38,8 @@ CASES = ((100_000, 1000.0), (1_000_000, 100.0))
 def measure(policy_text: str, devices: int, hours: float, seed: int = 0) -> dict[str, Any]:
     """One policy over so many virtual hours: seconds, and what `describe` says; an aggregation and a job in CPU time."""
     started_s, used_s = time.perf_counter(), time.process_time()
-    fleet = Fleet(make_profiles(PROFILE, devices, seed), Work(np.full(devices, EXAMPLES), BYTES, BYTES), seed)
-    policy = make_policy(policy_text, fleet)
+    fleet = Fleet(make_profiles(read_profiles(PROFILE), devices, seed), Work(np.full(devices, EXAMPLES), BYTES, BYTES), seed)
+    policy = make_policy(read_policy(policy_text), fleet)
     made_s, slowest_s = time.process_time() - used_s, 0.0
     while policy.now_s < 3600 * hours:
         before_s = time.process_time()
@@ -55,11 +56,11 @@ def measure(policy_text: str, devices: int, hours: float, seed: int = 0) -> dict
         "wall_s": round(wall_s, 2),
         "cpu_s": round(cpu_s, 2),
         "made_s": round(made_s, 2),
-        "ms_per_aggregation": round(1000 * (cpu_s - made_s) / report["aggregations"], 3),
+        "ms_per_aggregation": round(1000 * (cpu_s - made_s) / report.aggregations, 3),
         "slowest_ms": round(1000 * slowest_s, 1),
-        "us_per_job": round(1e6 * (cpu_s - made_s) / report["devices"]["invited"], 2),
-        "looks_per_job": round(fleet.looks / report["devices"]["invited"], 2),
-        **report,
+        "us_per_job": round(1e6 * (cpu_s - made_s) / report.devices.invited, 2),
+        "looks_per_job": round(fleet.looks / report.devices.invited, 2),
+        **msgspec.to_builtins(report),
     }
 
 

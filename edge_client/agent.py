@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from edge_client.core import session as core
+from edge_client.core.ports import DeviceState, GraphLoader, Health, Windows
 from edge_client.executor import Executor, Result, Secret, from_entropy
-from edge_client.ports import DeviceState, GraphLoader, Health, Windows
 from wire.bundle import Bundle, PublicKey, check_version, unpack
 from wire.codec import decode, decode_update, digest, encode, encode_update
 from wire.errors import ConfigError, ShoalError, WireError

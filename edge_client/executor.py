@@ -8,8 +8,9 @@ from operator import itemgetter
 
 import numpy as np
 
-from edge_client.ports import Graphs, WholeTraining, Windows
-from wire.bundle import START, Bundle
+from edge_client.core.ports import Graphs, WholeTraining, Windows
+from wire import names
+from wire.bundle import Bundle
 from wire.errors import BundleError, DataError, Malformed
 from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
 from wire.privacy import add_noise, clip
@@ -17,8 +18,6 @@ from wire.tensors import Array, Tensors, check_layout
 
 EVALUATION_BATCH = 256
 """Examples in a batch of any graph that does not train, where the runtime takes as many."""
-KEPT = "kept/"
-"""Prefix of the tensors of a model that the device has trained for itself alone; they hold until its next plan."""
 
 Fetch = Callable[[str], Tensors]
 """The tensors of a blob that the plan names."""
@@ -34,7 +33,8 @@ def from_entropy(_plan: Plan) -> np.random.Generator:
 @dataclass
 class Result:
     """What carrying out a plan gave: the model it started from (a digest), metrics, the tensors of the update, and what the device
-    keeps afterwards (``private/NAME``, ``column/NAME``)."""
+    keeps afterwards: ``private/NAME``, ``column/COLUMN``, and until its next plan ``kept/ROLE/NAME`` of a model that it has trained for
+    itself alone."""
 
     model: str
     evaluated: Metrics = field(default_factory=Metrics)
@@ -102,7 +102,7 @@ class Executor:
             BundleError: training is asked with larger batches than the bundle's programs take.
         """
         job = _Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret)
-        job.tensors = {**self._initial, **{k: v for k, v in private.items() if not k.startswith(KEPT)}}
+        job.tensors = {**self._initial, **{k: v for k, v in private.items() if names.role_of(k) != names.KEPT}}
         job.receive(plan.model, model)
         for verb in plan.verbs:
             match verb:
@@ -125,12 +125,11 @@ class Executor:
     def predict(self, model: Tensors, private: Tensors, x: Array) -> Array:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window), with the device's own model: what it was given, and
         what it has kept."""
-        kept = {k.removeprefix(KEPT): v for k, v in private.items() if k.startswith(KEPT)}
-        held = {**self._initial, **private, **model, **kept}
+        held = {**self._initial, **private, **model, **names.part(private, names.KEPT)}
         least = self._bundle.manifest.min_batch
         padded = np.concatenate([x, x[:1].repeat(least, 0)]) if len(x) < least else x
-        parts = evaluation_slices(len(padded), least, self._graphs.max_batch)
-        rows = [self._graphs.run("predict", {**held, "batch/x": padded[part]})["output/probabilities"] for part in parts]
+        slices = evaluation_slices(len(padded), least, self._graphs.max_batch)
+        rows = [self._graphs.run("predict", {**held, names.X: padded[rows]})[names.PROBABILITIES] for rows in slices]
         return np.concatenate(rows)[: len(x)]
 
     def _check_windows(self) -> None:
@@ -169,8 +168,8 @@ class _Job:
         expected = [(s.key, s.dtype, s.shape) for s in self._manifest.received()]
         check_layout(model, expected, f"model {digest[:12]} of round {self._plan.round}")
         self.model, self.result.model = model, digest
-        starts = [s.key for s in self._manifest.of_role("received") if s.key.startswith(START)]
-        self.tensors |= model | {key: model[f"shared/{key.removeprefix(START)}"] for key in starts}
+        starts = [s.key for s in self._manifest.of_role(names.RECEIVED) if names.is_start(s.key)]
+        self.tensors |= model | {key: model[names.started_from(key)] for key in starts}
 
     def train(self, verb: Train) -> None:
         windows, min_batch, plan = self._windows, self._manifest.min_batch, self._plan
@@ -187,15 +186,15 @@ class _Job:
             self._advance(outputs, verb.report)
             self.result.num_steps += len(made)
             num_examples, batches = sum(map(len, made)), ()
-            loss_sum, num_correct = float(outputs["metric/loss_sum"]), float(outputs["metric/num_correct"])
+            loss_sum, num_correct = float(outputs[names.LOSS_SUM]), float(outputs[names.NUM_CORRECT])
         for chosen in batches:
             batch = self._batch(windows.train_x, windows.train_y, chosen) | self._draw(len(chosen))
             outputs = self._graphs.run(verb.graph, {**self.tensors, **batch, **scalars})
             self._advance(outputs, verb.report)
             self.result.num_steps += 1
             num_examples += len(chosen)
-            loss_sum += float(outputs["metric/loss_sum"])
-            num_correct += float(outputs["metric/num_correct"])
+            loss_sum += float(outputs[names.LOSS_SUM])
+            num_correct += float(outputs[names.NUM_CORRECT])
         if verb.report or not self.result.trained.num_examples:
             self.result.trained = Metrics(num_examples, loss_sum, round(num_correct))
 
@@ -206,7 +205,7 @@ class _Job:
         sums, count = self._sums(verb.graph, held, verb.split, verb.holdout)
         if "num_correct" in sums:
             self.result.evaluated = Metrics(count, float(sums.pop("loss_sum")), round(float(sums.pop("num_correct"))))
-        responses = {f"response/{verb.graph}.{k}": np.asarray(v / max(1, count), np.float32) for k, v in sums.items()}
+        responses = {names.response(verb.graph, k): np.asarray(v / max(1, count), np.float32) for k, v in sums.items()}
         self.tensors |= responses
         self.result.tensors |= responses if verb.report else {}
 
@@ -217,15 +216,15 @@ class _Job:
     def annotate(self, verb: Annotate) -> None:
         windows, rows, scalars = self._windows, [], self._hyper()
         every = np.arange(windows.num_train)
-        for part in evaluation_slices(windows.num_train, self._manifest.min_batch, self._graphs.max_batch):
-            inputs = {**self.tensors, **self._batch(windows.train_x, windows.train_y, every[part]), **scalars}
+        for chosen in evaluation_slices(windows.num_train, self._manifest.min_batch, self._graphs.max_batch):
+            inputs = {**self.tensors, **self._batch(windows.train_x, windows.train_y, every[chosen]), **scalars}
             rows.append(self._one_output(verb.graph, inputs))
-        self.tensors[f"column/{verb.column}"] = np.concatenate(rows)
+        self.tensors[names.column(verb.column)] = np.concatenate(rows)
 
     def apply(self, verb: Apply) -> None:
         outputs = self._graphs.run(verb.graph, {**self.tensors, **self._hyper()})
         self._advance(outputs, report=False)
-        metrics = {f"response/{verb.graph}.{k.removeprefix('metric/')}": v for k, v in outputs.items() if k.startswith("metric/")}
+        metrics = {names.response(verb.graph, name): value for name, value in names.part(outputs, names.METRIC).items()}
         self.tensors |= metrics
         self.result.tensors |= metrics
 
@@ -234,13 +233,13 @@ class _Job:
         if "x" not in sent or sent["x"].shape[1:] != self._windows.train_x.shape[1:] or not len(sent["x"]):
             shape = sent["x"].shape if "x" in sent else None
             raise Malformed(f"inputs of verb respond: tensor x has shape {shape}, expected (n, {self._windows.train_x.shape[1:]})")
-        parts = evaluation_slices(len(sent["x"]), self._manifest.min_batch, self._graphs.max_batch)
-        rows = [self._one_output(verb.graph, {**self.tensors, "batch/x": sent["x"][part]}) for part in parts]
-        self.result.tensors[f"response/{verb.graph}"] = np.concatenate(rows)
+        slices = evaluation_slices(len(sent["x"]), self._manifest.min_batch, self._graphs.max_batch)
+        rows = [self._one_output(verb.graph, {**self.tensors, names.X: sent["x"][chosen]}) for chosen in slices]
+        self.result.tensors[names.response(verb.graph)] = np.concatenate(rows)
 
     def protect(self, verb: Protect) -> None:
         """Clip and noise what training changed, as one vector in the manifest's order."""
-        keys = [s.key for s in self._manifest.of_role("shared", "statistic") if s.key in self._changed]
+        keys = [s.key for s in self._manifest.of_role(*names.EXCHANGED) if s.key in self._changed]
         if not keys:
             return
         flat = np.concatenate([(self.tensors[k] - self.model[k]).ravel() for k in keys])
@@ -250,26 +249,25 @@ class _Job:
             base = self.model[key]
             self._protected[key] = flat[at : at + base.size].reshape(base.shape)
             value = base + self._protected[key]
-            self.tensors[key] = np.maximum(value, np.float32(0.0)) if key.endswith("running_var") else value
+            self.tensors[key] = np.maximum(value, np.float32(0.0)) if names.is_variance(key) else value
             at += base.size
 
     def finish(self) -> Result:
         """The result, with the changes of the model, and what the device keeps."""
         for key in self._changed:
-            role, name = key.split("/", 1)
-            if role == "statistic":
+            if names.role_of(key) == names.STATISTIC:
                 self.result.tensors[key] = self.tensors[key]
             else:  # a protected change as it is: added to the model and taken off again, it would be rounded
                 change = self._protected.get(key)
-                self.result.tensors[f"delta/{name}"] = self.tensors[key] - self.model[key] if change is None else change
-        self.result.private = {k: v for k, v in self.tensors.items() if k.startswith(("private/", "column/"))}
-        self.result.private |= {f"{KEPT}{k}": self.tensors[k] for k in self._tuned}
+                self.result.tensors[names.delta(names.name_of(key))] = self.tensors[key] - self.model[key] if change is None else change
+        self.result.private = names.of_role(self.tensors, names.PRIVATE, names.COLUMN)
+        self.result.private |= {names.kept(k): self.tensors[k] for k in self._tuned}
         return self.result
 
     def _advance(self, outputs: Tensors, report: bool) -> None:
-        following = {k.removeprefix("next/"): v for k, v in outputs.items() if k.startswith("next/")}
-        self.tensors.update(following)
-        of_model = {k for k in following if k.startswith(("shared/", "statistic/"))}
+        moved = names.part(outputs, names.NEXT)
+        self.tensors.update(moved)
+        of_model = {k for k in moved if names.is_exchanged(k)}
         if report:
             self._changed |= of_model
         else:
@@ -285,22 +283,22 @@ class _Job:
     def _batch(self, x: Array, y: Array, chosen: Array, training: bool = True) -> Tensors:
         columns = {}
         if training:
-            columns = {f"batch/{k.removeprefix('column/')}": v[chosen] for k, v in self.tensors.items() if k.startswith("column/")}
-        return {"batch/x": x[chosen], "batch/y": y[chosen], **columns}
+            columns = {names.batch(name): values[chosen] for name, values in names.part(self.tensors, names.COLUMN).items()}
+        return {names.X: x[chosen], names.Y: y[chosen], **columns}
 
     def _draw(self, size: int) -> Tensors:
         """A batch's random inputs."""
         drawn: Tensors = {}
         for name, shape in self._manifest.random.items():
-            if name.startswith("uniform/"):
-                drawn[f"batch/{name}"] = self._rng.random((size, *shape), np.float32)
+            if names.role_of(name) == names.UNIFORM:
+                drawn[names.batch(name)] = self._rng.random((size, *shape), np.float32)
             else:
-                drawn[f"batch/{name}"] = self._secret.standard_normal(shape, np.float32)
+                drawn[names.batch(name)] = self._secret.standard_normal(shape, np.float32)
         return drawn
 
     def _hyper(self) -> Tensors:
         """The bundle's hyper-parameters, and in their place those that the plan's training asks for: the same in every verb."""
-        return {f"hyper/{k}": np.asarray(v, np.float32) for k, v in {**self._manifest.hyper, **self._asked}.items()}
+        return {names.hyper(k): np.asarray(v, np.float32) for k, v in {**self._manifest.hyper, **self._asked}.items()}
 
     def _weighed(self, verb: Choose) -> Iterator[tuple[float, str, Tensors]]:
         """The loss of each candidate over the training windows (a NaN counts as infinite), its digest and its tensors."""
@@ -318,15 +316,15 @@ class _Job:
             order = order[held_out(len(y), holdout, self._plan.device_id)[order]]
         sums: Tensors = {}
         scalars = self._hyper()
-        for part in evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch) if len(order) else []:
-            outputs = self._graphs.run(graph, {**held, **self._batch(x, y, order[part], split != "test"), **scalars})
-            for key, value in outputs.items():
-                name = key.removeprefix("metric/")
+        slices = evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch) if len(order) else []
+        for chosen in slices:
+            outputs = self._graphs.run(graph, {**held, **self._batch(x, y, order[chosen], split != "test"), **scalars})
+            for name, value in names.part(outputs, names.METRIC).items():
                 sums[name] = sums[name] + value if name in sums else np.asarray(value, np.float64)
         return sums, len(order)
 
     def _one_output(self, graph: str, inputs: Tensors) -> Array:
-        outputs = [v for k, v in self._graphs.run(graph, inputs).items() if k.startswith("output/")]
+        outputs = list(names.part(self._graphs.run(graph, inputs), names.OUTPUT).values())
         if len(outputs) != 1:
             raise Malformed(f"graph {graph!r} has {len(outputs)} per-example outputs, expected one")
         return outputs[0]

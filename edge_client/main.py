@@ -11,7 +11,7 @@ from edge_client.adapters.health import linux_health
 from edge_client.adapters.state import FolderState
 from edge_client.adapters.windows import load_folder
 from edge_client.agent import Agent
-from edge_client.ports import GraphLoader
+from edge_client.core.ports import GraphLoader
 from wire.bundle import read_public
 from wire.codec import encode
 from wire.errors import ConfigError, ShoalError
@@ -24,9 +24,20 @@ RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 """What a check-in calls each runtime."""
 
 
+class PrintVersion(argparse.Action):
+    """Prints the version of the installed package and exits; it is looked up when it is asked for, not at every start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"shoal {version('shoal')}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line of `shoal-edge`."""
     top = argparse.ArgumentParser(prog="shoal-edge", description="Trains on this device's own data; only model updates leave it.")
+    top.add_argument("--version", action=PrintVersion, nargs=0, help="print the version and exit")
     run = top.add_subparsers(dest="command", required=True).add_parser("run", help="connect to the broker and take part in rounds")
     run.add_argument(
         "--broker", default=os.environ.get("SHOAL_BROKER", "mqtt://localhost"), help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"

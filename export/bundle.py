@@ -10,13 +10,14 @@ import msgspec
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from algorithms.contract import Objective, Probe, TorchTensors
+from algorithms.core.contract import Objective, Probe, TorchTensors
 from export.capture import capture_program, trace
 from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
 from export.executorch_program import ExecutorchProgram, to_executorch
 from export.onnx_graph import OnnxGraph, to_onnx
 from export.runtimes import ONNX
 from export.shortcuts import no_garbage_collection
+from wire import names
 from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
 from wire.tensors import Tensors, TensorSpec
@@ -66,7 +67,7 @@ def capture_graphs(
             if EXECUTORCH in runtimes:
                 on_progress(f"{name}: writing it for ExecuTorch")
                 programs[name] = to_executorch(traced, max_batch)
-            inputs = inputs | {f"response/{name}.{n}": torch.zeros(shape) for n, shape in responses_of(traced.example)}
+            inputs = inputs | {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(traced.example)}
     return ExportedGraphs(graphs, to_numpy(tensors), specs_of(tensors), programs, max_batch)
 
 
@@ -101,16 +102,16 @@ def save_probe(probe: Probe, model: TorchTensors) -> bytes:
     needs."""
 
     def run(inputs: TorchTensors) -> TorchTensors:
-        probabilities, met = probe.run({k: v for k, v in inputs.items() if k != "batch/x"}, inputs["batch/x"])
+        probabilities, met = probe.run({k: v for k, v in inputs.items() if k != names.X}, inputs[names.X])
         results = {"probabilities": probabilities}
         for layer, (mean, variance) in zip(probe.norm_layers, met, strict=True):
             results |= {f"mean/{layer}": mean, f"variance/{layer}": variance}
         return results
 
-    program = capture_program(run, {**model, "batch/x": torch.randn(TRACE_BATCH, *probe.input_shape)})
+    program = capture_program(run, {**model, names.X: torch.randn(TRACE_BATCH, *probe.input_shape)})
     buffer = io.BytesIO()
-    read = [name for name in program.inputs if name != "batch/x"]
-    names = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
-    extra = {"names.txt": "\n\n".join(names.values()), "plan.json": msgspec.json.encode(probe.plan).decode()}
+    read = [name for name in program.inputs if name != names.X]
+    texts = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
+    extra = {"names.txt": "\n\n".join(texts.values()), "network.json": msgspec.json.encode(probe.network).decode()}
     torch.export.save(program.exported, buffer, extra_files=extra)
     return buffer.getvalue()

@@ -17,12 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from export.core_program import CoreProgram, core_program, read_sizes_once
 from export.describe import MIN_BATCH
 from export.lowering.onnx import onnx_decompositions
 from export.lowering.shared import Table
 from wire.errors import ConfigError
+from wire.names import has_rows
 
 MAX_BATCH = 4096
 
@@ -75,7 +76,9 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
     return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
 
 
-def lower(traced: Trace, table: Table, max_batch: int = MAX_BATCH, rewrite: Callable[[torch.fx.GraphModule], None] | None = None) -> Lowered:
+def lower(
+    traced: Trace, table: Table, max_batch: int = MAX_BATCH, rewrite: Callable[[torch.fx.GraphModule], None] | None = None
+) -> Lowered:
     """Lower a trace by a table of decompositions, for batches of at most `max_batch` examples; `rewrite` then changes the graph in place.
 
     Raises:
@@ -114,8 +117,9 @@ def _make_graph(function: Callable[..., Any], example: TorchTensors, table: Tabl
     fakes = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
     values = []
     for name, value in example.items():
-        dynamic = name.startswith("batch/") and not name.startswith("batch/normal/")
-        dims = [DimDynamic.DUCK if dynamic and d == 0 else DimDynamic.STATIC for d in range(value.dim())]  # one symbol for all batches
+        dims = [
+            DimDynamic.DUCK if has_rows(name) and d == 0 else DimDynamic.STATIC for d in range(value.dim())
+        ]  # one symbol for all batches
         values.append(fakes.from_tensor(value, symbolic_context=StatelessSymbolicContext(dims), source=ConstantSource(name)))
     for symbol in list(sizes.var_to_range):
         sizes.constrain_symbol_range(symbol, MIN_BATCH, max_batch)

@@ -19,7 +19,9 @@ class CoreProgram(ExportedProgram):
 
     def run_decompositions(self, decomp_table: dict[Any, Any] | None = None, **options: Any) -> ExportedProgram:
         """As that of torch; the program itself where none of its operators is in the table."""
-        operators = {node.target for node in self.graph.nodes if node.op == "call_function" and not isinstance(node.meta["val"], torch.SymInt)}
+        operators = {
+            node.target for node in self.graph.nodes if node.op == "call_function" and not isinstance(node.meta["val"], torch.SymInt)
+        }
         if decomp_table is not None and not operators & decomp_table.keys():
             return self
         return super().run_decompositions(decomp_table, **options)

@@ -5,8 +5,9 @@ from typing import TypeVar
 
 import torch
 
-from algorithms.contract import GraphFunction, Objective, TorchTensors
+from algorithms.core.contract import GraphFunction, Objective, TorchTensors
 from algorithms.objectives.gradients import tape
+from wire import names
 from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack
 from wire.tensors import Tensors, TensorSpec
 
@@ -28,7 +29,7 @@ def specs_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
     """The manifest's entries of tensors named ``ROLE/NAME``."""
     specs = []
     for key, tensor in tensors.items():
-        role, name = key.split("/", 1)
+        role, name = names.split(key)
         specs.append(TensorSpec(name, role, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)))  # type: ignore[arg-type]
     return tuple(specs)
 
@@ -36,13 +37,13 @@ def specs_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
 def example_inputs(objective: Objective, window: tuple[int, ...], batch_size: int = TRACE_BATCH) -> TorchTensors:
     """One value for everything that a graph may read, by the names that graphs use: tensors, a batch of examples of shape `window`, its
     columns, random inputs, hyper-parameters."""
-    batch = {"batch/x": torch.randn(batch_size, *window), "batch/y": torch.zeros(batch_size, dtype=torch.int64)}
-    columns = {f"batch/{name}": torch.ones(batch_size, *shape) for name, shape in objective.columns.items()}
+    batch = {names.X: torch.randn(batch_size, *window), names.Y: torch.zeros(batch_size, dtype=torch.int64)}
+    columns = {names.batch(name): torch.ones(batch_size, *shape) for name, shape in objective.columns.items()}
     drawn = {
-        f"batch/{name}": torch.rand(batch_size, *shape) if name.startswith("uniform/") else torch.randn(shape)
+        names.batch(name): torch.rand(batch_size, *shape) if names.role_of(name) == names.UNIFORM else torch.randn(shape)
         for name, shape in objective.random.items()
     }
-    hyper = {f"hyper/{name}": torch.tensor(float(value)) for name, value in objective.hyper.items()}
+    hyper = {names.hyper(name): torch.tensor(float(value)) for name, value in objective.hyper.items()}
     return objective.initial() | batch | columns | drawn | hyper
 
 
@@ -50,8 +51,7 @@ def named(function: GraphFunction) -> Callable[[TorchTensors], TorchTensors]:
     """A graph function over one mapping of everything it may read."""
 
     def run(inputs: TorchTensors) -> TorchTensors:
-        held = {k: v for k, v in inputs.items() if not k.startswith(("batch/", "hyper/"))}
-        return function(held, part(inputs, "batch/"), part(inputs, "hyper/"))
+        return function(*parts_of(inputs))
 
     return run
 
@@ -62,20 +62,21 @@ def describe_graphs(objective: Objective, window: tuple[int, ...]) -> dict[str, 
     with torch.no_grad(), tape():
         for name, function in objective.graphs().items():
             outputs = named(function)(inputs)
-            inputs |= {f"response/{name}.{n}": torch.zeros(shape) for n, shape in responses_of(outputs)}
+            inputs |= {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(outputs)}
             described[name] = Graph(NO_FILE, (), tuple(outputs), responses_of(outputs))
     return described
 
 
 def responses_of(outputs: TorchTensors) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Name and shape of the metrics that go back as responses: all but the two that become an update's metrics."""
-    metrics = [(k.removeprefix("metric/"), tuple(v.shape)) for k, v in outputs.items() if k.startswith("metric/")]
+    metrics = [(name, tuple(value.shape)) for name, value in names.part(outputs, names.METRIC).items()]
     return tuple((name, shape) for name, shape in metrics if name not in ("loss_sum", "num_correct"))
 
 
-def part(inputs: Mapping[str, T], prefix: str) -> dict[str, T]:
-    """The entries whose names begin with `prefix`, without it."""
-    return {k.removeprefix(prefix): v for k, v in inputs.items() if k.startswith(prefix)}
+def parts_of(inputs: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T], dict[str, T]]:
+    """What a graph function takes, from everything it may read: tensors by ``ROLE/NAME``, the batch by column, hyper-parameters by name."""
+    held = {key: value for key, value in inputs.items() if names.role_of(key) not in (names.BATCH, names.HYPER)}
+    return held, names.part(inputs, names.BATCH), names.part(inputs, names.HYPER)
 
 
 def describe_bundle(objective: Objective, *, name: str, classes: tuple[str, ...], window: Window) -> Bundle:

@@ -8,7 +8,7 @@ import onnx
 import torch
 from torch.onnx._internal.exporter import _core, _registration
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from export.capture import Lowered, NamedFunction, Trace, lower, quiet, trace
 from export.lowering.onnx import onnx_decompositions
 from wire.errors import ConfigError

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from algorithms.contract import Objective, TorchTensors
+from algorithms.core.contract import Objective, TorchTensors
 from export.describe import to_numpy
 from export.runtimes import load_graph, runtimes_of
+from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError
 from wire.tensors import Tensors
@@ -64,7 +65,7 @@ def check_parity(bundle: Bundle, objective: Objective, x: np.ndarray, y: np.ndar
 
 
 def _moves(bundle: Bundle, graph: str) -> bool:
-    return any(output.startswith("next/") for output in bundle.manifest.graphs[graph].outputs)
+    return any(names.role_of(output) == names.NEXT for output in bundle.manifest.graphs[graph].outputs)
 
 
 def _check_graph(
@@ -101,32 +102,32 @@ def _check_graph(
 
 
 def _next(state: Tensors, outputs: Tensors) -> Tensors:
-    return state | {k.removeprefix("next/"): v for k, v in outputs.items() if k.startswith("next/")}
+    return state | names.part(outputs, names.NEXT)
 
 
 def _draw(objective: Objective, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """A batch's columns and random inputs."""
     columns = {name: rng.uniform(0.5, 1.5, (size, *shape)).astype(np.float32) for name, shape in objective.columns.items()}
-    uniform = {n: rng.random((size, *shape), np.float32) for n, shape in objective.random.items() if n.startswith("uniform/")}
-    normal = {n: rng.standard_normal(shape, np.float32) for n, shape in objective.random.items() if n.startswith("normal/")}
+    uniform = {n: rng.random((size, *shape), np.float32) for n, shape in objective.random.items() if names.role_of(n) == names.UNIFORM}
+    normal = {n: rng.standard_normal(shape, np.float32) for n, shape in objective.random.items() if names.role_of(n) == names.NORMAL}
     return columns | uniform | normal
 
 
 def _drift(tensors: Tensors, exact: Tensors) -> float:
     """Over what stays when a round is over: the shared and private tensors and the statistics."""
-    stays = {k: v for k, v in exact.items() if _role(k) in ("shared", "statistic", "private")}
+    stays = {k: v for k, v in exact.items() if _role(k) in (*names.EXCHANGED, names.PRIVATE)}
     return max(_errors(tensors, stays).values(), default=0.0)
 
 
 def _errors(found: Tensors, exact: Tensors, num_examples: int = 1) -> dict[str, float]:
-    floor: dict[str, float] = {"metric/num_correct": num_examples}  # a count: its scale is what was counted
+    floor: dict[str, float] = {names.NUM_CORRECT: num_examples}  # a count: its scale is what was counted
     for key, value in exact.items():
         floor[_role(key)] = max(floor.get(_role(key), 1e-30), FLOOR * float(np.abs(value).max()))
     return {key: _difference(found[key], value, max(floor[_role(key)], floor.get(key, 0.0))) for key, value in exact.items()}
 
 
 def _role(key: str) -> str:
-    return key.removeprefix("next/").split("/", 1)[0]
+    return names.role_of(names.without_next(key))
 
 
 def _difference(a: np.ndarray, b: np.ndarray, floor: float) -> float:
@@ -137,8 +138,8 @@ def _graph_step(bundle: Bundle, name: str, runtime: str) -> Step:
     run, hyper = load_graph(bundle, name, runtime), bundle.manifest.hyper
 
     def step(state: Tensors, batch: dict[str, np.ndarray]) -> Tensors:
-        scalars = {f"hyper/{k}": np.asarray(v, np.float32) for k, v in hyper.items()}
-        return run({**state, **scalars, **{f"batch/{k}": v for k, v in batch.items()}})
+        scalars = {names.hyper(k): np.asarray(v, np.float32) for k, v in hyper.items()}
+        return run({**state, **scalars, **{names.batch(k): v for k, v in batch.items()}})
 
     return step
 

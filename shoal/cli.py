@@ -1,63 +1,93 @@
-"""`shoal`: the commands, and the one place where an error becomes a line and an exit status."""
+"""`shoal`: the commands, and the one place where an error becomes a line and an exit status.
 
+A command's module is imported when that command runs. `shoal --help` and `shoal --version` load neither torch nor anything else that an
+extra installs, so they work on a board that has `shoal[edge]` alone.
+"""
+
+import argparse
 import sys
 from collections.abc import Callable
 from importlib import import_module
-
-import typer
-from rich.console import Console
-from rich.markup import escape
+from typing import Any, NamedTuple
 
 from wire.errors import ConfigError, ShoalError
 
+
+class Command(NamedTuple):
+    """A command: the extra that installs what it needs, and its line in the list of commands, with which its own help begins."""
+
+    extra: str
+    summary: str
+
+
 COMMANDS = {
-    "simulate": "simulation",
-    "compare": "simulation",
-    "algorithms": "aggregator",
-    "download": "simulation",
-    "demo": "simulation",
-    "export": "simulation",
-    "serve": "aggregator",
+    "simulate": Command("simulation", "Simulate a fleet: the aggregator's mathematics and the devices' executor"),
+    "compare": Command("simulation", "Compare algorithms in one table and one picture."),
+    "algorithms": Command("aggregator", "List the choices an algorithm is made of: objectives, groupings, means, privacy."),
+    "download": Command("simulation", "Download a public data set and check it against its SHA-256."),
+    "demo": Command("simulation", "Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."),
+    "export": Command("export", "Export the training step for devices, check it against eager torch, and sign it."),
+    "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM."),
 }
-"""Each command and the extra that installs what it needs."""
-
-app = typer.Typer(
-    name="shoal",
-    help="On-device federated learning: finds which devices share a data distribution and gives each the model that fits it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
 
-def _command(name: str, extra: str) -> Callable[..., None] | typer.Typer:
+def parser() -> argparse.ArgumentParser:
+    """The command line up to the command's name; the command reads the rest itself."""
+    extras: dict[str, list[str]] = {}
+    for name, command in COMMANDS.items():
+        extras.setdefault(command.extra, []).append(name)
+    needs = "; ".join(f"'shoal[{extra}]' for {', '.join(names)}" for extra, names in extras.items())
+    top = argparse.ArgumentParser(
+        prog="shoal",
+        description="On-device federated learning: finds which devices share a data distribution and gives each the model that fits it.",
+        epilog=f"pip install {needs}. The client of a device is shoal-edge: pip install 'shoal[edge]'.",
+    )
+    top.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = top.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.summary, add_help=False)
+    return top
+
+
+def application(name: str) -> Callable[..., Any]:
+    """The Typer application that has this one command and reads all of the command line.
+
+    Raises:
+        ConfigError: a package that the command needs is not installed.
+    """
     try:
-        command: Callable[..., None] | typer.Typer = getattr(import_module(f"shoal.commands.{name}"), name)
+        import typer
+
+        command = getattr(import_module(f"shoal.commands.{name}"), name)
     except ModuleNotFoundError as error:
-        missing = error.name
-
-        def unavailable() -> None:
-            raise ConfigError(f"shoal {name} needs the package {missing}: pip install 'shoal[{extra}]'")
-
-        unavailable.__doc__ = f"(needs pip install 'shoal[{extra}]')"
-        return unavailable
-    return command
-
-
-for _name, _extra in COMMANDS.items():
-    _made = _command(_name, _extra)
-    if isinstance(_made, typer.Typer):
-        app.add_typer(_made, name=_name)
+        if error.name is None or error.name.partition(".")[0] in sys.modules:  # a part of a package that is here: not for an extra to mend
+            raise
+        raise ConfigError(f"shoal {name} needs the package {error.name}: pip install 'shoal[{COMMANDS[name].extra}]'") from None
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(lambda: None)  # without it Typer would not expect the command's name
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
     else:
-        app.command(_name)(_made)
+        app.command(name)(command)
+    return app
 
 
 def main() -> None:
     """Run a command. A `ShoalError` is printed as one line and ends with status 2, Ctrl-C with 130."""
+    top = parser()
+    arguments = top.parse_args(sys.argv[1:2])
+    if arguments.version:
+        from importlib.metadata import version
+
+        print(f"shoal {version('shoal')}")
+        return
+    if arguments.command is None:
+        top.print_help()
+        sys.exit(2)
     try:
-        app()
+        application(arguments.command)(prog_name="shoal")
     except ShoalError as error:
-        Console(stderr=True).print("[red]error:[/red]", escape(str(error)), highlight=False, soft_wrap=True)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -3,17 +3,19 @@
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import msgspec
 import numpy as np
 from jinja2 import Environment, PackageLoader
 from rich.table import Table
 
-from aggregator.ports import Blobs, RoundRecord
-from wire.errors import ConfigError
+from aggregator.core.ports import Blobs
+from aggregator.core.record import RoundRecord
+from aggregator.core.summary import Summary, TimeSummary
 from wire.tensors import Array, decode_tensors
 
 mpl.use("Agg")
@@ -27,30 +29,14 @@ plt.rcParams.update(
 )
 
 
-def prepare_folder(out: Path) -> Path:
-    """Make the output folder.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from None
-    return out
-
-
 def slug(name: str) -> str:
     """A name as it may stand in file names and run ids."""
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name)[:64]
 
 
-def write_report(
-    out: Path, summary: Mapping[str, Any], records: Sequence[RoundRecord], blobs: Blobs, holdings: Path | None = None
-) -> list[Path]:
+def write_report(out: Path, summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, holdings: Path | None = None) -> list[Path]:
     """Write everything a run leaves for people into `out`; returns the files. `holdings` is a picture of who holds what."""
-    written = [out / "summary.json"]
-    written[0].write_text(json.dumps(summary, indent=1) + "\n")
+    written = [write_summary(out / "summary.json", summary)]
     pictures = [("How close the devices are", path) for path in draw_similarity(out, summary, records, blobs)]
     pictures.insert(0, ("Accuracy over rounds", draw_accuracy(out / "accuracy.png", summary)))
     if holdings is not None:
@@ -60,17 +46,23 @@ def write_report(
     return written
 
 
-def draw_accuracy(path: Path, summary: Mapping[str, Any]) -> Path:
+def write_summary(path: Path, summary: Summary) -> Path:
+    """Write a summary as JSON; parts that it does not have are left out."""
+    path.write_text(json.dumps(msgspec.to_builtins(summary), indent=1) + "\n")
+    return path
+
+
+def draw_accuracy(path: Path, summary: Summary) -> Path:
     """Mean and worst accuracy over rounds, beside the comparison's where there is one."""
     figure, axes = plt.subplots(figsize=(7.2, 4), layout="constrained")
-    lines = {summary["algorithm"]: summary["accuracy_by_round"]}
-    for name, other in summary.get("comparison", {}).items():
-        lines[name] = other["accuracy_by_round"]
+    lines = {summary.algorithm: summary.accuracy_by_round}
+    for name, other in summary.comparison.items():
+        lines[name] = other.accuracy_by_round
     for colour, (name, rounds) in zip(COLOURS, lines.items(), strict=False):
         numbers = np.arange(1, len(rounds) + 1)
-        for key, style in (("mean", "-"), ("worst", ":")):
-            values = [100 * r[key] if r[key] is not None else np.nan for r in rounds]
-            axes.plot(numbers, values, style, color=colour, lw=2, label=f"{name}, {key}", marker="." if len(rounds) < 3 else None)
+        for label, style, accuracies in (("mean", "-", [r.mean for r in rounds]), ("worst", ":", [r.worst for r in rounds])):
+            values = [np.nan if accuracy is None else 100 * accuracy for accuracy in accuracies]
+            axes.plot(numbers, values, style, color=colour, lw=2, label=f"{name}, {label}", marker="." if len(rounds) < 3 else None)
     axes.set(xlabel="round", ylabel="accuracy on the devices' own test windows, %")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color=GRID)
@@ -81,18 +73,18 @@ def draw_accuracy(path: Path, summary: Mapping[str, Any]) -> Path:
     return path
 
 
-def draw_similarity(out: Path, summary: Mapping[str, Any], records: Sequence[RoundRecord], blobs: Blobs) -> list[Path]:
+def draw_similarity(out: Path, summary: Summary, records: Sequence[RoundRecord], blobs: Blobs) -> list[Path]:
     """One picture of the distance matrices by which devices were last grouped, devices in the order of their groups."""
     seen = [record for record in records if record.views]
     if not seen:
         return []
     matrices, text = decode_tensors(blobs.get(seen[-1].views))
     ids = json.loads(text)["device_ids"]
-    clusters = [summary["devices"][d]["cluster"] for d in ids]
-    order = sorted(range(len(ids)), key=lambda i: (clusters[i] if clusters[i] is not None else -1, ids[i]))
+    groups = [summary.devices[d].group for d in ids]
+    order = sorted(range(len(ids)), key=lambda i: _by_group(groups[i], ids[i]))
     figure, all_axes = plt.subplots(1, len(matrices), figsize=(1.4 + 4.6 * len(matrices), 5.2), layout="constrained", squeeze=False)
     for i, (axes, (name, matrix)) in enumerate(zip(all_axes[0], sorted(matrices.items(), reverse=True), strict=True)):
-        _draw_matrix(axes, matrix[np.ix_(order, order)], [ids[k] if i == 0 else "" for k in order], [clusters[k] for k in order])
+        _draw_matrix(axes, matrix[np.ix_(order, order)], [ids[k] if i == 0 else "" for k in order], [groups[k] for k in order])
         axes.set_title(f"{name}, round {seen[-1].round}")
     path = out / "similarity.png"
     figure.savefig(path, dpi=110)
@@ -100,11 +92,11 @@ def draw_similarity(out: Path, summary: Mapping[str, Any], records: Sequence[Rou
     return [path]
 
 
-def _draw_matrix(axes: Any, matrix: Array, labels: Sequence[str], clusters: Sequence[int | None]) -> None:
+def _draw_matrix(axes: Any, matrix: Array, labels: Sequence[str], groups: Sequence[int | None]) -> None:
     off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
     high = float(np.quantile(off_diagonal, 0.98)) if off_diagonal.size else 1.0
     image = axes.imshow(matrix, cmap="YlGnBu_r", vmin=0, vmax=high or 1.0)
-    for at in (i for i in range(1, len(clusters)) if clusters[i] != clusters[i - 1]):
+    for at in (i for i in range(1, len(groups)) if groups[i] != groups[i - 1]):
         axes.axhline(at - 0.5, color="white", lw=2)
         axes.axvline(at - 0.5, color="white", lw=2)
     if len(labels) <= 60:
@@ -115,33 +107,37 @@ def _draw_matrix(axes: Any, matrix: Array, labels: Sequence[str], clusters: Sequ
     axes.figure.colorbar(image, ax=axes, shrink=0.75, label="distance (dark: close)")
 
 
+def _by_group(group: int | None, device_id: str) -> tuple[int, str]:
+    """Sorts devices by their groups, those without one first."""
+    return -1 if group is None else group, device_id
+
+
 MOST_ROWS = 100
 """A table for people has at most so many devices."""
 
 
-def device_table(summary: Mapping[str, Any]) -> Table:
+def device_table(summary: Summary) -> Table:
     """One row per device, by group."""
     table = Table(title=None, header_style="bold")
     for heading, side in (("device", "left"), ("group", "right"), ("train", "right"), ("test", "right"), ("accuracy", "right")):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
-    others = {name: other.get("devices", {}) for name, other in summary.get("comparison", {}).items()}
-    for name in others:
+    for name in summary.comparison:
         table.add_column(name, justify="right")
-    rows = sorted(summary["devices"].items(), key=lambda item: (-1 if item[1]["cluster"] is None else item[1]["cluster"], item[0]))
+    rows = sorted(summary.devices.items(), key=lambda item: _by_group(item[1].group, item[0]))
     if len(rows) > MOST_ROWS:
         table.caption = f"and {len(rows) - MOST_ROWS:,} more in summary.json"
     for device_id, device in rows[:MOST_ROWS]:
-        group = "-" if device["cluster"] is None else str(device["cluster"])
-        cells = [percent(other.get(device_id)) for other in others.values()]
-        table.add_row(device_id, group, str(device["num_train"]), str(device["num_test"]), percent(device["accuracy"]), *cells)
+        group = "-" if device.group is None else str(device.group)
+        cells = [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
+        table.add_row(device_id, group, str(device.num_train), str(device.num_test), percent(device.accuracy), *cells)
     return table
 
 
-def time_text(time: Mapping[str, Any]) -> str:
+def time_text(time: TimeSummary) -> str:
     """What a run cost on the virtual clock, in a line."""
-    devices = ", ".join(f"{count:,} {what}" for what, count in time["devices"].items())
-    reached = ", ".join(f"{percent(float(a))} after {s / 3600:.2f} h" for a, s in time["time_to_accuracy_s"].items() if s is not None)
-    return f"virtual time: {time['virtual_s'] / 3600:.2f} h; {devices}" + (f"; {reached}" if reached else "")
+    devices = ", ".join(f"{count:,} {what}" for what, count in msgspec.structs.asdict(time.devices).items())
+    reached = ", ".join(f"{percent(float(a))} after {s / 3600:.2f} h" for a, s in time.time_to_accuracy_s.items() if s is not None)
+    return f"virtual time: {time.virtual_s / 3600:.2f} h; {devices}" + (f"; {reached}" if reached else "")
 
 
 def percent(value: float | None) -> str:
@@ -154,28 +150,28 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def verdict(summary: Mapping[str, Any]) -> str:
+def verdict(summary: Summary) -> str:
     """What came out, in one or two sentences."""
-    groups, accuracy = summary["clusters"]["count"], summary["accuracy"]
-    devices = len(summary["devices"])
+    groups, accuracy = summary.groups.count, summary.accuracy
+    devices = len(summary.devices)
     found = f"{groups} groups among {devices} devices" if groups > 1 else f"{devices} devices in one group"
-    text = f"{summary['algorithm']}: {found}, mean accuracy {percent(accuracy['mean'])}, worst device {percent(accuracy['worst'])}."
-    if summary.get("epsilon") is not None:
-        text += f" Epsilon {summary['epsilon']:.2f}."
-    if attack := summary.get("attack"):
-        apart = "apart from" if attack["told_apart"] else "among"
-        text += f" {len(attack['attackers'])} attackers ({attack['attack']}) ended {apart} the honest devices, whose accuracy is"
-        text += f" {percent(attack['honest_accuracy']['mean'])}; the attack succeeds in {percent(attack['success_rate'])}."
-    if newcomers := summary.get("newcomers"):
-        text += f" Newcomers reach {percent(newcomers['mean'])}."
-    for name, other in summary.get("comparison", {}).items():
-        if other["mean"] is not None and accuracy["mean"] is not None:
-            gain = 100 * (accuracy["mean"] - other["mean"])
-            text += f" {name} on the same data: {percent(other['mean'])}, {abs(gain):.1f} points {'less' if gain >= 0 else 'more'}."
+    text = f"{summary.algorithm}: {found}, mean accuracy {percent(accuracy.mean)}, worst device {percent(accuracy.worst)}."
+    if summary.epsilon is not None:
+        text += f" Epsilon {summary.epsilon:.2f}."
+    if attack := summary.attack:
+        apart = "apart from" if attack.told_apart else "among"
+        text += f" {len(attack.attackers)} attackers ({attack.attack}) ended {apart} the honest devices, whose accuracy is"
+        text += f" {percent(attack.honest_accuracy.mean)}; the attack succeeds in {percent(attack.success_rate)}."
+    if summary.newcomers:
+        text += f" Newcomers reach {percent(summary.newcomers.mean)}."
+    for name, other in summary.comparison.items():
+        if other.mean is not None and accuracy.mean is not None:
+            gain = 100 * (accuracy.mean - other.mean)
+            text += f" {name} on the same data: {percent(other.mean)}, {abs(gain):.1f} points {'less' if gain >= 0 else 'more'}."
     return text
 
 
-def _write_page(path: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str, Path]], records: Sequence[RoundRecord]) -> Path:
+def _write_page(path: Path, summary: Summary, pictures: Sequence[tuple[str, Path]], records: Sequence[RoundRecord]) -> Path:
     images = [(title, base64.b64encode(p.read_bytes()).decode()) for title, p in pictures]
     tests = [test for record in records for test in record.notes.get("tests", ())][:12]
     template = Environment(loader=PackageLoader("shoal", "templates"), autoescape=True).get_template("report.html")

@@ -11,19 +11,23 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from aggregator.summary import accuracy_of, spread
+from aggregator.core.summary import accuracy_of, spread
+from algorithms.registry import AlgorithmSpec, read_algorithm
+from algorithms.spec import Choice
+from host.files import write_atomically
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import Engine
+from simulation.engine.options import EngineOptions
 from simulation.heterogeneity import measure
-from simulation.partition import make_fleet
+from simulation.partition import make_fleet, read_partition
 from simulation.simulate import SimulationSettings, simulate
 from simulation.timing.report import time_to_accuracy
 from wire.errors import ConfigError, Stalled
@@ -32,7 +36,7 @@ NOTHING: dict[str, Any] = {
     "accuracy": {"mean": None, "std": None, "worst": None},
     "accuracy_by_round": [],
     "devices": {},
-    "clusters": {"count": None, "by_round": [], "ari": None},
+    "groups": {"count": None, "by_round": [], "ari": None},
     "bytes": {"up": 0, "down": 0},
     "epsilon": None,
     "attack": None,
@@ -49,10 +53,10 @@ TARGET_SHARE = 0.95
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison. `data` and `partition` are what a user writes."""
+    """One run of a comparison. `data` is what a user writes."""
 
     data: str
-    partition: str
+    partition: Choice
     settings: SimulationSettings
     devices: int | None = None
 
@@ -60,9 +64,9 @@ class Job:
     def key(self) -> str:
         """A name for its result: the same for the same job, whenever it is asked for. What is at its default does not count, so that
         results last when a setting is added."""
-        asked = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
+        asked = msgspec.structs.asdict(self.settings)
         unusual = {name: value for name, value in asked.items() if value != getattr(SimulationSettings(), name)}
-        text = json.dumps({**asdict(self), "settings": unusual}, sort_keys=True)
+        text = json.dumps(_as_json(self) | {"settings": _texts(unusual)}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -71,92 +75,91 @@ class Asked:
     """What a comparison is asked for."""
 
     data: str
-    algorithms: tuple[str, ...]
+    algorithms: tuple[AlgorithmSpec, ...]
     seeds: int = 1
-    partition: str = "user"
+    partition: Choice = read_partition("user")  # noqa: RUF009  # it cannot be changed
     devices: int | None = None
     settings: SimulationSettings = field(default_factory=SimulationSettings)
     """What all runs have in common; its algorithm and seed are not used."""
 
     def jobs(self) -> list[Job]:
         """Every run, seed by seed, so that the first seed of all algorithms is there first."""
-        common = asdict(self.settings)
         return [
-            Job(self.data, self.partition, SimulationSettings(**{**common, "algorithm": name, "seed": seed}), self.devices)
+            Job(self.data, self.partition, msgspec.structs.replace(self.settings, algorithm=algorithm, seed=seed), self.devices)
             for seed in range(self.seeds)
-            for name in self.algorithms
+            for algorithm in self.algorithms
         ]
 
 
 @lru_cache(maxsize=2)
-def _fleet(data: str, devices: int | None, dealt: str, seed: int) -> FleetData:
-    return make_fleet(data, dealt, devices, seed)
+def _fleet(data: str, devices: int | None, choice: Choice, seed: int) -> FleetData:
+    return make_fleet(data, choice, devices, seed)
 
 
 @lru_cache(maxsize=2)
-def _heterogeneity(data: str, devices: int | None, dealt: str, seed: int) -> dict[str, float]:
-    return measure(_fleet(data, devices, dealt, seed).some(MEASURED))
+def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int) -> dict[str, float]:
+    return measure(_fleet(data, devices, choice, seed).some(MEASURED))
 
 
-def run_job(job: Job, tell: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
-    """Run one job with so many workers; `tell` hears of every round that is over. The result is what `tabulate` and the pictures need.
+def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
+    """Run one job with so many workers; `on_round` is called with the number of every round that is over. The result is what `tabulate` and
+    the pictures need.
     A run that ends without a model, because no device's update could be accepted any more, has nothing but the reason (`failed`).
     """
     torch.set_num_threads(1)
-    dealt = job.data, job.devices, job.partition, job.settings.seed
-    fleet = _fleet(*dealt)
+    fleet_of = job.data, job.devices, job.partition, job.settings.seed
+    fleet = _fleet(*fleet_of)
     try:
-        outcome = simulate(fleet, job.settings, lambda told: tell(told.trained) if told.trained else None, engine=Engine(workers=workers))
+        outcome = simulate(fleet, job.settings, lambda p: on_round(p.trained) if p.trained else None, engine=EngineOptions(workers=workers))
     except Stalled as error:
         return {
             **NOTHING,
-            "algorithm": job.settings.algorithm,
+            "algorithm": str(job.settings.algorithm),
             "seed": job.settings.seed,
-            "heterogeneity": _heterogeneity(*dealt),
+            "heterogeneity": _heterogeneity(*fleet_of),
             "failed": str(error),
         }
     summary = outcome.summary
-    attackers = summary["attack"]["attackers"] if "attack" in summary else ()
-    tested = [accuracy_of(r) for r in outcome.records[summary["preparations"] + 1 :]]
-    by_round = [spread(a for d, a in accuracies.items() if d not in attackers)["mean"] for accuracies in tested]
-    clusters = {d: device["cluster"] for d, device in summary["devices"].items()}
+    attackers = summary.attack.attackers if summary.attack else ()
+    tested = [accuracy_of(r) for r in outcome.records[summary.preparations + 1 :]]
+    by_round = [spread(a for d, a in accuracies.items() if d not in attackers).mean for accuracies in tested]
     truth = {d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()}
     return {
-        "algorithm": job.settings.algorithm,
+        "algorithm": str(job.settings.algorithm),
         "seed": job.settings.seed,
-        "accuracy": summary["attack"]["honest_accuracy"] if "attack" in summary else summary["accuracy"],
+        "accuracy": msgspec.to_builtins(summary.attack.honest_accuracy if summary.attack else summary.accuracy),
         "accuracy_by_round": by_round,
-        "devices": {d: device["accuracy"] for d, device in summary["devices"].items()},
-        "clusters": {
-            "count": summary["clusters"]["count"],
-            "by_round": summary["clusters"]["by_round"],
-            "ari": agreement(truth, clusters),
+        "devices": {d: device.accuracy for d, device in summary.devices.items()},
+        "groups": {
+            "count": summary.groups.count,
+            "by_round": summary.groups.by_round,
+            "ari": agreement(truth, {d: device.group for d, device in summary.devices.items()}),
         },
-        "bytes": summary["bytes"],
-        "epsilon": summary["epsilon"],
-        "attack": summary.get("attack"),
-        "newcomers": summary.get("newcomers"),
-        "preparations": summary["preparations"],
-        "accuracy_over_time": summary["time"].get("accuracy", []) if "time" in summary else [],
-        "heterogeneity": _heterogeneity(*dealt),
-        "wall_s": summary["wall_s"],
+        "bytes": msgspec.to_builtins(summary.bytes),
+        "epsilon": summary.epsilon,
+        "attack": msgspec.to_builtins(summary.attack),
+        "newcomers": msgspec.to_builtins(summary.newcomers),
+        "preparations": summary.preparations,
+        "accuracy_over_time": summary.time.accuracy if summary.time else [],
+        "heterogeneity": _heterogeneity(*fleet_of),
+        "wall_s": summary.wall_s,
     }
 
 
-def agreement(truth: Mapping[str, str], clusters: Mapping[str, int | None]) -> float | None:
+def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> float | None:
     """Adjusted Rand index of the groups found with the known ones; None where none are known. A device without a group is one."""
-    known = [d for d in sorted(clusters) if d in truth]
+    known = [d for d in sorted(groups) if d in truth]
     if not known:
         return None
-    found = [clusters[d] if clusters[d] is not None else f"alone {d}" for d in known]
+    found = [groups[d] if groups[d] is not None else f"alone {d}" for d in known]
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
 
 
 def run_all(
-    jobs: Sequence[Job], folder: Path, workers: int | None = None, tell: Callable[[Job, int], None] = lambda _job, _round: None
+    jobs: Sequence[Job], folder: Path, workers: int | None = None, on_round: Callable[[Job, int], None] = lambda _job, _round: None
 ) -> list[dict[str, Any]]:
-    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and return all results in order. `tell` hears
-    of rounds: a job that is over has made all of its own.
+    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and return all results in order.
+    `on_round` hears of rounds: a job that is over has made all of its own.
 
     Raises:
         ShoalError: of the first job that cannot be run; what is finished is kept.
@@ -165,17 +168,17 @@ def run_all(
     missing = [job for job in jobs if not _path(folder, job).exists()]
     for job in jobs:
         if job not in missing:
-            tell(job, job.settings.rounds)
+            on_round(job, job.settings.rounds)
     count = min(workers or os.cpu_count() or 1, len(missing))
     if count == 1:
         for job in missing:
-            _keep(folder, job, run_job(job, lambda number, job=job: tell(job, number)))  # type: ignore[misc]
+            _keep(folder, job, run_job(job, lambda number, job=job: on_round(job, number)))  # type: ignore[misc]
     elif missing:
-        _run_in_processes(missing, folder, count, tell)
+        _run_in_processes(missing, folder, count, on_round)
     return [json.loads(_path(folder, job).read_text()) for job in jobs]
 
 
-def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, tell: Callable[[Job, int], None]) -> None:
+def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]) -> None:
     context = mp.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(count, context) as pool:
         heard = manager.Queue()
@@ -185,11 +188,11 @@ def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, tell: Calla
                 done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 while not heard.empty():
                     i, number = heard.get()
-                    tell(jobs[i], number)
+                    on_round(jobs[i], number)
                 for future in done:
                     job = jobs[running.pop(future)]
                     _keep(folder, job, future.result())
-                    tell(job, job.settings.rounds)
+                    on_round(job, job.settings.rounds)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(pool._processes.values()):  # there is no public way to stop a job that runs
@@ -206,9 +209,18 @@ def _path(folder: Path, job: Job) -> Path:
 
 
 def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
-    temporary = _path(folder, job).with_suffix(".new")
-    temporary.write_text(json.dumps({"job": asdict(job), **result}, indent=1) + "\n")
-    temporary.replace(_path(folder, job))
+    text = json.dumps({"job": _as_json(job), **result}, indent=1) + "\n"
+    write_atomically(_path(folder, job), text.encode())
+
+
+def _as_json(job: Job) -> dict[str, Any]:
+    settings = {field.name: getattr(job.settings, field.name) for field in fields(job.settings)}
+    return {"data": job.data, "partition": str(job.partition), "settings": _texts(settings), "devices": job.devices}
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with algorithms and choices as a user writes them."""
+    return {name: str(value) if isinstance(value, AlgorithmSpec | Choice) else value for name, value in settings.items()}
 
 
 def tabulate(results: Sequence[Mapping[str, Any]], target: float | None = None) -> list[dict[str, Any]]:
@@ -233,7 +245,7 @@ def _row(name: str, runs: Sequence[Mapping[str, Any]], target: float) -> dict[st
             "std": round(statistics.pstdev(accuracies), 6) if accuracies else None,
             "worst": _mean(r["accuracy"]["worst"] for r in runs),
         },
-        "clusters": {"count": _mean(r["clusters"]["count"] for r in runs), "ari": _mean(r["clusters"]["ari"] for r in runs)},
+        "groups": {"count": _mean(r["groups"]["count"] for r in runs), "ari": _mean(r["groups"]["ari"] for r in runs)},
         "bytes": {way: round(statistics.fmean(r["bytes"][way] for r in runs)) for way in ("up", "down")},
         "target": round(target, 6),
         "preparations": _mean(r["preparations"] for r in runs),
@@ -264,13 +276,13 @@ def _mean(values: Any) -> Any:
     return int(mean) if mean == int(mean) and all(isinstance(v, int) for v in known) else round(mean, 6)
 
 
-def read_names(text: str) -> tuple[str, ...]:
+def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:
     """Algorithms written with commas between them.
 
     Raises:
-        ConfigError: none, or one twice.
+        ConfigError: none, one twice, or one that cannot be read.
     """
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names or len(set(names)) < len(names):
+    algorithms = tuple(read_algorithm(name.strip()) for name in text.split(",") if name.strip())
+    if not algorithms or len(set(algorithms)) < len(algorithms):
         raise ConfigError(f"--algorithms {text!r}: expected different names with commas between them")
-    return names
+    return algorithms

@@ -41,7 +41,7 @@ def gamma(embedded: Sequence[Array]) -> float:
 
     `embedded`: one array (n, dimensions) per client, in the unit of which the result is the square. A client without examples does not
     count; one client alone is at distance 0. Clients that are all alike are not at 0: few examples in many dimensions tell means and
-    covariances badly, so compare with what a fleet of the same sizes dealt at random gives.
+    covariances badly, so compare with what a fleet of the same sizes assigned at random gives.
     """
     parts = [np.asarray(z, np.float64) for z in embedded if len(z)]
     if len(parts) < 2:

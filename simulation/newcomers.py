@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation import load_state, work_of
-from aggregator.core.round import program_for
+from aggregator.core.plan import program_for
+from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
-from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution
-from algorithms.contract import NEWCOMER, Probe, Programs
+from algorithms.core.contract import NEWCOMER, Probe, Programs
+from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor, Secret
-from edge_client.ports import Graphs, Windows
 from simulation.datasets.windows import FleetData
 from wire.bundle import Bundle
 from wire.messages import Evaluate, Metrics, Plan, Train, Verb

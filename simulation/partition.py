@@ -1,7 +1,7 @@
-"""How examples are dealt to simulated devices: every partition by name, a pure function of data, seed and options.
+"""How examples are assigned to simulated devices: every partition by name, a pure function of data, seed and options.
 
-A user writes ``name`` or ``name:key=value:key=value``. Pooled partitions put the examples of all devices together first, training parts
-and test parts apart, and deal both by the same rule; the same data, seed and options give the same bits.
+A user writes it as `algorithms.spec` says. Pooled partitions put the examples of all devices together first, training parts
+and test parts apart, and assign both by the same rule; the same data, seed and options give the same bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,24 +10,23 @@ from functools import partial
 
 import numpy as np
 
+from algorithms.spec import Choice, Option, Options, Value, read, with_option
 from simulation.datasets.catalog import load
-from simulation.datasets.pool import DEVICES, Pool, deal_alike, pool_of
+from simulation.datasets.pool import DEVICES, Pool, assign_alike, pool_of
 from simulation.datasets.windows import FleetData
 from simulation.partitions import embedding, inputs, labels
-from simulation.partitions.dealing import Deal, common_options, deal_pool
-from simulation.partitions.options import Option, Value, read_options, split_name
+from simulation.partitions.assignment import Assignment, assign_pool, common_options
 from simulation.partitions.users import by_user
-from wire.errors import ConfigError
 
 MANY = 1_000_000
 
 
 @dataclass(frozen=True)
 class Partition:
-    """One way to deal: a line on what it does, its options with their defaults, and the function."""
+    """One way to assign: a line on what it does, its options with their defaults, and the function."""
 
     about: str
-    options: Mapping[str, Option]
+    options: Options
     make: Callable[..., FleetData]
 
 
@@ -37,7 +36,7 @@ def _devices(count: int, low: int = 1) -> Option:
 
 def _pooled(
     about: str,
-    deal: Callable[..., Deal],
+    assign: Callable[..., Assignment],
     devices: Option,
     split: str = "own",
     examples: int = 0,
@@ -45,14 +44,14 @@ def _pooled(
     own: Mapping[str, Option] | None = None,
 ) -> Partition:
     def make(data: FleetData | Pool, rng: np.random.Generator, **options: Value) -> FleetData:
-        return deal_pool(data if isinstance(data, Pool) else pool_of(data), rng, deal, **options)  # type: ignore[arg-type]
+        return assign_pool(data if isinstance(data, Pool) else pool_of(data), rng, assign, **options)  # type: ignore[arg-type]
 
     return Partition(about, {"devices": devices, **(own or {}), **common_options(split, examples, tests)}, make)
 
 
 def _users(about: str, devices: int, split: str, test: float) -> Partition:
     def make(data: FleetData | Pool, rng: np.random.Generator, **options: Value) -> FleetData:
-        return by_user(deal_alike(data) if isinstance(data, Pool) else data, rng, **options)  # type: ignore[arg-type]
+        return by_user(assign_alike(data) if isinstance(data, Pool) else data, rng, **options)  # type: ignore[arg-type]
 
     options = {
         "devices": _devices(devices, 0),
@@ -66,22 +65,22 @@ def _users(about: str, devices: int, split: str, test: float) -> Partition:
 
 _environments = partial(
     _pooled,
-    deal=inputs.environments,
+    assign=inputs.environments,
     devices=_devices(20),
     own={"types": Option(4, "number of environments", 1, 4)},
 )
 
 PARTITIONS: dict[str, Partition] = {
     "user": _users("as the data say: one device per person", 0, "time", 0.25),
-    "iid": _pooled("dealt at random: every device has the same distribution", labels.iid, _devices(0, 0)),
+    "iid": _pooled("assigned at random: every device has the same distribution", labels.iid, _devices(0, 0)),
     "dirichlet": _pooled(
-        "each class dealt in shares from a Dirichlet distribution (DBE's practical setting)",
+        "each class assigned in shares from a Dirichlet distribution (DBE's practical setting)",
         labels.dirichlet,
         _devices(20),
         "auto",
         own={
             "alpha": Option(0.1, "concentration: the smaller, the more uneven", 1e-3, 1e6),
-            "least": Option(10, "training examples that every device is dealt at least", 1),
+            "least": Option(10, "training examples that every device is assigned at least", 1),
         },
     ),
     "drawn": _pooled(
@@ -145,36 +144,39 @@ PARTITIONS: dict[str, Partition] = {
 """Every partition by name."""
 
 
-def partition(data: FleetData | Pool, text: str, seed: int) -> FleetData:
-    """Deal `data` as `text` says: ``name`` or ``name:key=value:...``, see `PARTITIONS`.
-
-    Raises:
-        ConfigError: no such partition or option, a value it cannot have, or one that does not fit the data.
-        DataError: more devices than a partition by users has users for.
-    """
-    name, options = parse(text)
-    if options["devices"] == 0:
-        options["devices"] = DEVICES if isinstance(data, Pool) else len(data.devices)
-    return PARTITIONS[name].make(data, np.random.default_rng([seed, 0x11D]), **options)
-
-
-def parse(text: str) -> tuple[str, dict[str, Value]]:
-    """The name of a partition and the values of all its options.
+def read_partition(text: str) -> Choice:
+    """Read a partition, see `PARTITIONS`.
 
     Raises:
         ConfigError: no such partition or option, or a value it cannot have.
     """
-    name = split_name(text)
-    if name not in PARTITIONS:
-        raise ConfigError(f"partition {text!r}: expected one of {', '.join(PARTITIONS)}")
-    return name, read_options(text, PARTITIONS[name].options)
+    return read(text, _known(), "partition")
 
 
-def make_fleet(data: str, dealt: str, devices: int | None, seed: int) -> FleetData:
-    """Load data by name or path and deal them: `dealt` names the partition, to so many devices where a number is given.
+def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
+    """Assign the examples of `data` to devices by the partition that was chosen.
+
+    Raises:
+        ConfigError: an option does not fit the data.
+        DataError: more devices than a partition by users has users for.
+    """
+    options = choice.options
+    if options["devices"] == 0:
+        options["devices"] = DEVICES if isinstance(data, Pool) else len(data.devices)
+    return PARTITIONS[choice.name].make(data, np.random.default_rng([seed, 0x11D]), **options)
+
+
+def make_fleet(data: str, choice: Choice, devices: int | None, seed: int) -> FleetData:
+    """Load data by name or path and assign them by a partition, to so many devices where a number is given.
 
     Raises:
         DataError: the data cannot be read, or are too few.
-        ConfigError: no such partition or option.
+        ConfigError: the partition has a number of devices already, or an option that does not fit the data.
     """
-    return partition(load(data), dealt if devices is None else f"{dealt}:devices={devices}", seed)
+    if devices is not None:
+        choice = with_option(choice, "devices", devices, _known(), "partition")
+    return partition(load(data), choice, seed)
+
+
+def _known() -> dict[str, Options]:
+    return {name: entry.options for name, entry in PARTITIONS.items()}

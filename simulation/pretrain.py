@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from algorithms.build import build_model
 from algorithms.models.classifier import Classifier
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool, pool_of
-from simulation.own_model import build_model
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array

@@ -12,17 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.contract import Objective
-from edge_client.ports import Windows
-from export.bundle import RUNTIMES, capture_graphs, make_bundle
-from shoal.commands.export import write_bundle
+from algorithms.core.contract import Objective
+from algorithms.registry import read_algorithm
+from edge_client.core.ports import Windows
+from export.bundle import RUNTIMES, capture_graphs
+from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
-from simulation.embedded_broker import EmbeddedBroker, free_port
-from simulation.local_fleet import stop_processes
-from simulation.simulate import build_objective
+from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import stop_processes
+from simulation.objective import build_objective
+from tests.bundles import pack_graphs, write_bundle
+from tests.shared import shared_folder
 from wire.bundle import Bundle, Window, unpack
 from wire.links.in_process import InProcessBroker
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start: many run at a time
 torch.set_num_threads(1)  # the models are tiny: threads would wait for each other, and results would depend on their number
 
 
@@ -57,9 +61,8 @@ class Exported:
 
 @pytest.fixture(scope="session")
 def exported(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    folder = tmp_path_factory.mktemp("bundle")
-    bundle, _ = write_bundle(folder, fleet, "distfl", seed=0)
-    return Exported(folder, bundle)
+    folder = shared_folder(tmp_path_factory, "distfl", lambda folder: write_bundle(folder, fleet, read_algorithm("distfl")))
+    return Exported(folder, unpack((folder / DEVICE_FILE).read_bytes()))
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,15 @@ class ExportedPrograms:
 
 
 @pytest.fixture(scope="session")
-def exported_programs(fleet: FleetData) -> ExportedPrograms:
+def exported_programs(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> ExportedPrograms:
     pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
-    objective = some_graphs(build_objective(fleet, "fedavg", 0), "step", "evaluate")
-    return ExportedPrograms(export_programs(fleet, objective, 32), objective)
+    objective = some_graphs(build_objective(fleet, read_algorithm("fedavg"), 0), "step", "evaluate")
+
+    def fill(folder: Path) -> None:
+        (folder / DEVICE_FILE).write_bytes(export_programs(fleet, objective, 32).payload)
+
+    folder = shared_folder(tmp_path_factory, "fedavg-programs", fill)
+    return ExportedPrograms(unpack((folder / DEVICE_FILE).read_bytes()), objective)
 
 
 def some_graphs(objective: Objective, *names: str) -> Objective:
@@ -88,8 +96,7 @@ def some_graphs(objective: Objective, *names: str) -> Objective:
 def export_programs(fleet: FleetData, objective: Objective, max_batch: int) -> Bundle:
     """A bundle for ONNX and ExecuTorch."""
     exported = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
-    named = {"name": fleet.name, "bundle_version": 1, "objective": objective, "classes": fleet.classes, "window": fleet.window}
-    return unpack(make_bundle(exported, **named))
+    return unpack(pack_graphs(exported, fleet, objective))
 
 
 @pytest.fixture

@@ -16,19 +16,19 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from wire import names
 from wire.codec import digest
 from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
 from wire.messages import Count, Digest, Name, Positive, Text
 from wire.tensors import Tensors, TensorSpec, decode_tensors, encode_tensors
 
 PublicKey = Ed25519PublicKey
+PrivateKey = Ed25519PrivateKey
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """(name, dtype, shape) of each tensor that a message must carry."""
 
 BUNDLE_BYTES = 64 * 2**20
-START = "received/start."
-"""Tensors of this prefix hold the shared tensors of the same name as they were received."""
 EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
 """Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the operators it always has."""
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
@@ -108,18 +108,17 @@ class Manifest(msgspec.Struct, frozen=True):
 
     def received(self) -> tuple[TensorSpec, ...]:
         """What a model's blob holds: the roles shared and statistic, and received but for ``start.NAME``, which the device fills itself."""
-        return tuple(s for s in self.of_role("shared", "statistic", "received") if not s.key.startswith(START))
+        return tuple(s for s in self.of_role(*names.EXCHANGED, names.RECEIVED) if not names.is_start(s.key))
 
     def reported(self, graph: str) -> Layout:
         """What an update carries when it reports the training with this graph."""
         outputs = self.graphs[graph].outputs
-        prefix = {"shared": "delta", "statistic": "statistic"}
-        changed = [s for s in self.of_role("shared", "statistic") if f"next/{s.key}" in outputs]
-        return tuple((f"{prefix[s.role]}/{s.name}", s.dtype, s.shape) for s in changed)
+        changed = [s for s in self.of_role(*names.EXCHANGED) if names.following(s.key) in outputs]
+        return tuple((names.delta(s.name) if s.role == names.SHARED else s.key, s.dtype, s.shape) for s in changed)
 
     def responses(self, graph: str) -> Layout:
         """What an update carries when this graph was evaluated or applied."""
-        return tuple((f"response/{graph}.{name}", "float32", shape) for name, shape in self.graphs[graph].responses)
+        return tuple((names.response(graph, name), "float32", shape) for name, shape in self.graphs[graph].responses)
 
 
 @dataclass(frozen=True)

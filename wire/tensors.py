@@ -18,10 +18,10 @@ from safetensors.numpy import load as _load
 from safetensors.numpy import save as _save
 
 from wire.errors import LimitExceeded, Malformed, WrongLayout
+from wire.names import Role, key_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensors = dict[str, Array]
-Role = Literal["shared", "statistic", "private", "slot", "received"]
 Dtype = Literal["float32", "int64", "int32", "uint8", "bool"]
 
 METADATA_KEY = "shoal"
@@ -41,7 +41,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         """The name it has in graphs and tensor files: ``ROLE/NAME``."""
-        return f"{self.role}/{self.name}"
+        return key_of(self.role, self.name)
 
     @property
     def num_bytes(self) -> int:

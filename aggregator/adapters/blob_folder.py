@@ -1,14 +1,14 @@
 """Blobs as files named by their SHA-256."""
 
-import os
 from pathlib import Path
 
+from host.files import write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
 
 class BlobFolder:
-    """An `aggregator.ports.Blobs` in a folder. A file is written aside, synchronised and renamed, so it is whole or absent."""
+    """An `aggregator.core.ports.Blobs` in a folder. A file is written aside, synchronised and renamed, so it is whole or absent."""
 
     def __init__(self, folder: Path) -> None:
         """
@@ -25,17 +25,7 @@ class BlobFolder:
         name = digest_of(payload)
         path = self._folder / name
         if not path.exists():
-            temporary = path.with_suffix(".new")
-            with temporary.open("wb") as file:
-                file.write(payload)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            folder = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_atomically(path, payload)
         return name
 
     def get(self, digest: str) -> bytes:

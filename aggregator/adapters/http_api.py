@@ -1,26 +1,31 @@
 """The aggregator over HTTP, for people and tools: health, the run, its rounds and devices, and the models to download. Read only."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Response
 
+from aggregator.core.ports import Blobs, Store
 from aggregator.core.state import RunState
-from aggregator.ports import Blobs, Store
-from aggregator.summary import accuracy_of, cluster_number, count_groups, spread, summarize
+from aggregator.core.summary import accuracy_of, count_groups, group_number, spread, summarize
 
-SAFETENSORS = "application/octet-stream"
+DOWNLOAD = "application/octet-stream"
 
 
 def create_api(
     current: Callable[[], RunState], store: Store, blobs: Blobs, refused: Callable[[], dict[str, int]], wall_s: Callable[[], float]
 ) -> FastAPI:
-    """The application. `current` returns the run's state as it is now; every handler reads it once."""
+    """The application.
+
+    `current` returns the run's state as it is now, and every handler calls it once; `refused` how often something that arrived was refused,
+    by reason; `wall_s` the seconds since the service was started.
+    """
     api = FastAPI(title="Shoal aggregator", description="Read-only view of one federated run.")
 
     @api.get("/health")
     def health() -> dict[str, Any]:
+        """That the service runs, and where the run stands."""
         state = current()
         return {"status": "ok", "run_id": state.settings.run_id, "phase": state.phase, "round": state.round}
 
@@ -56,7 +61,7 @@ def create_api(
                 "closed_at_s": r.closed_at_s,
                 "devices": len(r.evaluated),
                 "groups": count_groups(r.groups),
-                "accuracy": spread(accuracy_of(r).values()),
+                "accuracy": msgspec.to_builtins(spread(accuracy_of(r).values())),
                 "bytes_up": r.bytes_up,
                 "bytes_down": r.bytes_down,
                 "notes": r.notes,
@@ -75,7 +80,7 @@ def create_api(
                 "num_train": d.num_train,
                 "num_test": d.num_test,
                 "runtime": d.runtime,
-                "cluster": cluster_number(state.starts.get(device_id)),
+                "group": group_number(state.starts.get(device_id)),
                 "in_cohort": device_id in state.cohort,
                 "received": device_id in state.received,
             }
@@ -104,7 +109,7 @@ def create_api(
     @api.get("/summary")
     def summary() -> dict[str, Any]:
         """The summary of the run, as `summary.json` has it, so far."""
-        return summarize(current(), store.rounds(), wall_s())
+        return cast(dict[str, Any], msgspec.to_builtins(summarize(current(), store.rounds(), wall_s())))
 
     @api.get("/views/{number}")
     def views(number: int) -> Response:
@@ -122,4 +127,4 @@ def _download(blobs: Blobs, digest: str, name: str) -> Response:
         payload = blobs.get(digest)
     except KeyError:
         raise HTTPException(404, f"blob {digest[:12]} is no longer kept") from None
-    return Response(payload, media_type=SAFETENSORS, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+    return Response(payload, media_type=DOWNLOAD, headers={"Content-Disposition": f'attachment; filename="{name}"'})

@@ -1,13 +1,13 @@
 """A store and a blob store in memory: for simulation, and the reference that the durable ones are tested against."""
 
+from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState
-from aggregator.ports import RoundRecord
 from wire.codec import digest
 
 
 class MemoryStore:
-    """An `aggregator.ports.Store` that lives as long as the process."""
+    """An `aggregator.core.ports.Store` that lives as long as the process."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -35,7 +35,7 @@ class MemoryStore:
 
 
 class MemoryBlobs:
-    """An `aggregator.ports.Blobs` in a dictionary."""
+    """An `aggregator.core.ports.Blobs` in a dictionary."""
 
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
-from algorithms.contract import Probe, TorchTensors
-from algorithms.native.plan import Plan
+from algorithms.core.contract import Probe, TorchTensors
+from algorithms.models.network import Network
 from wire.errors import BundleError
 
 aten = torch.ops.aten
@@ -22,11 +22,11 @@ def load_probe(payload: bytes) -> Probe:
     Raises:
         BundleError: not such a file, or one of another version of torch that this one cannot read.
     """
-    extra = {"names.txt": "", "plan.json": ""}
+    extra = {"names.txt": "", "network.json": ""}
     try:
         module = torch.export.load(io.BytesIO(payload), extra_files=extra).module()
         names, layers, shape = (part.split("\n") if part else [] for part in extra["names.txt"].split("\n\n"))
-        plan = msgspec.json.decode(extra["plan.json"] or "null", type=Plan | None)
+        network = msgspec.json.decode(extra["network.json"] or "null", type=Network | None)
     except Exception as error:  # torch raises many kinds for a file that is not its own
         raise BundleError(f"probe file of {len(payload)} bytes: {type(error).__name__}: {str(error).splitlines()[0]}") from None
 
@@ -44,7 +44,7 @@ def load_probe(payload: bytes) -> Probe:
         made: Tensor = answer_folded(*(tensors[name] for name in names), x)
         return made
 
-    return Probe(run, tuple(int(n) for n in shape[0].split(",")), tuple(layers), tuple(names), predict, predict_folded, plan)
+    return Probe(run, tuple(int(n) for n in shape[0].split(",")), tuple(layers), tuple(names), predict, predict_folded, network)
 
 
 def _first_output(module: GraphModule, fold: bool) -> GraphModule:

@@ -11,9 +11,9 @@ import msgspec
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState
-from aggregator.ports import RoundRecord
 from wire.errors import ConfigError
 
 SCHEMA_VERSION = 1
@@ -49,7 +49,7 @@ def sqlite_url(path: Path) -> str:
 
 
 class SqlStore:
-    """An `aggregator.ports.Store` for one run of a database. Any thread may read it."""
+    """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
 
     def __init__(self, url: str, run_id: str) -> None:
         """

@@ -1,11 +1,13 @@
-"""Which updates are accepted, and why others are not. Pure: a state, a message, its tensors, the topic's device -> a verdict."""
+"""Which updates are admitted, and why others are not. Pure: the verdict follows from the run's state, the update and its topic."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from aggregator.core.round import OPEN, verbs_for
+from aggregator.core.plan import verbs_for
+from aggregator.core.round import OPEN
 from aggregator.core.state import Received, RunSettings, RunState
+from wire import names
 from wire.bundle import Layout
 from wire.errors import WrongLayout
 from wire.messages import Apply, Choose, Evaluate, Reason, Train, Update, Verb
@@ -14,7 +16,7 @@ from wire.tensors import Tensors, check_layout
 
 @dataclass(frozen=True)
 class Refused:
-    """Not accepted: a reason from the protocol's list, and a text for people."""
+    """The update is not admitted: a reason from the protocol's list, and a text for people."""
 
     reason: Reason
     detail: str
@@ -27,7 +29,10 @@ class Duplicate:
 def admit(
     state: RunState, topic_device: str, update: Update, tensors: Tensors, blob: str, num_bytes: int
 ) -> Received | Duplicate | Refused:
-    """Decide about one update. Checks run from cheap to dear; the first that fails is the reason."""
+    """The verdict on one update. Checks run from cheap to costly; the first that fails is the reason.
+
+    `topic_device`: the id in the topic that the update came on. `blob`, `num_bytes`: the digest and the size of its bytes.
+    """
     settings = state.settings
     if update.device_id != topic_device:
         return Refused("wrong-device", f"update of device {update.device_id} on the topic of device {topic_device}")
@@ -51,7 +56,16 @@ def admit(
     problem = check_tensors(state.settings, verbs, tensors)
     if problem is not None:
         return problem
-    return Received(blob, start, update.num_train, update.num_steps, update.evaluated, update.trained, num_bytes, update.bytes_received)
+    return Received(
+        blob=blob,
+        start=start,
+        num_train=update.num_train,
+        num_steps=update.num_steps,
+        evaluated=update.evaluated,
+        trained=update.trained,
+        bytes_up=num_bytes,
+        bytes_down=update.bytes_received,
+    )
 
 
 def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:
@@ -68,18 +82,18 @@ def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:
 
 
 def check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors) -> Refused | None:
-    """What is wrong with the tensors of an update after these verbs: names, dtypes, shapes, values, size."""
+    """What is wrong with the names, dtypes, shapes, values or size of an update's tensors after these verbs; None if nothing is."""
     try:
         check_layout(tensors, expected_layout(settings, verbs), "update")
     except WrongLayout as error:
         return Refused("wrong-layout", str(error))
-    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if k.startswith("delta/")]
+    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if names.role_of(k) == names.DELTA]
     norm = float(np.sqrt(sum(float(square) for square in deltas)))
-    seen = "delta/" if np.isfinite(norm) else "none"  # a finite norm says that every value is
     for name, array in tensors.items():
-        if not name.startswith(seen) and array.dtype.kind == "f" and not np.isfinite(array).all():
+        known_finite = names.role_of(name) == names.DELTA and np.isfinite(norm)  # a norm is finite only if every value is
+        if not known_finite and array.dtype.kind == "f" and not np.isfinite(array).all():
             return Refused("not-finite", f"tensor {name!r} holds values that are not finite")
-        if ("running_var" in name or "variance" in name) and (array < 0).any():
+        if names.is_variance(name) and (array < 0).any():
             return Refused("not-finite", f"tensor {name!r} holds negative variances")
     if not norm <= settings.max_update_norm:
         return Refused("norm-too-large", f"the update's norm is {norm:.3g}, at most {settings.max_update_norm:.3g} is accepted")

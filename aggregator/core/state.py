@@ -3,8 +3,7 @@
 Tensors lie in the blob store; state and events name them by digest.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -12,50 +11,80 @@ from wire.bundle import Bundle, Layout
 from wire.errors import ConfigError
 from wire.messages import Digest, MaybeDigest, Metrics, Name, Plan, Verb
 
-Phase = Literal["waiting", "preparing", "training", "aggregating", "evaluating", "finished"]
+A = TypeVar("A")
+
+OpenPhase = Literal["preparing", "training", "evaluating"]
+"""A phase in which devices work on plans and updates are awaited."""
+Phase = Literal["waiting", OpenPhase, "aggregating", "finished"]
 
 
-class RunSettings(msgspec.Struct, frozen=True):
-    """What a run was started with. `algorithm` names the algorithm, its options included; everything else is the round's business.
+class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
+    """What a run trains, however it is run: as a service or as a simulation."""
 
-    `rounds` are rounds of training; an algorithm may need preparations before them. A round is open for at most `deadline_s` seconds; a
-    device that is lost meanwhile is waited for `grace_s` seconds.
-    """
+    algorithm: A
+    """The algorithm: its name, or what was read of it."""
+    rounds: int = 20
+    """Rounds of training; an algorithm may need preparations before them."""
+    local_epochs: int = 1
+    """Times that a device goes through its own windows in a round."""
+    seed: int = 0
+    batch_size: int = 32
+    hyper: dict[str, float] = {}
+    """Hyper-parameters in place of the objective's own."""
+
+
+class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
+    """What a run was started with: all that the round core knows of it."""
 
     run_id: Name
-    algorithm: str
     data: str
+    """The data's name, for people."""
     bundle: Digest
-    rounds: int
     min_devices: int
+    """Round 1 opens when so many devices are online."""
     deadline_s: float
+    """Seconds for which a round is open at most."""
     grace_s: float
-    seed: int
-    local_epochs: int
-    batch_size: int
+    """Seconds for which a round waits for a device that was lost."""
     reported: dict[str, Layout]
     """By graph: what an update must carry that reports a training with it."""
     responses: dict[str, Layout]
     """By graph: what an update must carry when it was evaluated or applied."""
-    hyper: dict[str, float] = {}
     max_update_norm: float = 1e6
+    """An update whose change has a larger Euclidean norm is refused."""
 
     @classmethod
-    def for_bundle(cls, bundle: Bundle, *, hyper: Mapping[str, float], **others: Any) -> "RunSettings":
-        """Settings with everything that follows from the bundle; `hyper` takes the place of the bundle's own values.
+    def for_bundle(
+        cls,
+        bundle: Bundle,
+        training: TrainingSettings[Any],
+        *,
+        run_id: Name,
+        data: str,
+        min_devices: int,
+        deadline_s: float,
+        grace_s: float,
+    ) -> "RunSettings":
+        """The settings of a run that trains with this bundle. Of `training` only the fields of `TrainingSettings` are read; of
+        the algorithm its name, ``str(training.algorithm)``.
 
         Raises:
-            ConfigError: the bundle has no such hyper-parameter.
+            ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`.
         """
         manifest = bundle.manifest
-        if unknown := sorted(hyper.keys() - manifest.hyper.keys()):
+        if unknown := sorted(training.hyper.keys() - manifest.hyper.keys()):
             raise ConfigError(f"hyper-parameter {unknown[0]!r}: {manifest.algorithm} has {', '.join(sorted(manifest.hyper))}")
         return cls(
+            **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name != "algorithm"},
+            algorithm=str(training.algorithm),
+            run_id=run_id,
+            data=data,
             bundle=bundle.digest,
+            min_devices=min_devices,
+            deadline_s=deadline_s,
+            grace_s=grace_s,
             reported={graph: manifest.reported(graph) for graph in manifest.graphs},
             responses={graph: manifest.responses(graph) for graph in manifest.graphs},
-            hyper=dict(hyper),
-            **others,
         )
 
 
@@ -70,37 +99,53 @@ class Device(msgspec.Struct, frozen=True):
     bundle: str = ""
 
 
-class Received(msgspec.Struct, frozen=True):
-    """An admitted update. `start` is the key of the model it started from, `model` that model's digest."""
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device's update adds to the record of its round."""
 
-    blob: Digest
-    start: str
-    num_train: int
-    num_steps: int
     evaluated: Metrics
+    """Of the model that the device received."""
     trained: Metrics
+    """Summed over its training steps."""
     bytes_up: int
     bytes_down: int
 
 
-class RunState(msgspec.Struct, frozen=True):
-    """Everything about a run but the tensors. `models` maps a group (or `initial`) to its model's digest."""
+class Received(Report, frozen=True, kw_only=True):
+    """An admitted update, without its tensors."""
+
+    blob: Digest
+    """Its bytes, as they came."""
+    start: str
+    """The key of the model that the device started from."""
+    num_train: int
+    num_steps: int
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a run but the tensors."""
 
     settings: RunSettings
     phase: Phase = "waiting"
     round: int = 0
+    """The number of the latest round, from 1; 0 before the first."""
     devices: dict[str, Device] = {}
+    """Every device that has checked in, by id."""
     models: dict[str, Digest] = {}
+    """By key (a group's number or `initial`), the model that devices with this key start from."""
     starts: dict[str, str] = {}
+    """By device, the key of the model that it starts from next; under the empty id that of a device that is not named."""
     programs: dict[str, tuple[Verb, ...]] = {}
-    """What devices do in the next round (`algorithms.contract.Programs`), and, under ``closing``, after the last."""
+    """What devices do in the next round (`algorithms.core.contract.Programs`), and, under ``closing``, after the last."""
     preparing: bool = False
     """Whether the next round is a preparation."""
     trained: int = 0
     """Rounds of training that are over."""
     memory: MaybeDigest = ""
+    """What the algorithm remembers from round to round."""
     cohort: dict[str, str] = {}
+    """The devices of the latest round, and the key of the model that each started from."""
     received: dict[str, Received] = {}
+    """Their admitted updates, in the order of arrival."""
     deadline_at_s: float = 0.0
     opened_at_s: float = 0.0
 
@@ -186,7 +231,7 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
 Event = Started | Resumed | DeviceCheckedIn | DeviceLost | UpdateAdmitted | DeviceDeclined | DeadlinePassed | RoundAggregated
 
 
-# Commands: what to do now. Each may be performed again after a crash.
+# Commands: what the runner is to do now. Each may be carried out again after a crash.
 
 
 class SendPlan(msgspec.Struct, frozen=True):

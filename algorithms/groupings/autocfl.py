@@ -27,9 +27,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import scipy
 
-from algorithms.contract import Grouped, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import Grouped, LocalModel, Matrix, Memory, Probe
 from algorithms.groupings.base import Defaults, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
+from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
@@ -104,7 +105,7 @@ def last_layer(tensors: Tensors) -> str:
     Raises:
         ConfigError: there are none, for instance because the head is private.
     """
-    shared = [key for key in tensors if key.startswith("shared/")]
+    shared = list(names.of_role(tensors, names.SHARED))
     layers = [key for key in shared if key.endswith("weight") and tensors[key].ndim == 2]
     if not layers:
         got = ", ".join(shared) or "none"

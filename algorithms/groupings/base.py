@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from algorithms.contract import NEWCOMER, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import NEWCOMER, LocalModel, Matrix, Memory, Probe
+from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
@@ -28,6 +29,7 @@ class Defaults:
     resurvey: int = 0
     chooses: bool = False
     compares: bool = False
+    reads_models: bool = True
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """No models besides the initial one."""
@@ -55,7 +57,7 @@ def check_shared(name: str, model: Tensors) -> None:
     Raises:
         ConfigError: no tensor is shared.
     """
-    if not any(key.startswith("shared/") for key in model):
+    if not names.of_role(model, names.SHARED):
         raise ConfigError(
             f"{name} compares devices' updates: expected at least one shared tensor, the objective keeps all of them on the device"
         )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from algorithms.contract import Matrix
+from algorithms.core.contract import Matrix
 from algorithms.groupings.views import euclidean_coordinates
 from wire.tensors import Array
 

@@ -1,4 +1,4 @@
-"""DistFL: clusters of devices with the same data distribution, found from the models, averaged one by one.
+"""DistFL: groups of devices with the same data distribution, found from the models, averaged one by one.
 
 B. Liu et al. DistFL: Distribution-aware Federated Learning for Mobile Scenarios. IMWUT 5(4), 2021, Fig. 2 and section 4.
 
@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
+from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
 from algorithms.groupings.base import Defaults, group_of
 from algorithms.groupings.gap import group_by_gap
 from algorithms.groupings.identity import keep_names
@@ -54,7 +54,7 @@ AT_ONCE = 256
 
 
 class DistFL(Defaults):
-    """Distribution-aware clustering."""
+    """Distribution-aware grouping."""
 
     name: ClassVar[str] = "distfl"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021"

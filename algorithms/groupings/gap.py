@@ -6,7 +6,7 @@ the middle of the largest gap between the sorted values. Every pair of devices c
 
 import numpy as np
 
-from algorithms.contract import Matrix
+from algorithms.core.contract import Matrix
 from wire.tensors import Array
 
 

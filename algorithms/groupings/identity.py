@@ -1,4 +1,4 @@
-"""Clusters keep their identity: new groups take the names of the old ones they share most devices with."""
+"""Groups keep their identity: new groups take the names of the old ones they share most devices with."""
 
 from collections.abc import Mapping, Sequence
 

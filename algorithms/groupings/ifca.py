@@ -10,8 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, exchanged
+from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, exchanged
 from algorithms.groupings.base import Defaults
+from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
@@ -32,11 +33,11 @@ class Ifca(Defaults):
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """``0`` is the initial model, the others are drawn anew: normal, with each tensor's own mean and standard deviation."""
         model = dict(sorted(exchanged(initial).items()))
-        models = {"0": {name: value.copy() for name, value in model.items()}}
+        models = {"0": {key: value.copy() for key, value in model.items()}}
         for number in range(1, self.k):
             rng = np.random.default_rng([seed, number])
-            models[str(number)] = {name: _drawn(name, value, rng) for name, value in model.items()}
-        return {number: {name: tensors[name] for name in initial if name in tensors} for number, tensors in models.items()}
+            models[str(number)] = {key: _drawn(key, value, rng) for key, value in model.items()}
+        return {number: {key: tensors[key] for key in initial if key in tensors} for number, tensors in models.items()}
 
     def start(self, memory: Memory, device_id: str) -> str:
         """The model it chose last; it chooses again before it trains."""
@@ -50,8 +51,8 @@ class Ifca(Defaults):
         return Grouped(replace(memory, membership=memory.membership | chosen), device_ids=tuple(chosen))
 
 
-def _drawn(name: str, value: Array, rng: np.random.Generator) -> Array:
-    if name.endswith(("running_mean", "running_var")) or value.dtype.kind != "f":
+def _drawn(key: str, value: Array, rng: np.random.Generator) -> Array:
+    if names.role_of(key) == names.STATISTIC or value.dtype.kind != "f":
         return value.copy()
     drawn = value.mean(dtype=np.float64) + value.std(dtype=np.float64) * rng.standard_normal(value.shape)
     return np.asarray(drawn, value.dtype)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
+from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
 from algorithms.groupings.base import Defaults
 
 

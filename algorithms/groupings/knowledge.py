@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from algorithms.contract import Probe, TorchTensors
+from algorithms.core.contract import Probe, TorchTensors
+from wire import names
 from wire.tensors import Array, Tensors
 
 
@@ -46,9 +47,10 @@ def extract_knowledge(model: Tensors, probe: Probe, settings: Extraction, seed: 
     tensors = as_torch(model)
     targets = []
     for layer in probe.norm_layers:
-        scale = tensors[f"shared/{layer}.weight"].abs()
+        scale = tensors[names.shared(f"{layer}.weight")].abs()
         chosen = torch.topk(scale, max(1, round(settings.channel_share * len(scale)))).indices
-        targets.append((chosen, tensors[f"statistic/{layer}.running_mean"][chosen], tensors[f"statistic/{layer}.running_var"][chosen]))
+        mean, variance = (tensors[names.statistic(f"{layer}.{n}")] for n in (names.RUNNING_MEAN, names.RUNNING_VAR))
+        targets.append((chosen, mean[chosen], variance[chosen]))
     inputs = torch.from_numpy(plain_noise(probe, settings.num_inputs, seed)).requires_grad_()
     optimiser = torch.optim.Adam([inputs], lr=settings.lr)
     losses: list[float] = []

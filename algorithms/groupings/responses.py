@@ -1,19 +1,13 @@
 """What models respond to the same inputs, and how far their responses are apart (DistFL, section 4.3, Eq. 5 and 6)."""
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from algorithms.contract import LocalModel, Matrix, Probe
+from algorithms.core.contract import LocalModel, Matrix, Probe
 from algorithms.groupings.knowledge import as_torch
-from algorithms.native.answers import answer
-from algorithms.native.build import NoCompiler
-from algorithms.native.plan import Plan
 from wire.tensors import Array
-
-log = logging.getLogger("shoal.grouping")
 
 FEW = 256
 """Up to so many models answer as they are, without any rearrangement of their arithmetic."""
@@ -25,22 +19,16 @@ def respond(models: Sequence[LocalModel], probe: Probe, inputs: Array) -> Array:
     """V (Eq. 5): the class probabilities of each model for each input, (N, z, classes) float32. A model whose
     numbers overflow answers nothing: every class alike.
 
-    More than FEW models are asked by the native engine where it knows the model's layers, else with their BatchNorm layers folded, where
-    the probe can: ten and four times as fast, the same within rounding. With torch one model at a time: on a CPU neither grouped
+    More than FEW models are asked by the probe's arithmetic where it can, else with their BatchNorm layers folded, where the probe can: ten
+    and four times as fast, the same within rounding. With torch one model at a time: on a CPU neither grouped
     convolutions nor `torch.vmap` over models are faster.
     """
-    answers = _ask_many(models, probe.plan, inputs) if len(models) > FEW and probe.plan else None
+    answers = None
+    if len(models) > FEW and probe.network:
+        answers = probe.arithmetic.probabilities(probe.network, [model.tensors for model in models], inputs)
     if answers is None:
         answers = _ask_each(models, probe, inputs)
     return np.where(np.isfinite(answers), answers, np.float32(1.0 / answers.shape[2]))
-
-
-def _ask_many(models: Sequence[LocalModel], plan: Plan, inputs: Array) -> Array | None:
-    try:
-        return answer(plan, [model.tensors for model in models], inputs)
-    except NoCompiler as error:
-        log.warning("%d models answer by torch, which takes longer: %s", len(models), error)
-        return None
 
 
 def _ask_each(models: Sequence[LocalModel], probe: Probe, inputs: Array) -> Array:

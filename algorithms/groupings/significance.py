@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import scipy
 
-from algorithms.contract import Matrix
+from algorithms.core.contract import Matrix
 from algorithms.groupings.bootstrap import Draws, Test, run_test
 from algorithms.groupings.views import Points, View, euclidean_coordinates
 from wire.tensors import Array

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from algorithms.contract import Grouped, LocalModel, Memory, Probe
+from algorithms.core.contract import Grouped, LocalModel, Memory, Probe
 from algorithms.groupings.base import Defaults
 
 
@@ -13,6 +13,7 @@ class SingleGroup(Defaults):
 
     name: ClassVar[str] = "none"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    reads_models = False
 
     def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         ids = tuple(model.device_id for model in models)

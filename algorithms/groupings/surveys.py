@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import scipy
 
-from algorithms.contract import LocalModel, Memory
+from algorithms.core.contract import LocalModel, Memory
 from algorithms.groupings.significance import SAMPLE
+from wire import names
 from wire.tensors import Array, Tensors
 
-PREFIX = "response/survey."
+PREFIX = names.response("survey") + "."
 GRADIENT = "gradient"
 SHORT = 512
 """Numbers kept of a gradient in a fleet of more than SAMPLE devices: distances between them are off by about 1 / sqrt(SHORT), 4 %."""
@@ -66,8 +67,8 @@ class Surveys:
         """Rows (N, D) by view: BatchNorm means over the pooled deviation (of `scale`, if given), and the gradient with its length taken
         out."""
         parts = []
-        for name in (n for n in sorted(self.arrays) if n.startswith("mean.")):
-            variances = (scale or self).arrays[f"variance.{name.removeprefix('mean.')}"]
+        for name in (n for n in sorted(self.arrays) if n.startswith(names.MEAN_OF)):
+            variances = (scale or self).arrays[names.VARIANCE_OF + name.removeprefix(names.MEAN_OF)]
             parts.append(self.arrays[name] / np.sqrt(variances.mean(0) + 1e-12))
         gradients = self.arrays[GRADIENT]
         lengths = np.linalg.norm(gradients, axis=1, keepdims=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import scipy
 
-from algorithms.contract import Matrix
+from algorithms.core.contract import Matrix
 from algorithms.groupings.responses import divergence, divergence_to
 from wire.tensors import Array
 

@@ -20,9 +20,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import Combined, Matrix, Slice
-from algorithms.means.stack import Stack
+from algorithms.core.contract import Combined, Matrix, Slice
+from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
+from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -38,6 +39,8 @@ class Credit:
 
     name: ClassVar[str] = "credit"
     citation: ClassVar[str] = "Li et al., arXiv 1910.09933, 2019"
+    averages: ClassVar[bool] = False
+    by_examples: ClassVar[bool] = False
 
     def __init__(self, *, num_components: int = 2, power: float = 2.0) -> None:
         """`num_components`: width of the auto-encoder's bottleneck. `power`: how fast credit falls; from 1 on, an attack cannot grow by
@@ -62,7 +65,7 @@ def watched_columns(layout: Sequence[Slice], size: int) -> Array:
     """Which columns are weights of convolutions, (size,) bool; all of a model without any."""
     mask = np.zeros(size, dtype=bool)
     for entry in layout:
-        mask[entry.start : entry.stop] = entry.key.startswith("shared/") and len(entry.shape) >= 3
+        mask[entry.start : entry.stop] = names.role_of(entry.key) == names.SHARED and len(entry.shape) >= 3
     return mask if mask.any() else ~mask
 
 

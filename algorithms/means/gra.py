@@ -17,9 +17,9 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from algorithms.contract import Combined, Slice
+from algorithms.core.contract import Combined, Slice
+from algorithms.core.stack import Stack
 from algorithms.means.krum import squared_distances
-from algorithms.means.stack import Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -29,6 +29,8 @@ class GroupwiseRobust:
 
     name: ClassVar[str] = "gra"
     citation: ClassVar[str] = "Yu and Wu, LNCS 12500, 2020"
+    averages: ClassVar[bool] = False
+    by_examples: ClassVar[bool] = False
 
     def __init__(self, *, num_groups: int = 3) -> None:
         """`num_groups`: how many groups of similar models; fewer where they would have less than three members on average."""

@@ -17,8 +17,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import Combined, Slice
-from algorithms.means.stack import LARGEST, Stack, column_blocks, each
+from algorithms.core.contract import Combined, Slice
+from algorithms.core.stack import LARGEST, Stack, column_blocks, each
 from algorithms.means.weighted import average, shares
 from wire.errors import ConfigError
 from wire.tensors import Array
@@ -34,6 +34,8 @@ class ResidualReweighting:
 
     name: ClassVar[str] = "irls"
     citation: ClassVar[str] = "Fu et al., arXiv 1912.11464, 2019"
+    averages: ClassVar[bool] = False
+    by_examples: ClassVar[bool] = False
 
     def __init__(self, *, interval: float = 2.0, threshold: float = 0.1) -> None:
         """`interval`: the paper's lambda, the width of full confidence. `threshold`: its delta, in [0, 1)."""
@@ -55,7 +57,7 @@ class ResidualReweighting:
             return np.asarray((confidence * confidence.std(1, ddof=1, keepdims=True)).sum(0))
 
         total = np.sum(each(weigh, column_blocks(stack.size, max(16, VALUES // num))), axis=0)
-        return average(Stack(corrected), shares((total / max(total.max(), np.finfo(float).tiny)) ** 2))
+        return average(Stack(corrected, arithmetic=stack.arithmetic), shares((total / max(total.max(), np.finfo(float).tiny)) ** 2))
 
     def correct(self, values: Array) -> tuple[Array, Array]:
         """Values (columns, N) with those of too little confidence replaced, and all confidences (columns, N)."""

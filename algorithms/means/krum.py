@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import Combined, Matrix, Slice
-from algorithms.means.stack import Stack
+from algorithms.core.contract import Combined, Matrix, Slice
+from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
 from wire.errors import ConfigError
 from wire.tensors import Array
@@ -35,6 +35,9 @@ def krum_scores(squared: Matrix, num_attackers: int) -> Array:
 
 
 class _Krum:
+    averages: ClassVar[bool] = False
+    by_examples: ClassVar[bool] = False
+
     def __init__(self, *, num_attackers: int | None = None) -> None:
         """`num_attackers`: how many of a group's devices may be attackers. At most (N - 3) // 2, the most for which Krum's guarantee
         holds, are assumed, whatever is asked; that many by default."""

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import Combined, Slice
-from algorithms.means.stack import Stack
+from algorithms.core.contract import Combined, Slice
+from algorithms.core.stack import Stack
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -21,6 +21,8 @@ class Median:
 
     name: ClassVar[str] = "median"
     citation: ClassVar[str] = "Yin et al., ICML 2018, Definition 1"
+    averages: ClassVar[bool] = False
+    by_examples: ClassVar[bool] = False
 
     def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         return Combined(stack.median().astype(np.float32), np.full(len(stack), np.nan))
@@ -31,6 +33,8 @@ class TrimmedMean:
 
     name: ClassVar[str] = "trimmed"
     citation: ClassVar[str] = "Yin et al., ICML 2018, Definition 2"
+    averages: ClassVar[bool] = False
+    by_examples: ClassVar[bool] = False
 
     def __init__(self, *, share: float = 0.1) -> None:
         """`share`: left out at each end, at least 0 and below 0.5."""

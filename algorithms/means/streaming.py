@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
-from algorithms.means.stack import column_blocks
+from algorithms.core.stack import column_blocks
 from wire.tensors import Array
 
 LEVELS = 8

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import Combined, Slice
-from algorithms.means.stack import Stack
+from algorithms.core.contract import Combined, Slice
+from algorithms.core.stack import Stack
 from wire.tensors import Array
 
 
@@ -26,6 +26,8 @@ class WeightedMean:
 
     name: ClassVar[str] = "weighted"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
+    averages: ClassVar[bool] = True
+    by_examples: ClassVar[bool] = True
 
     def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         return average(stack, shares(num_examples))
@@ -36,6 +38,8 @@ class UniformMean:
 
     name: ClassVar[str] = "uniform"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, Eq. 3 and 7"
+    averages: ClassVar[bool] = True
+    by_examples: ClassVar[bool] = False
 
     def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         return average(stack, shares(np.ones(len(stack))))

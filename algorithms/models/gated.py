@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import DROPOUTS, Dropped
+from wire import names
 from wire.errors import ConfigError
 
 MODULATION, EXPRESSION = "filter_shift", "gate_shift"
@@ -126,7 +127,7 @@ def freeze(module: nn.Module) -> nn.Module:
         for name, value in list(part.named_parameters(recurse=False)):
             delattr(part, name)
             part.register_buffer(name, value.detach().clone())
-    if moving := [name for name, _ in frozen.named_buffers() if name.endswith(("running_mean", "running_var"))]:
+    if moving := [name for name, _ in frozen.named_buffers() if names.is_running_statistic(name)]:
         raise ConfigError(f"a frozen extractor: {moving[0]} belongs to a layer that is not BatchNorm")
     return frozen
 

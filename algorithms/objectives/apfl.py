@@ -13,9 +13,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.personal import as_model, as_personal, personal_key, personal_parameters, personal_with_momentum
+from algorithms.objectives.personal_model import (
+    as_model,
+    as_personal_model,
+    personal_key,
+    personal_model_with_momentum,
+    personal_parameters,
+)
 from algorithms.objectives.supervised import (
     LR,
     MOMENTUM,
@@ -27,6 +33,9 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
+from wire import names
+
+_ALPHA = names.private("alpha")
 
 
 class Apfl(Supervised):
@@ -34,6 +43,7 @@ class Apfl(Supervised):
 
     name: ClassVar[str] = "apfl"
     citation: ClassVar[str] = "Deng et al., arXiv:2003.13461, Algorithm 1"
+    model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha_lr": LR}
 
     def __init__(self, model: Classifier, alpha: float = 0.5) -> None:
@@ -43,12 +53,12 @@ class Apfl(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        return tensors | personal_with_momentum(tensors) | {"private/alpha": torch.tensor(float(self.alpha))}
+        return tensors | personal_model_with_momentum(tensors) | {_ALPHA: torch.tensor(float(self.alpha))}
 
     def mixed(self, tensors: TorchTensors) -> TorchTensors:
         """The mixture in the place of the exchanged model."""
-        alpha = tensors["private/alpha"]
-        shared = [key for key in tensors if key.startswith("shared/")]
+        alpha = tensors[_ALPHA]
+        shared = names.of_role(tensors, names.SHARED)
         mixture = {key: alpha * tensors[personal_key(key)] + (1 - alpha) * tensors[key] for key in shared}
         return {**as_model(tensors), **mixture}
 
@@ -58,10 +68,10 @@ class Apfl(Supervised):
             return cross_entropy(made.logits, batch), made
 
         gradients, _, exchanged = differentiate(self.loss, self.trained(tensors), tensors, batch, hyper)
-        own, loss, made = differentiate(mixture, [*personal_parameters(tensors), "private/alpha"], tensors, batch, hyper)
-        alpha = (tensors["private/alpha"] - hyper["alpha_lr"] * own.pop("private/alpha")).clamp(0.0, 1.0)
-        moved = descend(gradients | own, tensors, hyper) | {"private/alpha": alpha}
-        following = exchanged.following | as_personal(made.following)
+        own, loss, made = differentiate(mixture, [*personal_parameters(tensors), _ALPHA], tensors, batch, hyper)
+        alpha = (tensors[_ALPHA] - hyper["alpha_lr"] * own.pop(_ALPHA)).clamp(0.0, 1.0)
+        moved = descend(gradients | own, tensors, hyper) | {_ALPHA: alpha}
+        following = exchanged.following | as_personal_model(made.following)
         return following_values(following | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:

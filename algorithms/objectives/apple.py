@@ -20,15 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
-from algorithms.objectives.others import PRESENT, known_groups, no_others, other_key, stack_others
+from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, descend, differentiate, following_values
+from wire import names
 from wire.messages import Evaluate, Train, Verb
 from wire.tensors import Tensors
 
-_RELATION, _PRIOR, _SCHEDULE = "private/relation", "received/prior", "received/schedule"
+_RELATION, _PRIOR, _SCHEDULE = names.private("relation"), names.received("prior"), names.received("schedule")
 
 
 class Apple(Supervised):
@@ -36,6 +37,7 @@ class Apple(Supervised):
 
     name: ClassVar[str] = "apple"
     citation: ClassVar[str] = "Luo & Wu, IJCAI 2022, Algorithm 1"
+    model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "dr_lr": 0.001, "mu": 0.1}
 
     def __init__(self, model: Classifier, num_others: int = 5) -> None:
@@ -43,26 +45,26 @@ class Apple(Supervised):
         self.num_others = num_others
 
     def role(self, name: str) -> str:
-        return "private" if super().role(name) == "statistic" else "shared"
+        return names.PRIVATE if super().role(name) == names.STATISTIC else names.SHARED
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         prior = torch.cat([torch.ones(1), torch.zeros(self.num_others)])
         own = {_RELATION: torch.zeros(1 + self.num_others), _PRIOR: prior, _SCHEDULE: torch.ones(())}
-        return tensors | own | no_others(tensors, self.num_others)
+        return tensors | own | no_peer_models(tensors, self.num_others)
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "settle": self.settle}
 
-    def personal(self, tensors: TorchTensors) -> TorchTensors:
+    def personal_model(self, tensors: TorchTensors) -> TorchTensors:
         """The model that the device uses in the place of its core model."""
         weights = tensors[_PRIOR] + tensors[_RELATION]
-        others = weights[1:] * tensors[PRESENT]
-        shared = [(k, tensors[k], tensors[other_key(k)]) for k in tensors if k.startswith("shared/")]
-        return {**tensors, **{k: weights[0] * w + (others.reshape(-1, *[1] * w.dim()) * stack).sum(0) for k, w, stack in shared}}
+        peers = weights[1:] * tensors[PRESENT]
+        shared = [(k, tensors[k], tensors[peer_key(k)]) for k in names.of_role(tensors, names.SHARED)]
+        return {**tensors, **{k: weights[0] * w + (peers.reshape(-1, *[1] * w.dim()) * stack).sum(0) for k, w, stack in shared}}
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
-        return super().forward(self.personal(tensors), batch, training)
+        return super().forward(self.personal_model(tensors), batch, training)
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
@@ -85,6 +87,7 @@ class AppleServer(Plain):
     """Hands out core models, and how many examples stand behind each."""
 
     grouping: ClassVar[str] = "individual"
+    absorbs: ClassVar[bool] = True
 
     def __init__(self, schedule_rounds: int = 100) -> None:
         self.schedule_rounds = schedule_rounds
@@ -104,20 +107,20 @@ class AppleServer(Plain):
         info = context.info
         examples = {**info["examples"], **{membership[m.device_id]: m.num_examples for m in models}}
         known = known_groups(info["known"], membership)
-        others = {}
+        peers = {}
         for place, key in enumerate(known):  # those that follow it, so that all are chosen equally often; what was chosen stays
             before = info["others"].get(key, [])
             fresh = [k for k in (*known[place + 1 :], *known[:place]) if k not in before]
-            others[key] = [*before, *fresh][: info["num_others"]]
-        return Context(context.arrays, {**info, "round": info["round"] + 1, "known": known, "others": others, "examples": examples})
+            peers[key] = [*before, *fresh][: info["num_others"]]
+        return Context(context.arrays, {**info, "round": info["round"] + 1, "known": known, "others": peers, "examples": examples})
 
     def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
         info = context.info
-        others = info["others"].get(key, [])
-        stacks = stack_others(models, models[key], others, info["num_others"])
+        peers = info["others"].get(key, [])
+        stacks = stack_peer_models(models, models[key], peers, info["num_others"])
         counts = np.zeros(1 + info["num_others"], np.float64)
         counts[0] = info["examples"].get(key, 1)
-        counts[1 : 1 + len(others)] = [info["examples"].get(other, 0) for other in others]
+        counts[1 : 1 + len(peers)] = [info["examples"].get(peer, 0) for peer in peers]
         counts[1:] *= stacks[PRESENT]
         schedule = (math.cos(math.pi * min(1.0, info["round"] / max(1, self.schedule_rounds))) + 1) / 2
         return stacks | {_PRIOR: (counts / counts.sum()).astype(np.float32), _SCHEDULE: np.asarray(schedule, np.float32)}

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import keep
 from algorithms.models.gated import EXPRESSION, MODULATION, GatedClassifier, OnFrozen, PlainClassifier
 from algorithms.objectives.supervised import MOMENTUM, Pass, Supervised
+from wire import names
 from wire.tensors import Array
 
 
@@ -36,13 +37,13 @@ class Cgau(Supervised):
             classes = model.head.out_features
             model = GatedClassifier(model, classes, units, layers, conditioned) if gated else PlainClassifier(model, classes, units, layers)
         super().__init__(model)
-        self.random: Mapping[str, tuple[int, ...]] = {f"uniform/{name}": (width,) for name, width in model.units.items()}
+        self.random: Mapping[str, tuple[int, ...]] = {names.uniform(name): (width,) for name, width in model.units.items()}
 
     def role(self, name: str) -> str:
-        return "private" if name.endswith((MODULATION, EXPRESSION)) else super().role(name)
+        return names.PRIVATE if name.endswith((MODULATION, EXPRESSION)) else super().role(name)
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
-        factors = {f"keep/{n}": keep(batch[f"uniform/{n}"], hyper["dropout"]) for n in self.model.units}
+        factors = {f"keep/{n}": keep(batch[names.uniform(n)], hyper["dropout"]) for n in self.model.units}
         return super().loss(tensors, {**batch, **factors}, hyper)
 
     def factors(self, batch: TorchTensors) -> TorchTensors:
@@ -52,7 +53,7 @@ class Cgau(Supervised):
 def switched_off(tensors: TorchTensors, modulation: bool = True, expression: bool = True) -> TorchTensors:
     """The same tensors with a part of the conditioning at zero (appendix A, Fig. 3g and 3h)."""
     ends = (*[MODULATION] * modulation, *[EXPRESSION] * expression)
-    return {k: torch.zeros_like(v) if k.startswith("private/") and k.endswith(ends) else v for k, v in tensors.items()}
+    return {k: torch.zeros_like(v) if names.role_of(k) == names.PRIVATE and k.endswith(ends) else v for k, v in tensors.items()}
 
 
 def xor_clients(num_examples: int, seed: int, spread: float = 0.15) -> dict[str, tuple[Array, Array]]:

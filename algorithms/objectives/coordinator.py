@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from algorithms.contract import Context, LocalModel, Programs, Work
+from algorithms.core.contract import Context, LocalModel, Programs, Work
 from wire.messages import Evaluate, Verb
 from wire.tensors import Tensors
 
@@ -13,6 +13,7 @@ class Plain:
 
     grouping: ClassVar[str] = ""
     responds: ClassVar[bool] = False
+    absorbs: ClassVar[bool] = False
 
     def begin(self, initial: Tensors) -> Context:
         return Context()

@@ -17,34 +17,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
-from algorithms.objectives.supervised import Pass, Supervised
+from algorithms.objectives.supervised import Pass, Supervised, slot_of
+from wire import names
 from wire.messages import Evaluate, Verb
 from wire.tensors import Tensors
 
-_MEAN, _CONSENSUS = "response/represent.mean", "received/consensus"
+_REPRESENTED = names.response("represent", "mean")
+_BIAS, _MEAN, _CONSENSUS = names.private("bias"), names.slot("mean"), names.received("consensus")
 
 
 class DomainBias(Supervised):
     """Mixed in before an objective: its passes get the bias memory, its loss the regulariser."""
 
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    model_answers: ClassVar[bool] = False
     memory: ClassVar[bool] = True
     """PRBM."""
     regularised: ClassVar[bool] = True
     """MR."""
 
     def parameters(self) -> TorchTensors:
-        own = {"private/bias": torch.zeros(self.model.head.in_features)} if self.memory else {}
+        own = {_BIAS: torch.zeros(self.model.head.in_features)} if self.memory else {}
         return {**super().parameters(), **own}
 
     def initial(self) -> TorchTensors:
         width = self.model.head.in_features
-        own = {"slot/mean": torch.zeros(width), "received/consensus": torch.zeros(width)} if self.regularised else {}
+        own = {_MEAN: torch.zeros(width), _CONSENSUS: torch.zeros(width)} if self.regularised else {}
         return {**super().initial(), **own}
 
     def trained(self, tensors: TorchTensors) -> list[str]:
-        own = ["private/bias"] if self.memory else []
+        own = [_BIAS] if self.memory else []
         return [*super().trained(tensors), *own]
 
     def graphs(self) -> Mapping[str, GraphFunction]:
@@ -56,25 +60,26 @@ class DomainBias(Supervised):
         made = super().forward(tensors, batch, training)
         if self.memory:
             weight, bias = (tensors[self.key(tensors, f"head.{n}")] for n in ("weight", "bias"))
-            made.logits = F.linear(made.features + tensors["private/bias"], weight, bias)
+            made.logits = F.linear(made.features + tensors[_BIAS], weight, bias)
         return made
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
         if self.regularised:
-            mean = (1 - hyper["mean_momentum"]) * tensors["slot/mean"].detach() + hyper["mean_momentum"] * made.features.mean(0)
-            loss = loss + hyper["kappa"] * (0.5 * (mean - tensors["received/consensus"]).square()).mean()
-            made.following = {**made.following, "slot/mean": mean.detach()}
+            mean = (1 - hyper["mean_momentum"]) * tensors[_MEAN].detach() + hyper["mean_momentum"] * made.features.mean(0)
+            loss = loss + hyper["kappa"] * (0.5 * (mean - tensors[_CONSENSUS]).square()).mean()
+            made.following = {**made.following, _MEAN: mean.detach()}
         return loss, made
 
     def warm(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the objective without DBE."""
-        outputs = super().step({**tensors, "received/consensus": tensors["slot/mean"]}, batch, {**hyper, "kappa": torch.zeros(())})
-        return {k: v for k, v in outputs.items() if k not in ("next/private/bias", "next/slot/mean", "next/slot/momentum.bias")}
+        outputs = super().step({**tensors, _CONSENSUS: tensors[_MEAN]}, batch, {**hyper, "kappa": torch.zeros(())})
+        own = [names.following(key) for key in (_BIAS, _MEAN, slot_of(_BIAS))]
+        return {k: v for k, v in outputs.items() if k not in own}
 
     def represent(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The sum of the representation over a batch."""
-        return {"metric/mean": self.forward(tensors, batch, training=False).features.sum(0)}
+        return {names.metric("mean"): self.forward(tensors, batch, training=False).features.sum(0)}
 
 
 def with_domain_bias(base: type[Supervised], name: str, *, memory: bool = True, regularised: bool = True) -> type[Supervised]:
@@ -89,6 +94,7 @@ class DbeServer(Plain):
 
     citation: ClassVar[str] = "Zhang et al., NeurIPS 2023, section 4"
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def begin(self, initial: Tensors) -> Context:
         context = super().begin(initial)
@@ -108,7 +114,7 @@ class DbeServer(Plain):
     ) -> Context:
         if context.info["consensus"]:
             return super().absorb(context, models, membership, averages)
-        means = np.stack([m.responses[_MEAN] for m in models])
+        means = np.stack([m.responses[_REPRESENTED] for m in models])
         consensus = np.average(means, axis=0, weights=[m.num_examples for m in models]).astype(np.float32)
         return Context({**context.arrays, _CONSENSUS: consensus}, {**context.info, "consensus": True})
 

@@ -13,10 +13,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedprox import start_copies
-from algorithms.objectives.personal import as_model, as_personal, personal_key, personal_parameters, personal_with_momentum
+from algorithms.objectives.personal_model import (
+    as_model,
+    as_personal_model,
+    personal_key,
+    personal_model_with_momentum,
+    personal_parameters,
+)
 from algorithms.objectives.supervised import (
     LR,
     MOMENTUM,
@@ -28,6 +34,7 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
+from wire import names
 from wire.messages import Verb
 
 
@@ -36,11 +43,13 @@ class Ditto(Supervised):
 
     name: ClassVar[str] = "ditto"
     citation: ClassVar[str] = "Li et al., ICML 2021, Algorithm 1"
+    model_answers: ClassVar[bool] = False
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "lambda": 1.0}
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        return tensors | start_copies(tensors) | personal_with_momentum(tensors)
+        return tensors | start_copies(tensors) | personal_model_with_momentum(tensors)
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "personal": self.personal}
@@ -50,15 +59,14 @@ class Ditto(Supervised):
 
         def tied(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
             made = self.forward(as_model(tensors), batch, training=True)
-            prefix = "received/start."
-            starts = {k: v for k, v in tensors.items() if k.startswith(prefix)}
-            apart = [(tensors[personal_key(k.replace(prefix, "shared/", 1))] - v).square().sum() for k, v in starts.items()]
+            starts = {k: v for k, v in tensors.items() if names.is_start(k)}
+            apart = [(tensors[personal_key(names.started_from(k))] - v).square().sum() for k, v in starts.items()]
             return cross_entropy(made.logits, batch) + hyper["lambda"] / 2 * torch.stack(apart).sum(), made
 
         gradients, loss, made = differentiate(tied, personal_parameters(tensors), tensors, batch, hyper)
         moved = descend(gradients, tensors, hyper)
         size = batch["y"].shape[0]
-        return following_values(as_personal(made.following) | moved) | batch_metrics(made.logits, batch["y"], loss * size)
+        return following_values(as_personal_model(made.following) | moved) | batch_metrics(made.logits, batch["y"], loss * size)
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         return super().evaluate(as_model(tensors), batch)

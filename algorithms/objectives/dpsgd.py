@@ -5,22 +5,26 @@ layers use the running statistics they were given, which are neither moved nor s
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import Sgd, TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import dropping
 from algorithms.objectives.supervised import Supervised, batch_metrics, descend, following_values
 from algorithms.privacy.per_example import clipped_gradients
+from wire import names
 from wire.errors import ConfigError
 
-NOISE = "normal/gradient"
+NOISE = names.normal("gradient")
 
 
 class ClippedExamples(Supervised):
     """Mixed in before an objective whose step is that of the plain cross-entropy."""
+
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
 
     def __init__(self, model: Classifier) -> None:
         super().__init__(model)
@@ -37,7 +41,7 @@ class ClippedExamples(Supervised):
                 logits = self.forward(tensors, batch, training=False).logits
             return F.cross_entropy(logits, batch["y"], reduction="none"), logits
 
-        sums, logits = clipped_gradients(self.model, losses, [k.split("/", 1)[1] for k in keys], hyper["clip_norm"])
+        sums, logits = clipped_gradients(self.model, losses, [names.name_of(k) for k in keys], hyper["clip_norm"])
         noise, at, directions = batch[NOISE], 0, {}
         for key, total in zip(keys, sums.values(), strict=True):
             own = noise[at : at + total.numel()].reshape(total.shape)
@@ -53,8 +57,7 @@ def with_clipped_examples(base: type[Supervised], name: str, clip_norm: float, n
     Raises:
         ConfigError: the objective's step does more than follow the gradient of the cross-entropy.
     """
-    plain = all(getattr(base, method) is getattr(Supervised, method) for method in ("step", "loss", "correct", "forward"))
-    if not plain or base.columns:
+    if base.sgd_graphs.get("step") != Sgd() or base.columns:
         raise ConfigError(f"dp-sgd clips the gradient of the plain cross-entropy; the step of {name!r} does more than follow it")
     hyper: Mapping[str, float] = {**base.hyper, "clip_norm": clip_norm, "noise_multiplier": noise_multiplier}
     return type(f"{base.__name__}WithClippedExamples", (ClippedExamples, base), {"name": name, "hyper": hyper, "citation": base.citation})

@@ -4,8 +4,10 @@ B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-E
 Decentralized Data. AISTATS 2017, Algorithm 1.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from algorithms.core.contract import Sgd
 from algorithms.objectives.supervised import Supervised
 
 
@@ -14,3 +16,4 @@ class FedAvg(Supervised):
 
     name: ClassVar[str] = "fedavg"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}

@@ -7,11 +7,11 @@ J. Oh, S. Kim, S.-Y. Yun. FedBABU: Toward Enhanced Representation for Federated 
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.contract import GraphFunction, TorchTensors
+from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedrep import step_over
 from algorithms.objectives.lgnet import FineTuned
-from algorithms.objectives.supervised import Sgd
+from wire import names
 
 
 class FedBABU(FedPer):
@@ -19,16 +19,14 @@ class FedBABU(FedPer):
 
     name: ClassVar[str] = "fedbabu"
     citation: ClassVar[str] = "Oh et al., ICLR 2022, Algorithm 1"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd(frozenset((names.SHARED,))), "tune": Sgd()}
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "tune": self.tune}
 
-    def sgd(self) -> Mapping[str, Sgd]:
-        return {"step": Sgd(frozenset(("shared",))), "tune": Sgd()} if type(self) is FedBABU else {}
-
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the body."""
-        return step_over(self, [key for key in self.trained(tensors) if key.startswith("shared/")], tensors, batch, hyper)
+        return step_over(self, [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED], tensors, batch, hyper)
 
     def tune(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of body and head."""

@@ -4,11 +4,14 @@ X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou. FedBN: Federated Learning on Non-IID
 Algorithm 1.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from algorithms.core.contract import Sgd
+from algorithms.core.probe import norm_layers
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.supervised import Supervised
-from algorithms.probe import norm_layers
+from wire import names
 
 
 class FedBN(Supervised):
@@ -16,10 +19,11 @@ class FedBN(Supervised):
 
     name: ClassVar[str] = "fedbn"
     citation: ClassVar[str] = "Li et al., ICLR 2021, Algorithm 1"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def __init__(self, model: Classifier) -> None:
         super().__init__(model)
         self._norms = frozenset(norm_layers(model))
 
     def role(self, name: str) -> str:
-        return "private" if name.rpartition(".")[0] in self._norms else super().role(name)
+        return names.PRIVATE if name.rpartition(".")[0] in self._norms else super().role(name)

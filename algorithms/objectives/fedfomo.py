@@ -19,15 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, LocalModel, TorchTensors, Work, exchanged
+from algorithms.core.contract import Context, GraphFunction, LocalModel, Sgd, TorchTensors, Work, exchanged
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
-from algorithms.objectives.others import PRESENT, known_groups, no_others, other_key, stack_others
+from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import Supervised, following_values
+from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Tensors
 
-_LOSSES, _WEIGHTS = "response/candidates.loss", "response/mix.weights"
+_LOSSES, _WEIGHTS = names.response("candidates", "loss"), names.response("mix", "weights")
 _SMALLEST = 1e-12
 
 
@@ -36,6 +37,7 @@ class FedFomo(Supervised):
 
     name: ClassVar[str] = "fedfomo"
     citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def __init__(self, model: Classifier, num_others: int = 5) -> None:
         super().__init__(model)
@@ -43,27 +45,27 @@ class FedFomo(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        return tensors | no_others(tensors, self.num_others)
+        return tensors | no_peer_models(tensors, self.num_others)
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "candidates": self.candidates, "mix": self.mix}
 
     def candidates(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The sum of the loss under the own model and under each of the others, (1 + M,)."""
-        others = [{**tensors, **{k: tensors[other_key(k)][n] for k in exchanged(tensors)}} for n in range(self.num_others)]
-        return {"metric/loss": torch.stack([self._loss_sum(held, batch) for held in (tensors, *others)])}
+        peers = [{**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}} for n in range(self.num_others)]
+        return {names.metric("loss"): torch.stack([self._loss_sum(held, batch) for held in (tensors, *peers)])}
 
     def mix(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Move towards the others. The weights as they are, negative ones included, are reported."""
-        apart = {key: tensors[other_key(key)] - value for key, value in exchanged(tensors).items()}
-        squares = [v.square().reshape(self.num_others, -1).sum(1) for k, v in apart.items() if k.startswith("shared/")]
+        apart = {key: tensors[peer_key(key)] - value for key, value in exchanged(tensors).items()}
+        squares = [v.square().reshape(self.num_others, -1).sum(1) for v in names.of_role(apart, names.SHARED).values()]
         distances = torch.stack(squares).sum(0).clamp(min=_SMALLEST).sqrt()
         losses, present = tensors[_LOSSES], tensors[PRESENT]
         weights = (losses[0] - losses[1:]) / distances * present
         useful = weights.clamp(min=0.0)
         shares = useful / useful.sum().clamp(min=_SMALLEST)
         mixed = {k: tensors[k] + (shares.reshape(-1, *[1] * (v.dim() - 1)) * v).sum(0) for k, v in apart.items()}
-        return following_values(mixed) | {"metric/weights": weights}
+        return following_values(mixed) | {names.metric("weights"): weights}
 
     def _loss_sum(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         return F.cross_entropy(self.forward(tensors, batch, training=False).logits, batch["y"], reduction="sum")
@@ -74,6 +76,7 @@ class FedFomoServer(Plain):
 
     grouping: ClassVar[str] = "individual"
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def __init__(self, holdout: float = 0.2, epsilon: float = 0.3) -> None:
         """`holdout`: share of a device's training data that models are weighed on, and not trained on; `epsilon`: how often a model is sent
@@ -99,7 +102,7 @@ class FedFomoServer(Plain):
         return Context(context.arrays, {**context.info, "round": context.info["round"] + 1, "known": known, "affinity": affinity})
 
     def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
-        return stack_others(models, models[key], self.sent(context, key), context.info["num_others"])
+        return stack_peer_models(models, models[key], self.sent(context, key), context.info["num_others"])
 
     def sent(self, context: Context, key: str) -> list[str]:
         """Whose models go to the device of this key in the next round, at most M; nobody's to a newcomer."""

@@ -22,16 +22,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.core.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
+from wire import names
 from wire.messages import Evaluate, Verb
 from wire.tensors import Array, Tensors
 
-_BANK, _CLASSES, _STRENGTH, _CURSOR = "received/bank", "received/classes", "received/strength", "slot/cursor"
-_SHARE = "response/labels.share"
+_SENT = ("bank", "classes", "strength")
+_BANK, _CLASSES, _STRENGTH = map(names.received, _SENT)
+_CURSOR = names.slot("cursor")
+_SHARE = names.response("labels", "share")
 DECAY = 0.98
 WEIGHT_DECAY = 0.01
 
@@ -60,7 +63,7 @@ class FedGen(Supervised):
 
     def labels(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The examples of each class."""
-        return {"metric/share": count_labels(batch["y"], self.model.head.out_features)}
+        return {names.metric("share"): count_labels(batch["y"], self.model.head.out_features)}
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
@@ -95,6 +98,7 @@ class FedGenServer(Plain):
     """Trains one generator for each group, by `generator_steps` steps of Adam a round."""
 
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def __init__(
         self, generator_steps: int = 50, generator_lr: float = 3e-4, generator_batch: int = 128, noise_dim: int = 32, hidden_dim: int = 256
@@ -103,8 +107,7 @@ class FedGenServer(Plain):
         self.noise_dim, self.hidden_dim = noise_dim, hidden_dim
 
     def begin(self, initial: Tensors) -> Context:
-        received = {k.removeprefix("received/"): v for k, v in initial.items() if k in (_BANK, _CLASSES, _STRENGTH)}
-        return Context({f"{NEWCOMER}/{name}": value for name, value in received.items()}, {"round": 0})
+        return Context({f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT}, {"round": 0})
 
     def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
         return (Evaluate("train", "labels"), *super().training(context, work))
@@ -121,7 +124,7 @@ class FedGenServer(Plain):
             before = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
             rng = np.random.default_rng([number, crc32(group.encode())])
             generator = Generator(before or first_generator(rng, self.noise_dim, shape[1], self.hidden_dim, shape[2]), shape[1])
-            heads = [(m.tensors["shared/head.weight"], m.tensors["shared/head.bias"]) for m in members]
+            heads = [(m.tensors[names.shared("head.weight")], m.tensors[names.shared("head.bias")]) for m in members]
             generator.train(heads, counts, rng, self.steps, self.lr, self.batch)
             arrays |= {f"{prefix}{name}": value for name, value in generator.arrays().items()}
             arrays[f"{group}/bank"] = generator.bank(rng, shape[0])
@@ -131,13 +134,13 @@ class FedGenServer(Plain):
 
     def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
         group = key if f"{key}/bank" in context.arrays else NEWCOMER
-        return {f"received/{name}": context.arrays[f"{group}/{name}"] for name in ("bank", "classes", "strength")}
+        return {names.received(name): context.arrays[f"{group}/{name}"] for name in _SENT}
 
 
 class Generator:
     """Noise and label -> linear, BatchNorm, ReLU, linear -> representation, as the authors' code has it."""
 
-    _MOVING: ClassVar[tuple[str, ...]] = ("running_mean", "running_var")
+    _MOVING: ClassVar[tuple[str, ...]] = (names.RUNNING_MEAN, names.RUNNING_VAR)
 
     def __init__(self, arrays: Tensors, num_classes: int) -> None:
         self.num_classes = num_classes
@@ -152,7 +155,7 @@ class Generator:
         held = self._tensors
         inputs = torch.cat([noise, F.one_hot(labels, self.num_classes).to(torch.float32)], dim=1)
         hidden = F.linear(inputs, held["in.weight"], held["in.bias"])
-        hidden = F.batch_norm(hidden, held["running_mean"], held["running_var"], held["norm.weight"], held["norm.bias"], training)
+        hidden = F.batch_norm(hidden, held[names.RUNNING_MEAN], held[names.RUNNING_VAR], held["norm.weight"], held["norm.bias"], training)
         return F.linear(F.relu(hidden), held["out.weight"], held["out.bias"])
 
     def train(
@@ -201,8 +204,8 @@ def first_generator(rng: np.random.Generator, noise_dim: int, num_classes: int, 
         "norm.bias": np.zeros(hidden_dim, np.float32),
         "out.weight": uniform(width, hidden_dim, fan_in=hidden_dim),
         "out.bias": uniform(width, fan_in=hidden_dim),
-        "running_mean": np.zeros(hidden_dim, np.float32),
-        "running_var": np.ones(hidden_dim, np.float32),
+        names.RUNNING_MEAN: np.zeros(hidden_dim, np.float32),
+        names.RUNNING_VAR: np.ones(hidden_dim, np.float32),
     }
 
 

@@ -20,16 +20,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import NEWCOMER, Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import NEWCOMER, Context, GraphFunction, LocalModel, Programs, Sgd, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.local import Local
-from algorithms.objectives.supervised import Pass, batch_metrics
+from algorithms.objectives.supervised import Pass, batch_metrics, following_values
+from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Array, Tensors
 
-_SUM, _SHARE = "response/prototypes.sum", "response/prototypes.share"
+_SUM, _SHARE = names.response("prototypes", "sum"), names.response("prototypes", "share")
+_OWN, _OWN_KNOWN = names.private("prototypes"), names.private("known")
+_MEAN, _MEAN_KNOWN = names.received("prototypes"), names.received("known")
+_OTHERS, _OTHERS_KNOWN = names.received("others.prototypes"), names.received("others.known")
 _OUT = -1e4
 """Stands in for the logit of a class that has no prototype."""
 _SMALLEST = 1e-6
@@ -40,6 +44,8 @@ class FedPCL(Local):
 
     name: ClassVar[str] = "fedpcl"
     citation: ClassVar[str] = "Tan et al., NeurIPS 2022, Algorithm 1"
+    model_answers: ClassVar[bool] = False
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
 
     def __init__(self, model: Classifier, num_others: int = 10, tau: float = 0.07) -> None:
         super().__init__(model)
@@ -47,16 +53,16 @@ class FedPCL(Local):
 
     def initial(self) -> TorchTensors:
         classes, width = self.model.head.out_features, self.model.head.in_features
-        own = {"private/prototypes": torch.zeros(classes, width), "private/known": torch.zeros(classes)}
-        everyone = {"received/prototypes": torch.zeros(classes, width), "received/known": torch.zeros(classes)}
+        own = {_OWN: torch.zeros(classes, width), _OWN_KNOWN: torch.zeros(classes)}
+        everyone = {_MEAN: torch.zeros(classes, width), _MEAN_KNOWN: torch.zeros(classes)}
         others = {
-            "received/others.prototypes": torch.zeros(self.num_others, classes, width),
-            "received/others.known": torch.zeros(self.num_others, classes),
+            _OTHERS: torch.zeros(self.num_others, classes, width),
+            _OTHERS_KNOWN: torch.zeros(self.num_others, classes),
         }
         return super().initial() | own | everyone | others
 
     def trained(self, tensors: TorchTensors) -> list[str]:
-        return [key for key in super().trained(tensors) if not key.startswith("private/head.")]
+        return [key for key in super().trained(tensors) if not key.startswith(names.private("head."))]
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "prototypes": self.prototypes, "keep": self.keep}
@@ -66,13 +72,13 @@ class FedPCL(Local):
         classes = self.model.head.out_features
         features = F.normalize(self.forward(tensors, batch, training=False).features, dim=1)
         members = (batch["y"].unsqueeze(1) == torch.arange(classes)).to(torch.float32)
-        return {"metric/sum": members.t() @ features, "metric/share": count_labels(batch["y"], classes)}
+        return {names.metric("sum"): members.t() @ features, names.metric("share"): count_labels(batch["y"], classes)}
 
     def keep(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Remember the own prototypes."""
         share = tensors[_SHARE]
         means = tensors[_SUM] / share.clamp(min=_SMALLEST).unsqueeze(1)
-        return {"next/private/prototypes": means, "next/private/known": (share > 0).to(torch.float32)}
+        return following_values({_OWN: means, _OWN_KNOWN: (share > 0).to(torch.float32)})
 
     def compare(self, features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
         """cos(z, C_c) / tau, (batch, classes)."""
@@ -81,11 +87,11 @@ class FedPCL(Local):
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         made = self.forward(tensors, batch, training=True)
-        mean, known = tensors["received/prototypes"], tensors["received/known"]
+        mean, known = tensors[_MEAN], tensors[_MEAN_KNOWN]
         logits = self.compare(made.features, mean, known)
         countable = known[batch["y"]]  # a class nobody has sent a prototype of yet teaches nothing
         loss = (F.cross_entropy(logits, batch["y"], reduction="none") * countable).mean()
-        held, held_known = tensors["received/others.prototypes"], tensors["received/others.known"]
+        held, held_known = tensors[_OTHERS], tensors[_OTHERS_KNOWN]
         present = held_known.amax(1)
         sets = []
         for number in range(self.num_others):
@@ -102,16 +108,17 @@ class FedPCL(Local):
 
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
         features = self.forward(tensors, {"x": x}, training=False).features
-        return torch.softmax(self.compare(features, tensors["private/prototypes"], tensors["private/known"]), dim=1)
+        return torch.softmax(self.compare(features, tensors[_OWN], tensors[_OWN_KNOWN]), dim=1)
 
 
 class FedPclServer(Plain):
     """Averages prototypes, and hands on the sets of M devices of the group, others in every round."""
 
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def begin(self, initial: Tensors) -> Context:
-        empty = {k.replace("received/", f"{NEWCOMER}/", 1): v for k, v in initial.items() if k.startswith("received/")}
+        empty = {f"{NEWCOMER}/{name}": value for name, value in names.part(initial, names.RECEIVED).items()}
         return Context(empty, {"round": 0})
 
     def preparing(self, context: Context) -> bool:
@@ -146,7 +153,7 @@ class FedPclServer(Plain):
 
     def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
         prefix = f"{key}/" if f"{key}/known" in context.arrays else f"{NEWCOMER}/"
-        return {f"received/{k.removeprefix(prefix)}": v for k, v in context.arrays.items() if k.startswith(prefix)}
+        return {names.received(k.removeprefix(prefix)): v for k, v in context.arrays.items() if k.startswith(prefix)}
 
     def _collect(self) -> tuple[Verb, ...]:
         return Evaluate("train", "prototypes"), Apply("keep")

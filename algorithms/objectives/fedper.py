@@ -4,9 +4,12 @@ M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary. Federated Learning wi
 Algorithms 1 and 2.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from algorithms.core.contract import Sgd
 from algorithms.objectives.supervised import Supervised
+from wire import names
 
 
 class FedPer(Supervised):
@@ -14,6 +17,7 @@ class FedPer(Supervised):
 
     name: ClassVar[str] = "fedper"
     citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def role(self, name: str) -> str:
-        return "private" if name.startswith("head.") else super().role(name)
+        return names.PRIVATE if name.startswith("head.") else super().role(name)

@@ -9,21 +9,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
+from wire import names
 
 
 def start_copies(tensors: TorchTensors) -> TorchTensors:
     """``received/start.NAME`` for every shared tensor: the device fills them with what it received."""
-    return {k.replace("shared/", "received/start.", 1): v.clone() for k, v in tensors.items() if k.startswith("shared/")}
+    return {names.received_start(n): v.clone() for n, v in names.part(tensors, names.SHARED).items()}
 
 
 def squared_distance(tensors: TorchTensors) -> Tensor:
     """|w - w_start|^2 over the shared tensors."""
     total = torch.zeros(())
     for key, start in tensors.items():
-        if key.startswith("received/start."):
-            total = total + (tensors[key.replace("received/start.", "shared/", 1)] - start).square().sum()
+        if names.is_start(key):
+            total = total + (tensors[names.started_from(key)] - start).square().sum()
     return total
 
 

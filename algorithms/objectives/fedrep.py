@@ -9,10 +9,11 @@ While the head is trained, BatchNorm normalises by the batch, and its running st
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedper import FedPer
-from algorithms.objectives.supervised import Sgd, Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.objectives.supervised import Supervised, batch_metrics, descend, differentiate, following_values
+from wire import names
 from wire.messages import Verb
 
 
@@ -32,23 +33,22 @@ class FedRep(FedPer):
 
     name: ClassVar[str] = "fedrep"
     citation: ClassVar[str] = "Collins et al., ICML 2021, Algorithm 1"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {
+        "step": Sgd(frozenset((names.SHARED,))),
+        "head": Sgd(frozenset((names.PRIVATE,)), moves_statistics=False),
+    }
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "head": self.head}
 
-    def sgd(self) -> Mapping[str, Sgd]:
-        if type(self) is not FedRep:
-            return {}
-        return {"step": Sgd(frozenset(("shared",))), "head": Sgd(frozenset(("private",)), moves_statistics=False)}
-
     def head(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the head."""
-        private = [key for key in self.trained(tensors) if key.startswith("private/")]
+        private = [key for key in self.trained(tensors) if names.role_of(key) == names.PRIVATE]
         return step_over(self, private, tensors, batch, hyper, body=False)
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the body."""
-        return step_over(self, [key for key in self.trained(tensors) if key.startswith("shared/")], tensors, batch, hyper)
+        return step_over(self, [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED], tensors, batch, hyper)
 
 
 class FedRepServer(Plain):

@@ -15,15 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, batch_metrics, cross_entropy
+from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, batch_metrics, cross_entropy, following_values, slot_of
+from wire import names
 from wire.messages import Apply, Evaluate, Verb
 
 SMALLEST_SHARE = 1e-8
 """Share of a class that a device has no example of: its logit is lowered by 18, and its logarithm is still finite."""
 
-_WEIGHT, _BIAS = "private/personal.head.weight", "private/personal.head.bias"
+_WEIGHT, _BIAS = names.private("personal.head.weight"), names.private("personal.head.bias")
+_SHARE, _COUNTED = names.private("share"), names.response("labels", "share")
 
 
 def count_labels(y: Tensor, num_classes: int) -> Tensor:
@@ -36,14 +38,15 @@ class FedRod(Supervised):
 
     name: ClassVar[str] = "fedrod"
     citation: ClassVar[str] = "Chen & Chao, ICLR 2022, section 4"
+    model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         head = self.model.head
         zeros = {_WEIGHT: torch.zeros(head.weight.shape), _BIAS: torch.zeros(head.out_features)}
-        slots = {key.replace("private/", "slot/momentum."): zero.clone() for key, zero in zeros.items()}
-        return tensors | zeros | slots | {"private/share": torch.full((head.out_features,), 1 / head.out_features)}
+        slots = {slot_of(key): zero.clone() for key, zero in zeros.items()}
+        return tensors | zeros | slots | {_SHARE: torch.full((head.out_features,), 1 / head.out_features)}
 
     def trained(self, tensors: TorchTensors) -> list[str]:
         return [*super().trained(tensors), *(key for key in (_WEIGHT, _BIAS) if key in tensors)]
@@ -53,28 +56,28 @@ class FedRod(Supervised):
 
     def labels(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The examples of each class."""
-        return {"metric/share": count_labels(batch["y"], self.model.head.out_features)}
+        return {names.metric("share"): count_labels(batch["y"], self.model.head.out_features)}
 
     def keep(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Remember what `labels` counted."""
-        return {"next/private/share": torch.clone(tensors["response/labels.share"])}
+        return following_values({_SHARE: torch.clone(tensors[_COUNTED])})
 
-    def personal(self, tensors: TorchTensors, made: Pass) -> Tensor:
+    def personal_logits(self, tensors: TorchTensors, made: Pass) -> Tensor:
         """Logits of both heads, as constants to all but the personal head."""
         return made.logits.detach() + F.linear(made.features.detach(), tensors[_WEIGHT], tensors[_BIAS])
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         made = self.forward(tensors, batch, training=True)
-        generic = cross_entropy(made.logits + tensors["private/share"].clamp(min=SMALLEST_SHARE).log(), batch)
-        logits = self.personal(tensors, made)
+        generic = cross_entropy(made.logits + tensors[_SHARE].clamp(min=SMALLEST_SHARE).log(), batch)
+        logits = self.personal_logits(tensors, made)
         return generic + cross_entropy(logits, batch), Pass(logits, made.features, made.following)
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        logits = self.personal(tensors, self.forward(tensors, batch, training=False))
+        logits = self.personal_logits(tensors, self.forward(tensors, batch, training=False))
         return batch_metrics(logits, batch["y"], F.cross_entropy(logits, batch["y"], reduction="sum"))
 
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        return torch.softmax(self.personal(tensors, self.forward(tensors, {"x": x}, training=False)), dim=1)
+        return torch.softmax(self.personal_logits(tensors, self.forward(tensors, {"x": x}, training=False)), dim=1)
 
 
 class FedRodServer(Plain):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 
 Aux = TypeVar("Aux")
 Loss = Callable[[TorchTensors], tuple[Tensor, Aux]]

@@ -7,7 +7,7 @@ keeps the lower layers on the devices; DistFL's wording is followed here.
 
 from typing import ClassVar
 
-from algorithms.contract import Context, Work
+from algorithms.core.contract import Context, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedavg import FedAvg
 from wire.messages import Verb

@@ -3,9 +3,12 @@
 B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4 ('Local').
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from algorithms.core.contract import Sgd
 from algorithms.objectives.supervised import Supervised
+from wire import names
 
 
 class Local(Supervised):
@@ -13,6 +16,7 @@ class Local(Supervised):
 
     name: ClassVar[str] = "local"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (Local)"
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def role(self, name: str) -> str:
-        return "private"
+        return names.PRIVATE

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from algorithms.contract import GraphFunction, TorchTensors
+from algorithms.core.contract import GraphFunction, TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.lgnet import FineTuned
 from algorithms.objectives.supervised import LR, Supervised, batch_metrics, descend, differentiate, following_values

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from algorithms.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
-from algorithms.objectives.personal import as_model, personal_copies, personal_key
+from algorithms.objectives.personal_model import as_model, copy_as_personal_model, personal_key
 from algorithms.objectives.supervised import LR, Supervised, batch_metrics, differentiate, following_values
 from wire.messages import Apply, Verb
 
@@ -27,6 +27,7 @@ class PFedMe(Supervised):
 
     name: ClassVar[str] = "pfedme"
     citation: ClassVar[str] = "Dinh et al., NeurIPS 2020, Algorithm 1"
+    model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": 10 * LR, "personal_lr": 0.01, "lambda": 15.0}
 
     def __init__(self, model: Classifier, inner_steps: int = 5) -> None:
@@ -35,14 +36,14 @@ class PFedMe(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = self.parameters() | self.statistics()
-        return tensors | personal_copies(tensors)
+        return tensors | copy_as_personal_model(tensors)
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "begin": self.begin}
 
     def begin(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """theta starts at w."""
-        return following_values(personal_copies(tensors))
+        return following_values(copy_as_personal_model(tensors))
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Find theta, then move w. The running statistics of w are those that theta meets."""
@@ -55,7 +56,7 @@ class PFedMe(Supervised):
             tie = hyper["lambda"]
             theta = {k: v - hyper["personal_lr"] * (gradients[k] + tie * (v - tensors[k])) for k, v in theta.items()}
         moved = {key: tensors[key] - hyper["lr"] * hyper["lambda"] * (tensors[key] - theta[key]) for key in keys}
-        personal = personal_copies(following) | {personal_key(key): value for key, value in theta.items()}
+        personal = copy_as_personal_model(following) | {personal_key(key): value for key, value in theta.items()}
         return following_values(following | moved | personal) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:

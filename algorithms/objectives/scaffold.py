@@ -16,13 +16,14 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from algorithms.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.core.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.supervised import LR, Supervised
+from wire import names
 from wire.messages import Apply, Verb
 from wire.tensors import Array, Tensors
 
-_CHANGE = "response/conclude.change."
+_STEPS = names.slot("steps")
 
 
 class Scaffold(Supervised):
@@ -34,10 +35,9 @@ class Scaffold(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        names = [k.split("/", 1)[1] for k in tensors if k.startswith("shared/")]
-        zeros = {n: torch.zeros_like(tensors[f"shared/{n}"]) for n in names}
-        own = {f"{role}.{n}": zeros[n].clone() for role in ("private/control", "received/control", "slot/sum") for n in names}
-        return tensors | own | {"slot/steps": torch.zeros(())}
+        zeros = {n: torch.zeros_like(v) for n, v in names.part(tensors, names.SHARED).items()}
+        own = {key(n): zero.clone() for key in (_own, _servers, _sum) for n, zero in zeros.items()}
+        return tensors | own | {_STEPS: torch.zeros(())}
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "conclude": self.conclude}
@@ -45,25 +45,25 @@ class Scaffold(Supervised):
     def correct(self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors) -> tuple[TorchTensors, TorchTensors]:
         """The corrected direction; the sum of the raw gradients is kept for `conclude`."""
         directions: TorchTensors = {}
-        sums: TorchTensors = {"slot/steps": tensors["slot/steps"] + 1}
+        sums: TorchTensors = {_STEPS: tensors[_STEPS] + 1}
         for key, gradient in gradients.items():
-            name = key.removeprefix("shared/")
-            if name == key:  # what stays on the device has no drift to correct
+            role, name = names.split(key)
+            if role != names.SHARED:  # what stays on the device has no drift to correct
                 directions[key] = gradient
                 continue
-            directions[key] = gradient - tensors[f"private/control.{name}"] + tensors[f"received/control.{name}"]
-            sums[f"slot/sum.{name}"] = tensors[f"slot/sum.{name}"] + gradient
+            directions[key] = gradient - tensors[_own(name)] + tensors[_servers(name)]
+            sums[_sum(name)] = tensors[_sum(name)] + gradient
         return directions, sums
 
     def conclude(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """c_i becomes the mean gradient of the round; its change is reported."""
         outputs: TorchTensors = {}
         for key, total in tensors.items():
-            if key.startswith("slot/sum."):
-                name = key.removeprefix("slot/sum.")
-                mean = total / tensors["slot/steps"].clamp(min=1.0)
-                outputs[f"next/private/control.{name}"] = mean
-                outputs[f"metric/change.{name}"] = mean - tensors[f"private/control.{name}"]
+            if key.startswith(_sum("")):
+                name = key.removeprefix(_sum(""))
+                mean = total / tensors[_STEPS].clamp(min=1.0)
+                outputs[names.following(_own(name))] = mean
+                outputs[names.metric(f"change.{name}")] = mean - tensors[_own(name)]
         return outputs
 
 
@@ -71,30 +71,45 @@ class ScaffoldServer(Plain):
     """Keeps c, one for each group: the mean of its members' c_i."""
 
     responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
 
     def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
         return (*super().training(context, work), Apply("conclude"))
 
     def begin(self, initial: Tensors) -> Context:
-        return Context({f"{NEWCOMER}/{k.removeprefix('received/')}": v for k, v in initial.items() if k.startswith("received/control.")})
+        controls = {k: v for k, v in initial.items() if k.startswith(_servers(""))}
+        return Context({f"{NEWCOMER}/{names.name_of(k)}": v for k, v in controls.items()})
 
     def absorb(
         self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
     ) -> Context:
         arrays = dict(context.arrays)
-        names = [k.removeprefix(f"{NEWCOMER}/") for k in arrays if k.startswith(f"{NEWCOMER}/")]
+        controls = [k.removeprefix(f"{NEWCOMER}/") for k in arrays if k.startswith(f"{NEWCOMER}/")]
         for group in sorted({membership[m.device_id] for m in models}):
             members = [m for m in models if membership[m.device_id] == group]
             share = len(members) / sum(g == group for g in membership.values())
-            for name in names:
+            for name in controls:
                 before = np.mean([_control(context, m.start, name) for m in members], axis=0)
-                change = np.mean([m.responses[_CHANGE + name.removeprefix("control.")] for m in members], axis=0)
+                reported = names.response("conclude", f"change.{name.removeprefix('control.')}")
+                change = np.mean([m.responses[reported] for m in members], axis=0)
                 arrays[f"{group}/{name}"] = (before + share * change).astype(np.float32)
         return Context(arrays, context.info)
 
     def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
-        names = [k.removeprefix(f"{NEWCOMER}/") for k in context.arrays if k.startswith(f"{NEWCOMER}/")]
-        return {f"received/{name}": _control(context, key, name) for name in names}
+        controls = [k.removeprefix(f"{NEWCOMER}/") for k in context.arrays if k.startswith(f"{NEWCOMER}/")]
+        return {names.received(name): _control(context, key, name) for name in controls}
+
+
+def _own(name: str) -> str:
+    return names.private(f"control.{name}")
+
+
+def _servers(name: str) -> str:
+    return names.received(f"control.{name}")
+
+
+def _sum(name: str) -> str:
+    return names.slot(f"sum.{name}")
 
 
 def _control(context: Context, key: str, name: str) -> Array:

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.contract import GraphFunction, TorchTensors, functional
+from algorithms.core.contract import GraphFunction, Sgd, TorchTensors, functional
+from algorithms.core.probe import watch_norms
 from algorithms.models.classifier import Classifier, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.objectives.gradients import grad_and_value
-from algorithms.probe import watch_norms
+from wire import names
 
 LR, MOMENTUM = 0.005, 0.9
 
@@ -31,15 +32,6 @@ class Pass:
     following: TorchTensors = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Sgd:
-    """What a training graph is that is plain SGD with momentum on the mean cross-entropy of the model, so that it may be carried out by
-    other means than the graph: which roles' parameters it moves, and whether running statistics move."""
-
-    roles: frozenset[str] = frozenset(("shared", "private"))
-    moves_statistics: bool = True
-
-
 def cross_entropy(logits: Tensor, batch: TorchTensors) -> Tensor:
     """Mean cross-entropy of a batch; examples count by the column ``weight`` where the batch has one."""
     if "weight" not in batch:
@@ -49,12 +41,12 @@ def cross_entropy(logits: Tensor, batch: TorchTensors) -> Tensor:
 
 def batch_metrics(logits: Tensor, y: Tensor, loss_sum: Tensor) -> TorchTensors:
     """``metric/loss_sum`` and ``metric/num_correct`` of a batch, float32 scalars."""
-    return {"metric/loss_sum": loss_sum, "metric/num_correct": (logits.argmax(1) == y).to(torch.float32).sum()}
+    return {names.LOSS_SUM: loss_sum, names.NUM_CORRECT: (logits.argmax(1) == y).to(torch.float32).sum()}
 
 
 def following_values(tensors: TorchTensors) -> TorchTensors:
     """The same tensors as outputs of a graph: ``next/ROLE/NAME``."""
-    return {f"next/{key}": value for key, value in tensors.items()}
+    return {names.following(key): value for key, value in tensors.items()}
 
 
 class Supervised:
@@ -64,6 +56,9 @@ class Supervised:
     citation: ClassVar[str]
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
     columns: Mapping[str, tuple[int, ...]] = {}
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    """The training graphs that are plain SGD. A class that inherits some and changes what they do declares its own."""
+    model_answers: ClassVar[bool] = True
 
     def __init__(self, model: Classifier) -> None:
         """
@@ -72,23 +67,23 @@ class Supervised:
         """
         self.model = model
         self.dropouts = replace_dropouts(model, model.shape)
-        self.random: Mapping[str, tuple[int, ...]] = {f"uniform/{name}": layer.shape for name, layer in self.dropouts.items()}
+        self._statistics = frozenset(name for name, _ in model.named_buffers() if names.is_running_statistic(name))
+        self.random: Mapping[str, tuple[int, ...]] = {names.uniform(name): layer.shape for name, layer in self.dropouts.items()}
 
     # Tensors
 
     def role(self, name: str) -> str:
         """The role of the parameter or running statistic of this name: what leaves the device, and what does not."""
-        return "statistic" if name.endswith(("running_mean", "running_var")) else "shared"
+        return names.STATISTIC if name in self._statistics else names.SHARED
 
     def parameters(self) -> TorchTensors:
         """The model's parameters by ``ROLE/NAME``."""
-        return {f"{self.role(n)}/{n}": p.detach().clone() for n, p in self.model.named_parameters()}
+        return {names.key_of(self.role(n), n): p.detach().clone() for n, p in self.model.named_parameters()}
 
     def statistics(self) -> TorchTensors:
         """BatchNorm's running statistics by ``ROLE/NAME``. Buffers that training does not change (a fixed input scaling) are no
         tensors of a bundle: they are constants of its graphs."""
-        buffers = [(n, b) for n, b in self.model.named_buffers() if n.endswith(("running_mean", "running_var"))]
-        return {f"{self.role(n)}/{n}": b.clone() for n, b in buffers}
+        return {names.key_of(self.role(n), n): b.clone() for n, b in self.model.named_buffers() if n in self._statistics}
 
     def initial(self) -> TorchTensors:
         tensors = self.parameters() | self.statistics()
@@ -96,12 +91,12 @@ class Supervised:
 
     def trained(self, tensors: TorchTensors) -> list[str]:
         """Which tensors ``step`` moves down the gradient of `loss`: the model's parameters, of either role."""
-        names = {n for n, _ in self.model.named_parameters()}
-        return [k for k in tensors if k.startswith(("shared/", "private/")) and k.split("/", 1)[1] in names]
+        parameters = {n for n, _ in self.model.named_parameters()}
+        return [k for k in names.of_role(tensors, names.SHARED, names.PRIVATE) if names.name_of(k) in parameters]
 
     def key(self, tensors: TorchTensors, name: str) -> str:
         """``ROLE/NAME`` of the model's parameter of this name."""
-        return next(k for k in tensors if k in (f"shared/{name}", f"private/{name}"))
+        return next(k for k in tensors if k in (names.shared(name), names.private(name)))
 
     # Graphs
 
@@ -110,18 +105,15 @@ class Supervised:
             "step": self.step,
             "evaluate": lambda tensors, batch, hyper: self.evaluate(tensors, batch),
             "survey": lambda tensors, batch, hyper: self.survey(tensors, batch),
-            "predict": lambda tensors, batch, hyper: {"output/probabilities": self.predict(tensors, batch["x"])},
+            "predict": lambda tensors, batch, hyper: {names.PROBABILITIES: self.predict(tensors, batch["x"])},
         }
 
     def sgd(self) -> Mapping[str, Sgd]:
-        """The training graphs that are plain SGD; an objective that replaces what a step does has none, unless it says so."""
-        own = type(self)
-        plain = all(getattr(own, name) is getattr(Supervised, name) for name in ("step", "loss", "correct", "forward", "trained"))
-        return {"step": Sgd()} if plain and not self.columns and not self.random else {}
+        return {} if self.columns or self.random else self.sgd_graphs
 
     def factors(self, batch: TorchTensors) -> TorchTensors:
         """What the outputs of layers are multiplied by in training, by the layer's name."""
-        return {name: layer.factors(batch[f"uniform/{name}"]) for name, layer in self.dropouts.items()}
+        return {name: layer.factors(batch[names.uniform(name)]) for name, layer in self.dropouts.items()}
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
         """A pass with the tensors of the model; in training its running statistics move and its dropout layers drop."""
@@ -161,12 +153,13 @@ class Supervised:
         def loss_of(weights: TorchTensors) -> tuple[Tensor, TorchTensors]:
             with watch_norms(self.model) as met:
                 logits, _ = functional(self.model, {**tensors, **weights}, batch["x"], training=True)
-            seen = {f"{kind}.{layer}": value for layer, pair in met.items() for kind, value in zip(("mean", "variance"), pair, strict=True)}
+            kinds = (names.MEAN_OF, names.VARIANCE_OF)
+            seen = {kind + layer: value for layer, pair in met.items() for kind, value in zip(kinds, pair, strict=True)}
             return F.cross_entropy(logits, batch["y"], reduction="sum"), seen
 
         gradients, _, seen = grad_and_value(loss_of, {last: tensors[last]})
         size = batch["x"].shape[0]
-        return {f"metric/{name}": value * size for name, value in seen.items()} | {"metric/gradient": gradients[last]}
+        return {names.metric(name): value * size for name, value in seen.items()} | {names.metric("gradient"): gradients[last]}
 
 
 Loss = Callable[[TorchTensors, TorchTensors, TorchTensors], tuple[Tensor, Pass]]
@@ -187,7 +180,7 @@ def differentiate(
 
 def slot_of(key: str, prefix: str = "momentum") -> str:
     """The slot that belongs to a trained tensor: ``slot/momentum.NAME``."""
-    return f"slot/{prefix}.{key.split('/', 1)[1]}"
+    return names.slot(f"{prefix}.{names.name_of(key)}")
 
 
 def descend(directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors, lr: str = "lr") -> TorchTensors:

@@ -12,7 +12,7 @@ covers the trained tensors, not the losses and counts that a device reports.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from algorithms.contract import LocalModel, Work
+from algorithms.core.contract import LocalModel, Work
 from algorithms.privacy.gaussian import Mechanism, spent
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.contract import LocalModel, Work
+from algorithms.core.contract import LocalModel, Work
 from algorithms.privacy.none import NoPrivacy
 from wire.errors import ConfigError
 from wire.messages import Protect, Verb

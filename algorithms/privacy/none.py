@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from algorithms.contract import LocalModel, Work
+from algorithms.core.contract import LocalModel, Work
 from wire.messages import Verb
 from wire.tensors import Array
 

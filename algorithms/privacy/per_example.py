@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from wire.errors import ConfigError
 
 T = TypeVar("T")

@@ -9,12 +9,14 @@ device. CIFAR-10 is not here without loss. Table 4 feeds one matrix to four clus
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from algorithms.registry import read_algorithm
 from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups
 
 ACCURACY, GROUPS, ARI = "accuracy, %", "groups", "ARI"
 IMBALANCE = "imbalance=0.1,0.3,0.6"
-DEALT = {
+ASSIGNED = {
     "IID-Im.": f"iid:devices=20:{IMBALANCE}",
     "IID-B.": "iid:devices=20",
     "Non-IID-In.-Im.": f"rotation:groups=2:{IMBALANCE}",
@@ -30,14 +32,14 @@ def _settings(data: str, model: str, paper_model: str, examples: int) -> dict[st
     return {
         name: Setting(
             data,
-            f"{dealt}:examples={examples}:tests=30",
+            f"{assigned}:examples={examples}:tests=30",
             rounds=6,
             batch_size=64,
             hyper={"lr": 0.01},
             model=model,
-            full={**PAPER, "partition": f"{dealt}:examples=2000", "model": paper_model},
+            full={**PAPER, "partition": f"{assigned}:examples=2000", "model": paper_model},
         )
-        for name, dealt in DEALT.items()
+        for name, assigned in ASSIGNED.items()
     }
 
 
@@ -90,7 +92,7 @@ def _told(column: str) -> str:
 
 def _told_right(names: Mapping[str, str]) -> dict[str, list[str]]:
     """By column, the algorithms without the IFCA that is told the other column's number."""
-    return {column: [n for n in names if not n.startswith("ifca") or n == _told(column)] for column in DEALT}
+    return {column: [n for n in names if read_algorithm(n).grouping.name != "ifca" or n == _told(column)] for column in ASSIGNED}
 
 
 def _label(method: str, column: str) -> str:
@@ -99,7 +101,7 @@ def _label(method: str, column: str) -> str:
 
 def _accuracies(data: str) -> dict[tuple[str, str, str], float]:
     rows = TABLE_1[data].items()
-    return {(_label(m, column), ACCURACY, column): v for m, values in rows for column, v in zip(DEALT, values, strict=True)}
+    return {(_label(m, column), ACCURACY, column): v for m, values in rows for column, v in zip(ASSIGNED, values, strict=True)}
 
 
 def _clusters(table: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, str, str], float]:
@@ -107,7 +109,7 @@ def _clusters(table: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, str, str]
     an adjusted Rand index of 1 where all 20 are right."""
     numbers: dict[tuple[str, str, str], float] = {}
     for method, values in table.items():
-        for column, value in zip(DEALT, values, strict=True):
+        for column, value in zip(ASSIGNED, values, strict=True):
             if column.startswith("IID") and method != "IFCA":
                 numbers[method, GROUPS, column] = value
             elif not column.startswith("IID") and value == 20:
@@ -129,44 +131,46 @@ ABOUT_3 = (
 )
 VOTES = {"autocfl": "weighted", "autocfl:vote=unweighted": "unweighted"}
 
+
+@dataclass(frozen=True)
+class Columns:
+    """One data set in all settings: how keys of tables call it, and with which network."""
+
+    key: str
+    settings: dict[str, Setting]
+    network: str
+
+
+DATA = {
+    "MNIST": Columns("mnist", MNIST, "Shoal's usual CNN"),
+    "Fashion-MNIST": Columns("fashion", FASHION, "the paper's CNN"),
+}
+
+
+def _groups_found(data: str, about: str) -> Table:
+    of = DATA[data]
+    title = f"AutoCFL, Table 3: groups found, {data}, {of.network}"
+    paper = _clusters(TABLE_3[data])
+    return Table(f"autocfl-table-3-{of.key}", title, of.settings, FOUND, {GROUPS: groups, ARI: agreement}, paper, about, _told_right(FOUND))
+
+
+def _accuracy_reached(data: str, about: str) -> Table:
+    of = DATA[data]
+    title = f"AutoCFL, Table 1: accuracy, {data}, {of.network}"
+    return Table(f"autocfl-table-1-{of.key}", title, of.settings, NAMES, paper=_accuracies(data), about=about, only=_told_right(NAMES))
+
+
 TABLES = [
-    Table(
-        "autocfl-table-3-mnist",
-        "AutoCFL, Table 3: groups found, MNIST, Shoal's usual CNN",
-        MNIST,
-        FOUND,
-        {GROUPS: groups, ARI: agreement},
-        _clusters(TABLE_3["MNIST"]),
-        f"{ABOUT_3}{_right('MNIST')}.",
-        _told_right(FOUND),
-    ),
-    Table(
-        "autocfl-table-3-fashion",
-        "AutoCFL, Table 3: groups found, Fashion-MNIST, the paper's CNN",
-        FASHION,
-        FOUND,
-        {GROUPS: groups, ARI: agreement},
-        _clusters(TABLE_3["Fashion-MNIST"]),
+    _groups_found("MNIST", f"{ABOUT_3}{_right('MNIST')}."),
+    _groups_found(
+        "Fashion-MNIST",
         f"The paper's CNN has no BatchNorm: DistFL goes by label gradients alone. The paper's counts: {_right('Fashion-MNIST')}.",
-        _told_right(FOUND),
     ),
-    Table(
-        "autocfl-table-1-mnist",
-        "AutoCFL, Table 1: accuracy, MNIST, Shoal's usual CNN",
-        MNIST,
-        NAMES,
-        paper=_accuracies("MNIST"),
-        about="The runs of Table 3: 6 rounds with at most 256 examples a device, the paper's 100 with about 2,000 and its own CNN.",
-        only=_told_right(NAMES),
+    _accuracy_reached(
+        "MNIST", "The runs of Table 3: 6 rounds with at most 256 examples a device, the paper's 100 with about 2,000 and its own CNN."
     ),
-    Table(
-        "autocfl-table-1-fashion",
-        "AutoCFL, Table 1: accuracy, Fashion-MNIST, the paper's CNN",
-        FASHION,
-        NAMES,
-        paper=_accuracies("Fashion-MNIST"),
-        about="The runs of Table 3: 6 rounds with at most 400 examples a device, the paper's 100 with about 2,000.",
-        only=_told_right(NAMES),
+    _accuracy_reached(
+        "Fashion-MNIST", "The runs of Table 3: 6 rounds with at most 400 examples a device, the paper's 100 with about 2,000."
     ),
     Table(
         "autocfl-table-2",

@@ -10,10 +10,9 @@ nor a number of rounds (its slowest method takes 513, Table 8): `--full` has tho
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from algorithms.registry import read_algorithm
 from benchmarks.papers.table import Setting, Table, accuracy, newcomers, rounds
 
-PLAIN = ("pfedme",)
-"""Algorithms that have no momentum to be switched off."""
 FOR_CNN = ":kappa=50:mean_momentum=1"
 """Section C.2: what the paper sets for the four-layer CNN. Shoal's own values are the paper's for a network with BatchNorm."""
 
@@ -26,7 +25,7 @@ REGULARISED = ("ditto", "fedper", "fedrep", "fedrod", "fedbabu", "apfl")
 
 def _plain_sgd(names: Iterable[str]) -> dict[str, str]:
     """The same algorithms without momentum, so that one learning rate means the same to all of them."""
-    return {name: name if name.split(":")[0] in PLAIN else f"{name}:momentum=0" for name in names}
+    return {name: f"{name}:momentum=0" if "momentum" in read_algorithm(name).objective.options else name for name in names}
 
 
 def _labelled(names: Mapping[str, str]) -> dict[str, str]:

@@ -35,12 +35,12 @@ def _under_attack(attack: str) -> Setting:
 
 def _with_noise(noise: str) -> dict[str, str]:
     names = {"fedavg+local-gaussian": "FedAvg", "distfl:signature=responses+local-gaussian": "Ours"}
-    return {f"{name}:clip_norm=2:noise_multiplier={noise}": f"{label}, noise {noise}" for name, label in names.items()}
+    return {f"{name}:clip_norm=2:noise_multiplier={noise:g}": f"{label}, noise {noise}" for name, label in names.items()}
 
 
 _WATCH_VIEWS = {"distfl:signature=noise": "noise instead of knowledge (Fig. 6)"}
 _WATCH_VIEWS |= {f"distfl:signature=responses:num_inputs={z}": f"z = {z} (Fig. 8)" for z in (1, 20, 100, 200, 500)}
-_WATCH_VIEWS |= {f"distfl:signature=responses:channel_share={e}": f"E = {round(100 * e)} % (Fig. 8)" for e in (0.2, 1.0)}
+_WATCH_VIEWS |= {f"distfl:signature=responses:channel_share={e:g}": f"E = {round(100 * e)} % (Fig. 8)" for e in (0.2, 1.0)}
 _WATCH_VIEWS |= {"distfl": "with the survey (Shoal's default)"}
 
 TABLES = [

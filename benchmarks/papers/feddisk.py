@@ -12,7 +12,7 @@ others' are those until each one's own best. Here everybody's count to one targe
 from dataclasses import replace
 
 from algorithms.objectives.feddisk import effective_cost
-from algorithms.registry import parse
+from algorithms.registry import read_algorithm
 from benchmarks.papers.table import Row, Setting, Table, rounds
 
 ACCURACY = "accuracy, %"
@@ -28,10 +28,10 @@ NAMES |= {FEDDISK: "FedDisk", "feddisk-ab": "FedDiskAb"}
 
 def preparations(row: Row) -> float | None:
     """Rounds of the global MADE: as many as were made, where the row says so, else as many as were allowed; None without a MADE."""
-    objective, options = parse(row["algorithm"]).objective
-    if objective != "feddisk":
+    objective = read_algorithm(row["algorithm"]).objective
+    if objective.name != "feddisk":
         return None
-    return float(row.get("preparations") or options["preparations"])
+    return float(row.get("preparations") or objective.options["preparations"])
 
 
 def in_all(row: Row) -> float | None:

@@ -1,6 +1,6 @@
 """Shoal's signature clustering in every setting of the papers that is about groups: one default configuration, told nothing."""
 
-from benchmarks.papers.autocfl import DEALT
+from benchmarks.papers.autocfl import ASSIGNED
 from benchmarks.papers.table import Setting, Table, agreement, apart, groups
 
 DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
@@ -8,9 +8,9 @@ ONE_ROUND = {"rounds": 1, "batch_size": 128, "hyper": {"lr": 0.01}}
 
 COLUMNS = {
     **{
-        f"{shown}, {name}": Setting(data, f"{dealt}:examples=2000:tests=30", **ONE_ROUND)  # type: ignore[arg-type]
+        f"{shown}, {name}": Setting(data, f"{assigned}:examples=2000:tests=30", **ONE_ROUND)  # type: ignore[arg-type]
         for data, shown in DATA.items()
-        for name, dealt in DEALT.items()
+        for name, assigned in ASSIGNED.items()
     },
     **{
         f"{shown}, turned by 0, 90, 180, 270 degrees": Setting(data, "rotation:examples=2000:tests=30", **ONE_ROUND)  # type: ignore[arg-type]
@@ -26,7 +26,7 @@ COLUMNS = {
         for n in (5, 10, 20, 40)
     },
     "watch, left and right arms": Setting("watch", rounds=1),
-    "watch, dealt at random": Setting("watch", "iid", rounds=1),
+    "watch, assigned at random": Setting("watch", "iid", rounds=1),
     "Fashion-MNIST, DistFL's five types, 40 examples a device": Setting(
         "fashion-mnist", "category-imbalance:devices=30:tests=20", rounds=1
     ),

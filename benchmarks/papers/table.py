@@ -5,7 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from algorithms.registry import read_algorithm
 from simulation.compare import Asked, Job, run_all, tabulate
+from simulation.engine.workers.attacks import read_attack
+from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 
 Metric = Callable[[Mapping[str, Any]], float | None]
@@ -25,12 +28,12 @@ def success_rate(row: Row) -> float | None:
 
 def groups(row: Row) -> float | None:
     """Number of groups found."""
-    return float(row["clusters"]["count"])
+    return float(row["groups"]["count"])
 
 
 def agreement(row: Row) -> float | None:
     """Adjusted Rand index of the groups with the true ones."""
-    found = row["clusters"]["ari"]
+    found = row["groups"]["ari"]
     return None if found is None else float(found)
 
 
@@ -54,7 +57,7 @@ def rounds(row: Row) -> float | None:
 
 @dataclass(frozen=True)
 class Setting:
-    """One column: the data, how they are dealt, and what is run on them. `full` holds what the paper's own setting has instead."""
+    """One column: the data, how they are assigned, and what is run on them. `full` holds what the paper's own setting has instead."""
 
     data: str
     partition: str = "user"
@@ -72,9 +75,15 @@ class Setting:
         """The comparison of these algorithms in this setting."""
         own = replace(self, **self.full) if full else self
         common = SimulationSettings(
-            "", own.rounds, own.local_epochs, 0, own.batch_size, dict(own.hyper), own.model, own.attack, "", own.newcomers
+            rounds=own.rounds,
+            local_epochs=own.local_epochs,
+            batch_size=own.batch_size,
+            hyper=dict(own.hyper),
+            model=own.model,
+            attack=read_attack(own.attack) if own.attack else None,
+            newcomers=own.newcomers,
         )
-        return Asked(own.data, tuple(algorithms), own.seeds, own.partition, None, common)
+        return Asked(own.data, tuple(map(read_algorithm, algorithms)), own.seeds, read_partition(own.partition), None, common)
 
 
 @dataclass(frozen=True)

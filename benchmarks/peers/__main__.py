@@ -24,7 +24,7 @@ from benchmarks.peers.memory import Tree
 from benchmarks.peers.systems import SYSTEMS, System, choose
 from benchmarks.peers.table import OURS, Run, check_work, markdown, summarize
 from benchmarks.peers.workload import write_data
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"

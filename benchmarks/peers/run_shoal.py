@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from algorithms.models.classifier import Classifier
-from algorithms.registry import make_objective
+from algorithms.registry import make_objective, read_algorithm
 from benchmarks.peers.workload import (
     BATCH,
     CHANNELS,
@@ -27,10 +27,11 @@ from benchmarks.peers.workload import (
     read_job,
     report,
 )
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import USUAL, Engine
+from simulation.engine.options import DEFAULT, EngineOptions
 from simulation.simulate import SimulationSettings, simulate
+from wire import names
 from wire.bundle import Window
 from wire.tensors import decode_tensors
 
@@ -45,23 +46,26 @@ def make_fleet(fleet: Fleet, devices: int) -> FleetData:
 
 def as_classifier(net: Net) -> Classifier:
     """The workload's layers as body and head; they see the windows as they are."""
-    layers = list(net)
-    return Classifier(nn.Identity(), nn.Sequential(*layers[:-1]), layers[-1])
+    *layers, head = net
+    assert isinstance(head, nn.Linear)
+    return Classifier(nn.Identity(), nn.Sequential(*layers), head)
 
 
-def main(engine: Engine = USUAL) -> None:
+def main(engine: EngineOptions = DEFAULT) -> None:
     """A round ends when its updates are aggregated."""
     job = read_job()
     stamps: list[float] = []
 
     model = make_model()
     classifier = as_classifier(model)
-    settings = SimulationSettings("fedavg", job.rounds, EPOCHS, batch_size=BATCH, hyper={"lr": RATE, "momentum": MOMENTUM})
+    settings = SimulationSettings(read_algorithm("fedavg"), job.rounds, EPOCHS, batch_size=BATCH, hyper={"lr": RATE, "momentum": MOMENTUM})
     tell = lambda _told: stamps.append(time.perf_counter())  # noqa: E731
-    outcome = simulate(make_fleet(Fleet(job.data), job.devices), settings, tell, make_objective("fedavg", classifier), engine)
+    outcome = simulate(
+        make_fleet(Fleet(job.data), job.devices), settings, tell, make_objective(read_algorithm("fedavg"), classifier), engine
+    )
     key = next(iter(outcome.state.starts.values()))
     learned, _ = decode_tensors(outcome.blobs.get(outcome.state.models[key]))
-    state = {name.partition("/")[2]: torch.from_numpy(value) for name, value in learned.items()}  # names begin with the tensor's role
+    state = {names.name_of(key): torch.from_numpy(value) for key, value in learned.items()}
     classifier.load_state_dict({**classifier.state_dict(), **state})
     report(durations(stamps), model, job, f"shoal {version('shoal')}, torch {torch.__version__}")
 

@@ -43,7 +43,7 @@ SYSTEMS = (
         "shoal_compiled",
         2,
         1,
-        how="the same with `--path compiled`: two processes, as for a model that the native engine does not know",
+        how="the same with `--backend compiled`: two processes, as for a model that the native engine does not know",
     ),
     System("plain-1", "plain PyTorch loop", "plain", 1, 1, how="one process, one thread"),
     System("plain-2", "plain PyTorch loop", "plain", 1, 2, how="one process, torch's two threads"),

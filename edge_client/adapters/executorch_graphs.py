@@ -1,4 +1,4 @@
-"""A bundle's graphs on ExecuTorch, through the library that `edge_client.native` builds: XNNPACK where the runtime has it."""
+"""A bundle's graphs on ExecuTorch, through the library that `host.executorch` builds: XNNPACK where the runtime has it."""
 
 import logging
 from pathlib import Path

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.native.build import build
+from host.executorch.build import build
 from wire.errors import BundleError, ConfigError
 from wire.tensors import Array
 

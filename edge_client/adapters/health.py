@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edge_client.ports import Health
+from edge_client.core.ports import Health
 
 
 def linux_health(power: Path = Path("/sys/class/power_supply")) -> Health:

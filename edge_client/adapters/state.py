@@ -1,32 +1,17 @@
 """Where a device keeps its state: a folder of small files, or memory (simulation)."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from edge_client.core.session import Session
+from host.files import write_atomically
 from wire.errors import ConfigError
 from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 
 
-def write_atomically(path: Path, payload: bytes) -> None:
-    """Write a file so that after a crash it is the old one or the new one, never a part."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("wb") as file:
-        file.write(payload)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 class FolderState:
-    """An `edge_client.ports.DeviceState` in a folder: ``session.json update.safetensors private.safetensors blobs/SHA256``."""
+    """An `edge_client.core.ports.DeviceState` in a folder: ``session.json update.safetensors private.safetensors blobs/SHA256``."""
 
     def __init__(self, folder: Path) -> None:
         """
@@ -90,7 +75,7 @@ class FolderState:
 
 
 class MemoryState:
-    """An `edge_client.ports.DeviceState` in memory."""
+    """An `edge_client.core.ports.DeviceState` in memory."""
 
     def __init__(self) -> None:
         self._session = Session()

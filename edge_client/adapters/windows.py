@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from wire.errors import DataError
 from wire.tensors import Array
 

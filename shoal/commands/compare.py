@@ -14,9 +14,14 @@ from rich.table import Table
 from algorithms.registry import make_algorithm
 from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
-from shoal.report import percent, prepare_folder
-from simulation.compare import Asked, Job, read_names, run_all, tabulate
+from shoal.folders import prepare_folder
+from shoal.report import percent
+from simulation.compare import Asked, Job, read_algorithms, run_all, tabulate
+from simulation.engine.workers.attacks import read_attack
+from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
+from simulation.timing.policies import read_policy
+from simulation.timing.profiles import read_profiles
 
 
 def compare(
@@ -24,7 +29,7 @@ def compare(
     data: opt.Data = "watch",
     rounds: opt.Rounds = 20,
     local_epochs: opt.LocalEpochs = 1,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to N - 1: initial weights, order of batches, dealing, attackers.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to N - 1: initial weights, order of batches, partition, attackers.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for compare.json, compare.csv, compare.png and each run's result.")] = Path(
         "runs/compare"
     ),
@@ -46,13 +51,23 @@ def compare(
 ) -> None:
     """Compare algorithms in one table and one picture. Started again, it goes on where it was interrupted."""
     console = Console()
-    names = tuple(opt.with_privacy(name, privacy) for name in read_names(algorithms))
-    for name in names:
-        make_algorithm(name)
+    compared = tuple(opt.with_privacy(algorithm, privacy) for algorithm in read_algorithms(algorithms))
+    for algorithm in compared:
+        make_algorithm(algorithm)
     common = SimulationSettings(
-        "", rounds, local_epochs, 0, batch_size, opt.hyper_values(lr, hyper), model, attack, pretrain, newcomers, cohort, profiles, policy
+        rounds=rounds,
+        local_epochs=local_epochs,
+        batch_size=batch_size,
+        hyper=opt.hyper_values(lr, hyper),
+        model=model,
+        attack=opt.chosen(attack, read_attack),
+        pretrain=pretrain,
+        newcomers=newcomers,
+        cohort=cohort,
+        profiles=opt.chosen(profiles, read_profiles),
+        policy=opt.chosen(policy, read_policy),
     )
-    asked = Asked(data, names, seeds, partition, devices, common)
+    asked = Asked(data, compared, seeds, read_partition(partition), devices, common)
     jobs = asked.jobs()
     prepare_folder(out)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -102,8 +117,8 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     cells: dict[str, Any] = {
         "accuracy": lambda r: f"{percent(r['accuracy']['mean'])} ±{100 * (r['accuracy']['std'] or 0):.1f}" if "failed" not in r else "-",
         "worst": lambda r: percent(r["accuracy"]["worst"]),
-        "groups": lambda r: _number(r["clusters"]["count"], "g"),
-        "ARI": lambda r: _number(r["clusters"]["ari"], ".2f"),
+        "groups": lambda r: _number(r["groups"]["count"], "g"),
+        "ARI": lambda r: _number(r["groups"]["ari"], ".2f"),
         "MB up": lambda r: f"{r['bytes']['up'] / 1e6:.1f}",
         "down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
         "to " + percent(rows[0]["target"]): lambda r: _number(r["rounds_to_target"], "g"),

@@ -10,26 +10,32 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.summary import summarize
+from aggregator.core.summary import Comparison, EdgeSummary, PhonesSummary, Summary, summarize
+from algorithms.registry import AlgorithmSpec, read_algorithm
+from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX
 from shoal.commands import options as opt
-from shoal.commands.export import write_bundle
-from shoal.report import device_table, megabytes, percent, prepare_folder, slug, verdict, write_report
+from shoal.folders import prepare_folder
+from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import select_devices
-from simulation.embedded_broker import EmbeddedBroker, free_port
-from simulation.local_fleet import LocalFleet, start_process, stop_processes
-from simulation.phones import phone_command
-from wire.bundle import EXECUTORCH
+from simulation.datasets.windows import FleetData, select_devices
+from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import LocalFleet, start_process, stop_processes
+from simulation.local.phones import phone_command
+from simulation.objective import build_objective
+from wire.bundle import EXECUTORCH, PrivateKey
 from wire.errors import ConfigError, ShoalError
 
 FLEET = "demo"
+FEDAVG = read_algorithm("fedavg")
+"""What the run is compared with."""
 
 
 def demo(
@@ -45,7 +51,7 @@ def demo(
     ] = 0,
 ) -> None:
     """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."""
-    console = Console()
+    console, spec = Console(), read_algorithm(algorithm)
     fleet = select_devices(load_data(data), devices)
     if phones > len(fleet.devices):
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
@@ -58,48 +64,58 @@ def demo(
     others = len(fleet.devices) - len(chosen)
     console.print(f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.")
     with console.status("exporting the training step and checking it against eager torch"):
-        bundle, error = write_bundle(prepare_folder(out / "bundle"), fleet, algorithm, seed, runtimes=runtimes)
-        plain = out / "bundle"
-        if bundle.manifest.algorithm != "fedavg" or ":" in algorithm or "dp-sgd" in algorithm:  # the comparison has a step of its own
+        folder = prepare_folder(out / "bundle")
+        key = own_key(folder)
+        published = _publish(folder, fleet, spec, seed, key, runtimes)
+        bundle, error = published.bundle, published.parity.step_error
+        plain = folder
+        if not spec.trains_as_fedavg:
             plain = prepare_folder(out / "bundle-fedavg")
-            write_bundle(plain, fleet, "fedavg", seed, key_file=out / "bundle" / "signing.key", runtimes=runtimes)
+            _publish(plain, fleet, FEDAVG, seed, key, runtimes)
     console.print(f"bundle: {len(bundle.payload) / 1000:.0f} KB, signed; one step differs from float64 by {error:.0e} of a tensor's scale")
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # not before: the broker's process would inherit it
-        edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, out / "bundle" / "trust.pem", chosen))
+        edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, folder / TRUST_FILE, chosen))
         console.print(
             f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and {out}/devices/ID/edge.log", soft_wrap=True
         )
         common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": len(fleet.devices)}
         common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
-        summary, store = _serve(console, out, algorithm, {**common, "--bundle": out / "bundle"}, edges, len(fleet.devices), rounds)
+        summary, store = _serve(console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds)
         other = summary
-        if algorithm != "fedavg":
-            other, _ = _serve(console, out, "fedavg", {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
-        summary["edge"] = {"processes": others, "max_rss_bytes": edges.max_rss_bytes(), "torch_loaded": edges.torch_loaded()}
-        summary["phones"] = {"devices": chosen, "max_rss_bytes": edges.phones_rss_bytes()}
-    summary["comparison"] = {"fedavg": _comparison(other)}
-    files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(algorithm)))
+        if spec != FEDAVG:
+            other, _ = _serve(console, out, FEDAVG, {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
+        edge = EdgeSummary(processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded())
+        phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.phones_rss_bytes())
+    summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison={"fedavg": _comparison(other)})
+    files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(str(spec))))
     store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold")
-    rss = summary["edge"]["max_rss_bytes"] / 2**20
-    traffic = f"{megabytes(summary['bytes']['up'])} up, {megabytes(summary['bytes']['down'])} down"
+    traffic = f"{megabytes(summary.bytes.up)} up, {megabytes(summary.bytes.down)} down"
     if chosen:
-        console.print(
-            f"the {len(chosen)} phones share a process of {summary['phones']['max_rss_bytes'] / 2**20:.0f} MiB: {', '.join(chosen)}"
-        )
-    console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if summary['edge']['torch_loaded'] else 'no'}")
+        console.print(f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: {', '.join(chosen)}")
+    rss = edge.max_rss_bytes / 2**20
+    console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if edge.torch_loaded else 'no'}")
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
 
 
+def _publish(
+    folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...]
+) -> Publication:
+    objective = build_objective(fleet, algorithm, seed)
+    published = publish(objective, fleet.window, fleet.classes, fleet.sample(), key, name=fleet.name, runtimes=runtimes)
+    published.write(folder)
+    return published
+
+
 def _serve(
-    console: Console, out: Path, algorithm: str, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
-) -> tuple[dict[str, Any], SqlStore]:
+    console: Console, out: Path, algorithm: AlgorithmSpec, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
+) -> tuple[Summary, SqlStore]:
     """Run one aggregator to the end of its run, showing progress; returns its summary and its store."""
-    port = free_port()
-    options = {**options, "--algorithm": algorithm, "--run-id": slug(algorithm), "--port": port}
+    port, name = free_port(), str(algorithm)
+    options = {**options, "--algorithm": name, "--run-id": slug(name), "--port": port}
     arguments = [part for name, value in options.items() for part in (name, str(value))]
     process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
     columns = (
@@ -113,7 +129,7 @@ def _serve(
     opened_s = time.monotonic()
     try:
         with Progress(*columns, console=console) as progress:
-            task = progress.add_task(f"{algorithm:7}", total=rounds, say="starting")
+            task = progress.add_task(f"{name:7}", total=rounds, say="starting")
             while True:
                 time.sleep(0.25)
                 if process.poll() is not None:
@@ -131,7 +147,7 @@ def _serve(
                     progress.update(task, completed=rounds)
                     break
         wall_s = time.monotonic() - opened_s
-        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(algorithm))
+        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(name))
         state = store.load()
         assert state is not None
         return summarize(state, store.rounds(), wall_s), store
@@ -160,9 +176,14 @@ def _get(port: int, path: str) -> Any:
         return None
 
 
-def _comparison(summary: dict[str, Any]) -> dict[str, Any]:
-    accuracies = {device_id: device["accuracy"] for device_id, device in summary["devices"].items()}
-    return {**summary["accuracy"], "accuracy_by_round": summary["accuracy_by_round"], "devices": accuracies}
+def _comparison(summary: Summary) -> Comparison:
+    return Comparison(
+        mean=summary.accuracy.mean,
+        std=summary.accuracy.std,
+        worst=summary.accuracy.worst,
+        accuracy_by_round=summary.accuracy_by_round,
+        devices={device_id: device.accuracy for device_id, device in summary.devices.items()},
+    )
 
 
 def _make_room(out: Path) -> None:

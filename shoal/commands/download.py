@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from shoal.report import prepare_folder
+from shoal.folders import prepare_folder
 from simulation.datasets.download import SOURCES
 from simulation.datasets.download import download as fetch
 

@@ -1,10 +1,13 @@
 """Options that several commands share, with their help."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from algorithms.registry import AlgorithmSpec, read_privacy
+from algorithms.spec import Choice
 from wire.errors import ConfigError
 
 Data = Annotated[
@@ -20,14 +23,14 @@ BatchSize = Annotated[int, typer.Option(min=2, max=4096, help="Windows in a batc
 Lr = Annotated[float | None, typer.Option(help="Learning rate; the algorithm's own when not given.")]
 Hyper = Annotated[list[str] | None, typer.Option(help="NAME=VALUE in place of the objective's own, e.g. momentum=0; may be repeated.")]
 Devices = Annotated[
-    int | None, typer.Option(min=1, help="The first N devices of data that have owners; with another partition, deal to N devices.")
+    int | None, typer.Option(min=1, help="The first N devices of data that have owners; with another partition, assign to N devices.")
 ]
 Out = Annotated[Path, typer.Option(help="Folder for summary.json, pictures and the report.")]
 ModelName = Annotated[str, typer.Option("--model", help="Name of a model, or FILE.py:FUNCTION; the usual one for the data when not given.")]
 Pretrain = Annotated[str, typer.Option(help="Other data, by name or path, that the extractor is trained on before round 1 (for cgau).")]
 Partition = Annotated[
     str,
-    typer.Option(help="How examples are dealt to devices: user, iid, dirichlet:alpha=0.1:devices=20, rotation, ... (docs/simulate.md)."),
+    typer.Option(help="How examples are assigned to devices: user, iid, dirichlet:alpha=0.1:devices=20, rotation, ... (docs/simulate.md)."),
 ]
 Attack = Annotated[
     str, typer.Option(help="Attackers among the devices: label-flip:share=0.2, replace, sign-flip, gaussian, nan (docs/privacy.md).")
@@ -39,16 +42,16 @@ Profiles = Annotated[
     str, typer.Option(help="What devices are like on a virtual clock: phones, boards, trace:devices=FILE.csv (docs/scale.md).")
 ]
 Policy = Annotated[str, typer.Option(help="How the server makes rounds on it: sync, over-select:over=0.3, buffered:buffer=10.")]
-WayName = Annotated[
-    str, typer.Option("--path", help="How graphs run: auto, native, compiled, eager, batched, or messages (docs/scale.md).")
+BackendName = Annotated[
+    str, typer.Option("--backend", help="What runs the graphs: auto, native, compiled, eager, batched, messages (docs/scale.md).")
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core, or 128 on path batched.")]
-EngineName = Annotated[str, typer.Option("--engine", help="local, or ray: the cluster that this machine is part of, else its own.")]
-RayAddress = Annotated[
-    str, typer.Option("--ray", help="Work on a Ray cluster: its address, auto, or local for this machine (docs/scale.md).")
+Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core (batched: 128).")]
+Cluster = Annotated[
+    str,
+    typer.Option(help="A Ray cluster that does the work: its address, auto, local, or any (auto, else local; docs/scale.md)."),
 ]
-Device = Annotated[str, typer.Option(help="Torch device of path batched: cuda, cuda:1, cpu; empty: CUDA, where torch finds it.")]
-Bf16 = Annotated[bool, typer.Option("--bf16", help="Path batched multiplies in bfloat16.")]
+Device = Annotated[str, typer.Option(help="Torch device of backend batched: cuda, cuda:1, cpu; empty: CUDA, where torch finds it.")]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="Backend batched multiplies in bfloat16.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="Folder in which every round is kept, and from which an interrupted run goes on.")]
 
 
@@ -70,6 +73,15 @@ def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, floa
     return values
 
 
-def with_privacy(algorithm: str, privacy: str) -> str:
-    """The algorithm's name with a privacy mechanism added to it."""
-    return f"{algorithm}+{privacy}" if privacy else algorithm
+def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:
+    """The algorithm with the mechanism that ``--privacy`` names, if it names one.
+
+    Raises:
+        ConfigError: no such mechanism, or the algorithm has one already.
+    """
+    return algorithm.with_privacy(read_privacy(privacy)) if privacy else algorithm
+
+
+def chosen(text: str, read: Callable[[str], Choice]) -> Choice | None:
+    """What an option of the command line chooses; None where it is empty."""
+    return read(text) if text else None

@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 
 from aggregator.core.state import Event, RoundAggregated, RunState
+from aggregator.core.summary import count_groups
 from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
-from aggregator.summary import count_groups
+from algorithms.registry import read_algorithm
 from shoal.commands import options as opt
 from wire.links.mqtt import BrokerAddress
 
@@ -54,7 +55,7 @@ def serve(
         broker=BrokerAddress.parse(broker, ca, cert, key),
         run_id=run_id,
         fleet=fleet,
-        algorithm=opt.with_privacy(algorithm, privacy),
+        algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
         rounds=rounds,
         min_devices=min_devices,
         deadline_s=deadline,

@@ -3,19 +3,25 @@
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from aggregator.core.summary import Heterogeneity
+from algorithms.registry import read_algorithm
 from shoal.commands import options as opt
+from shoal.folders import prepare_folder
 from shoal.pictures import draw_holdings
-from shoal.report import device_table, prepare_folder, time_text, verdict, write_report
+from shoal.report import device_table, time_text, verdict, write_report
 from simulation import simulate as simulation
-from simulation.engine.options import ANY_RAY, Engine
+from simulation.engine.options import EngineOptions
+from simulation.engine.progress import RunProgress
+from simulation.engine.workers.attacks import read_attack
 from simulation.heterogeneity import measure
-from simulation.partition import make_fleet
-from simulation.ran import Told
-from wire.errors import ConfigError
+from simulation.partition import make_fleet, read_partition
+from simulation.timing.policies import read_policy
+from simulation.timing.profiles import read_profiles
 
 SHOWN = 1000
 """Of a larger fleet so many devices are measured and drawn."""
@@ -41,64 +47,50 @@ def simulate(
     cohort: opt.Cohort = 0,
     profiles: opt.Profiles = "",
     policy: opt.Policy = "",
-    path: opt.WayName = "auto",
+    backend: opt.BackendName = "auto",
     workers: opt.Workers = 0,
     checkpoint: opt.Checkpoint = None,
-    engine: opt.EngineName = "local",
-    ray: opt.RayAddress = "",
+    cluster: opt.Cluster = "",
     device: opt.Device = "",
     bf16: opt.Bf16 = False,
 ) -> None:
     """Simulate a fleet: the aggregator's mathematics and the devices' executor, on all cores of this machine or of a cluster."""
     console = Console()
-    way = Engine(path, workers, checkpoint, ray_address(engine, ray), device, bf16)  # type: ignore[arg-type]
-    fleet = make_fleet(data, partition, devices, seed)
-    algorithm = opt.with_privacy(algorithm, privacy)
+    engine = EngineOptions(backend, workers, checkpoint, cluster, device, bf16)  # type: ignore[arg-type]
     settings = simulation.SimulationSettings(
-        algorithm,
-        rounds,
-        local_epochs,
-        seed,
-        batch_size,
-        opt.hyper_values(lr, hyper),
-        model,
-        attack,
-        pretrain,
-        newcomers,
-        cohort,
-        profiles,
-        policy,
+        algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
+        rounds=rounds,
+        local_epochs=local_epochs,
+        seed=seed,
+        batch_size=batch_size,
+        hyper=opt.hyper_values(lr, hyper),
+        model=model,
+        attack=opt.chosen(attack, read_attack),
+        pretrain=pretrain,
+        newcomers=newcomers,
+        cohort=cohort,
+        profiles=opt.chosen(profiles, read_profiles),
+        policy=opt.chosen(policy, read_policy),
     )
+    fleet = make_fleet(data, read_partition(partition), devices, seed)
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet.some(SHOWN))
     heterogeneity = measure(fleet.some(SHOWN))
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"{algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
+        task = progress.add_task(f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
 
-        def tell(told: Told) -> None:
-            progress.update(
-                task, completed=told.trained, say=f"groups {told.groups}" + (f", hour {told.at_s / 3600:.1f}" if told.at_s else "")
-            )
+        def show(run: RunProgress) -> None:
+            hour = f", hour {run.at_s / 3600:.1f}" if run.at_s else ""
+            progress.update(task, completed=run.trained, say=f"groups {run.groups}{hour}")
 
-        outcome = simulation.simulate(fleet, settings, tell, engine=way)
-    outcome.summary["heterogeneity"] = heterogeneity
-    files = write_report(out, outcome.summary, outcome.records, outcome.blobs, holdings)
-    console.print(device_table(outcome.summary))
-    why = f" ({outcome.summary['path_why']})" if outcome.summary["path_why"] else ""
-    console.print(f"path: {outcome.summary['path']}{why}; {outcome.summary['updates_per_s']:.0f} updates/s", soft_wrap=True)
-    if "time" in outcome.summary:
-        console.print(time_text(outcome.summary["time"]), soft_wrap=True)
-    console.print(verdict(outcome.summary))
+        outcome = simulation.simulate(fleet, settings, show, engine=engine)
+    summary = msgspec.structs.replace(outcome.summary, heterogeneity=Heterogeneity(**heterogeneity))
+    files = write_report(out, summary, outcome.records, outcome.blobs, holdings)
+    console.print(device_table(summary))
+    reason = f" ({summary.backend_reason})" if summary.backend_reason else ""
+    console.print(f"backend: {summary.backend}{reason}; {summary.updates_per_s:.0f} updates/s", soft_wrap=True)
+    if summary.time is not None:
+        console.print(time_text(summary.time), soft_wrap=True)
+    console.print(verdict(summary))
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
-
-
-def ray_address(engine: str, ray: str) -> str:
-    """Where Ray is, by `--engine` and `--ray`; empty without Ray.
-
-    Raises:
-        ConfigError: another engine than local and ray.
-    """
-    if engine not in ("local", "ray"):
-        raise ConfigError(f"--engine {engine}: expected local or ray")
-    return ray or (ANY_RAY if engine == "ray" else "")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from simulation.datasets.images import FILES, load_images
 from simulation.datasets.npz import load_npz
-from simulation.datasets.pool import Pool, deal_alike
+from simulation.datasets.pool import Pool, assign_alike
 from simulation.datasets.uci_har import is_uci_har, load_uci_har
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
@@ -26,13 +26,13 @@ NAMES = {
 
 
 def load_data(name_or_path: str) -> FleetData:
-    """Load a fleet's data. A pool is dealt at random to 20 devices, which then all have the same distribution.
+    """Load a fleet's data. A pool is assigned at random to 20 devices, which then all have the same distribution.
 
     Raises:
         DataError: neither a known name nor a readable file; the text says what was expected.
     """
     data = load(name_or_path)
-    return deal_alike(data) if isinstance(data, Pool) else data
+    return assign_alike(data) if isinstance(data, Pool) else data
 
 
 def load(name_or_path: str) -> FleetData | Pool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData, last_share_of_each_class
 from wire.bundle import Window

@@ -1,17 +1,17 @@
-"""Examples that belong to nobody yet: what partitions deal to devices."""
+"""Examples that belong to nobody yet: what partitions assign to devices."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
 
 DEVICES = 20
-"""How many devices a pool is dealt to when nothing else is asked for: what AutoCFL, DBE and DistFL's user studies have."""
+"""How many devices a pool is assigned to when nothing else is asked for: what AutoCFL, DBE and DistFL's user studies have."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def pool_of(data: FleetData) -> Pool:
     return Pool(data.name, data.window, data.classes, *parts)
 
 
-def deal_alike(pool: Pool, devices: int = DEVICES) -> FleetData:
-    """The same number of examples for every device, at random (seed 0): dealing in turn would not do, MNIST's order has a period of 10.
+def assign_alike(pool: Pool, devices: int = DEVICES) -> FleetData:
+    """The same number of examples for every device, at random (seed 0): assigning in turn would not do, MNIST's order has a period of 10.
 
     Raises:
         DataError: fewer training examples than devices.
@@ -43,11 +43,11 @@ def deal_alike(pool: Pool, devices: int = DEVICES) -> FleetData:
         raise DataError(f"data {pool.name}: {len(pool.train_y)} training examples for {devices} devices")
     rng = np.random.default_rng(0)
     train, test = (np.array_split(rng.permutation(len(y)), devices) for y in (pool.train_y, pool.test_y))
-    dealt = {
+    assigned = {
         name: Windows(pool.train_x[own], pool.train_y[own], pool.test_x[own_test], pool.test_y[own_test])
         for name, own, own_test in zip(device_names(devices), train, test, strict=True)
     }
-    return FleetData(pool.name, pool.window, pool.classes, dealt, dict.fromkeys(dealt, "all"))
+    return FleetData(pool.name, pool.window, pool.classes, assigned, dict.fromkeys(assigned, "all"))
 
 
 def device_names(count: int) -> list[str]:

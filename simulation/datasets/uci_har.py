@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.npz import from_arrays, load_npz
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData

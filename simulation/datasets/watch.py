@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData, cut_windows
 from wire.bundle import Window
 from wire.errors import DataError

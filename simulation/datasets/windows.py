@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
@@ -39,6 +39,11 @@ class FleetData:
         count = sum(w.train_x.size // max(1, w.train_x.shape[1]) for w in self.devices.values())
         squares = sum(np.square(w.train_x, dtype=np.float64).sum(axes) for w in self.devices.values())
         return _root(squares, count)
+
+    def sample(self) -> tuple[Array, Array]:
+        """The training examples x (n, \\*window) float32 and labels y (n,) of one device, to try an exported graph with."""
+        windows = next(iter(self.devices.values()))
+        return windows.train_x, windows.train_y
 
     def some(self, most: int) -> "FleetData":
         """The fleet, or so many of its devices, drawn at random but the same each time."""

@@ -1,7 +1,7 @@
 """A run kept between rounds, so that it goes on after an interruption with the same bits.
 
 What the algorithm holds, the records so far and the blobs they name are one file, replaced as a whole. What devices keep lies in the
-arena's folder beside it, where a round that is made again finds what it found the first time.
+store's folder beside it, where a round that is made again finds what it found the first time.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,16 @@ import msgspec
 import numpy as np
 
 from aggregator.adapters.memory import MemoryBlobs
+from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunSettings
-from aggregator.ports import RoundRecord
 from algorithms.algorithm import decode_memory, encode_memory
-from simulation.engine.rounds import Progress
+from host.files import write_atomically
+from simulation.engine.rounds import Snapshot
 from simulation.engine.traffic import Traffic
 from wire.errors import ConfigError, Malformed
 from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 
-FILE, ARENA = "run.safetensors", "kept"
+FILE, STORE = "run.safetensors", "kept"
 
 
 class _Text(msgspec.Struct):
@@ -39,13 +40,13 @@ class Checkpoint:
 
     def __init__(self, folder: Path, settings: RunSettings, asked: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.arena = folder / ARENA
+        self.store = folder / STORE
         self._file = folder / FILE
-        told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))
-        bundle = {name: told.pop(name) for name in ("bundle", "reported", "responses")}["bundle"]
-        self._asked: dict[str, Any] = {**told, **asked, "bundle": bundle}
+        asked_settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))
+        bundle = {name: asked_settings.pop(name) for name in ("bundle", "reported", "responses")}["bundle"]
+        self._asked: dict[str, Any] = {**asked_settings, **asked, "bundle": bundle}
 
-    def load(self, blobs: MemoryBlobs, traffic: Traffic) -> Progress | None:
+    def load(self, blobs: MemoryBlobs, traffic: Traffic) -> Snapshot | None:
         """The run as it was last kept; None when it was not. Fills the blobs and what devices hold.
 
         Raises:
@@ -73,26 +74,24 @@ class Checkpoint:
                 models[version][key][tensor] = value
         older = {int(version): models[version] for version in models if version}
         state = decode_memory(arrays["memory"].tobytes(), models[""])
-        return Progress(state, text.round, text.trained, tuple(text.records), text.finished, older)
+        return Snapshot(state, text.round, text.trained, tuple(text.records), text.finished, older)
 
-    def save(self, progress: Progress, blobs: MemoryBlobs, traffic: Traffic) -> None:
+    def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: Traffic) -> None:
         """Keep a run between two rounds."""
-        arrays: Tensors = {"memory": np.frombuffer(encode_memory(progress.state), np.uint8)}
-        versions = {"": progress.state.models, **{str(version): models for version, models in progress.older.items()}}
+        arrays: Tensors = {"memory": np.frombuffer(encode_memory(snapshot.state), np.uint8)}
+        versions = {"": snapshot.state.models, **{str(version): models for version, models in snapshot.older.items()}}
         for version, models in versions.items():
             arrays |= {f"model/{version}/{key}/{name}": value for key, model in models.items() for name, value in model.items()}
-        for record in progress.records:
+        for record in snapshot.records:
             if record.views:
                 arrays[f"blob/{record.views}"] = np.frombuffer(blobs.get(record.views), np.uint8)
         text = _Text(
             self._asked,
-            progress.round,
-            progress.trained,
-            progress.finished,
-            list(progress.records),
+            snapshot.round,
+            snapshot.trained,
+            snapshot.finished,
+            list(snapshot.records),
             traffic.held,
             {v: list(models) for v, models in versions.items()},
         )
-        temporary = self._file.with_suffix(".new")
-        temporary.write_bytes(encode_tensors(arrays, msgspec.json.encode(text)))
-        temporary.replace(self._file)
+        write_atomically(self._file, encode_tensors(arrays, msgspec.json.encode(text)))

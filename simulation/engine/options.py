@@ -10,49 +10,44 @@ import torch
 
 from wire.errors import ConfigError
 
-PathName = Literal["auto", "native", "compiled", "eager", "batched", "messages"]
-
+BackendName = Literal["auto", "native", "compiled", "eager", "batched", "messages"]
 
 TOGETHER = 128
-"""Devices that are trained together on an accelerator, unless another number is asked for."""
-
-LOCAL_RAY, ANY_RAY = "local", "any"
-"""In place of an address: a cluster of this machine alone, for the time of the run; or one that this machine is part of, if there is one,
-and else that."""
+"""Devices that backend batched trains together, unless another number is asked for."""
 
 
 @dataclass(frozen=True)
-class Engine:
-    """``auto`` takes the fastest path that can train the model: batched where there is CUDA, else native, else compiled where the run is
-    long enough, else eager."""
+class EngineOptions:
+    """What carries out the graphs, and where. Backend ``auto`` is native where the engine in C++ knows the model's layers, else compiled
+    where the run is long enough, else eager; batched and messages are taken only where they are asked for."""
 
-    path: PathName = "auto"
+    backend: BackendName = "auto"
     workers: int = 0
-    """Devices that are worked on at a time; 0: one for each core, or `TOGETHER` on an accelerator."""
+    """Devices that are worked on at a time; 0: one for each core, or `TOGETHER` with backend batched."""
     checkpoint: Path | None = None
     """A folder in which every round is kept, and from which an interrupted run goes on."""
-    ray: str = ""
+    cluster: str = ""
     """Address of a Ray cluster that carries out the plans, ``auto`` for one that this machine is part of, ``local`` for one that is started
     on this machine, ``any`` for ``auto`` where there is one and else ``local``. `workers` is then the number of its workers, 0 for one for
     each CPU of the cluster."""
     device: str = ""
-    """The torch device of the batched path: ``cuda``, ``cuda:1``, ``cpu``; empty: CUDA, where torch finds it."""
+    """The torch device of backend batched: ``cuda``, ``cuda:1``, ``cpu``; empty: CUDA, where torch finds it."""
     bf16: bool = False
-    """Whether the batched path multiplies in bfloat16, which is faster on an accelerator and rounds more coarsely."""
+    """Whether backend batched multiplies in bfloat16, which is faster on an accelerator and rounds more coarsely."""
 
     def __post_init__(self) -> None:
-        if self.path not in get_args(PathName):
-            raise ConfigError(f"path {self.path!r}: expected one of {', '.join(get_args(PathName))}")
-        if self.ray and self.path in ("messages", "batched"):
-            raise ConfigError(f"ray {self.ray!r}: path {self.path} is for one process")
-        if self.ray and find_spec("ray") is None:
-            raise ConfigError(f"ray {self.ray!r}: Ray is not installed: pip install 'shoal[simulation,ray]'")
+        if self.backend not in get_args(BackendName):
+            raise ConfigError(f"backend {self.backend!r}: expected one of {', '.join(get_args(BackendName))}")
+        if self.cluster and self.backend in ("messages", "batched"):
+            raise ConfigError(f"cluster {self.cluster!r}: backend {self.backend} is for one process")
+        if self.cluster and find_spec("ray") is None:
+            raise ConfigError(f"cluster {self.cluster!r}: Ray is not installed: pip install 'shoal[simulation,ray]'")
         if self.device not in ("", "cpu", *_cuda_devices()):
             raise ConfigError(f"device {self.device!r}: expected cpu, or cuda where torch finds one")
-        if self.device and self.path not in ("batched", "auto"):
-            raise ConfigError(f"device {self.device!r}: path {self.path} has no choice of one")
-        if self.bf16 and self.path != "batched":
-            raise ConfigError(f"bf16: for path batched, not for path {self.path}")
+        if self.device and self.backend != "batched":
+            raise ConfigError(f"device {self.device!r}: backend {self.backend} has no choice of one")
+        if self.bf16 and self.backend != "batched":
+            raise ConfigError(f"bf16: for backend batched, not for backend {self.backend}")
 
     @property
     def num_workers(self) -> int:
@@ -66,9 +61,9 @@ class Engine:
 
     @property
     def accelerator(self) -> torch.device | None:
-        """Where the batched path runs; None where torch finds no CUDA and no device was asked for, and on a cluster."""
+        """Where backend batched runs; None where torch finds no CUDA and no device was asked for."""
         name = self.device or next(iter(_cuda_devices()), "")
-        return torch.device(name) if name and not self.ray else None
+        return torch.device(name) if name else None
 
 
 def _cuda_devices() -> list[str]:
@@ -76,4 +71,4 @@ def _cuda_devices() -> list[str]:
     return ["cuda", *(f"cuda:{i}" for i in range(count))] if count else []
 
 
-USUAL = Engine()
+DEFAULT = EngineOptions()

@@ -1,6 +1,6 @@
 """The rounds of a fast simulation: the same phases as `aggregator.core.round`, for a fleet that is always reachable, without messages.
 
-What a round needs is proportional to its cohort, not to the fleet. All that changes from round to round is in `Progress`, so that a
+What a round needs is proportional to its cohort, not to the fleet. All that changes from round to round is in `Snapshot`, so that a
 run can be kept and gone on with.
 """
 
@@ -11,24 +11,26 @@ from typing import Protocol
 
 import numpy as np
 
-from aggregator.aggregation import encode_views, publish, work_of
-from aggregator.core.round import program_for
-from aggregator.core.state import Device, RunSettings, RunState
-from aggregator.ports import Blobs, RoundRecord
-from algorithms.algorithm import Algorithm, Contribution, State
-from algorithms.contract import NEWCOMER, Grouped, Probe, Programs
-from edge_client.ports import Windows
+from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, work_of
+from aggregator.core.plan import make_plan, program_for
+from aggregator.core.ports import Blobs
+from aggregator.core.record import RoundRecord, make_record
+from aggregator.core.state import Device, Report, RunState
+from algorithms.algorithm import Contribution, State
+from algorithms.core.contract import NEWCOMER, Grouped, Programs
+from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
-from simulation.engine.site import Done, Models
 from simulation.engine.traffic import Traffic
+from simulation.engine.workers.device_host import DeviceResult, Models
+from wire import names
 from wire.errors import Stalled
-from wire.messages import Choose, Metrics, Plan
+from wire.messages import Choose, Plan
 from wire.tensors import Tensors
 
 log = logging.getLogger("shoal.simulation")
 
 OF = "@"
-"""Between the key of a model and the number of rounds after which it was as it is meant."""
+"""Joins the key of a model and a number of rounds into the name of that model as it was after so many rounds."""
 EVALUATED = 10_000
 """Of a larger fleet so many devices, drawn by the seed, test the model that they are given in the end."""
 
@@ -36,13 +38,13 @@ EVALUATED = 10_000
 class Workers(Protocol):
     """Carry out plans, in any order; each result is handed out as soon as it is there."""
 
-    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[Done]:
+    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
         """The results of these plans. Their tensors hold until the next call. Where nobody looks at single updates (`summed`), workers may
         hand out sums of them instead."""
 
 
 @dataclass(frozen=True)
-class Progress:
+class Snapshot:
     """A run between two rounds."""
 
     state: State
@@ -59,79 +61,76 @@ class Progress:
 class Rounds:
     """Makes one round after the other, with the devices that `schedule` says."""
 
-    settings: RunSettings
-    algorithm: Algorithm
-    probe: Probe
-    devices: Mapping[str, Windows]
+    experiment: Experiment
     blobs: Blobs
     traffic: Traffic
     schedule: Schedule
-    device_ids: list[str]
 
-    def advance(self, progress: Progress, workers: Workers) -> Progress:
-        """The progress after one more round, the last of which only tests the models that devices are given."""
-        settings, state = self.settings, progress.state
-        number, closing = progress.round + 1, progress.trained >= settings.rounds
+    def __post_init__(self) -> None:
+        self.settings, self.algorithm, self.devices = self.experiment.settings, self.experiment.algorithm, self.experiment.devices
+        self.device_ids = sorted(self.devices)
+
+    def advance(self, snapshot: Snapshot, workers: Workers) -> Snapshot:
+        """The snapshot after one more round, the last of which only tests the models that devices are given."""
+        settings, state = self.settings, snapshot.state
+        number, closing = snapshot.round + 1, snapshot.trained >= settings.rounds
         preparing = not closing and self.algorithm.preparing(state)
-        invited = self._closing(progress) if closing else self.schedule.invite(number)
+        invited = self._closing(snapshot) if closing else self.schedule.invite(number)
         starts = {d: self._start(state, d) for d in invited.device_ids}
         models = self._models(state)
-        older = {**progress.older, progress.round: models}
+        older = {**snapshot.older, snapshot.round: models}
         stale = {_name(key, v): model for v in set(invited.versions.values()) for key, model in older[v].items()}
         plans = self._plans(state, starts, invited, number, closing, stale)
         summed = self.algorithm.streams and not (closing or preparing or invited.weights)
         received = self._received(plans, {**models, **stale}, workers, summed)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
-        evaluated = {d.device_id: d.evaluated for d in received}
-        trained = Metrics(*(sum(getattr(d.trained, name) for d in received) for name in ("num_examples", "loss_sum", "num_correct")))
-        grouped = Grouped(state.memory)
+        grouped, notes = Grouped(state.memory), {}
         if not closing:
             contributions = [self._contribution(d, starts[d.device_id], state, invited) for d in received]
-            if preparing:
-                state = self.algorithm.prepare(state, contributions)
-            else:
-                seed = settings.seed * 1_000_003 + number
-                branches = {start: [d.sums[start] for d in received if start in d.sums] for d in received for start in d.sums}
-                state, grouped = self.algorithm.apply(state, contributions, self.probe, seed, work_of(settings), branches or None)
-        record = RoundRecord(
-            round=number,
+            branches = {start: [d.sums[start] for d in received if start in d.sums] for d in received for start in d.sums}
+            state, grouped = apply_algorithm(
+                self.algorithm, state, contributions, self.experiment.probe, settings, number, preparing, branches or None
+            )
+            notes = round_notes(state, grouped)
+        record = make_record(
+            number=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
             opened_at_s=invited.opened_at_s,
             closed_at_s=invited.closed_at_s,
-            evaluated=evaluated,
-            trained=trained,
+            reports={
+                d.device_id: Report(evaluated=d.evaluated, trained=d.trained, bytes_up=self.traffic.up(d), bytes_down=down[d.device_id])
+                for d in received
+            },
             groups={} if preparing else {d: self._start(state, d) for d in starts},
-            bytes_up=sum(self.traffic.up(d) for d in received),
-            bytes_down=sum(size for d, size in down.items() if d in evaluated),
-            notes=grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None and not closing else {}),
+            notes=notes,
             views=self.blobs.put(encode_views(grouped)) if grouped.views else "",
         )
-        trained_rounds = progress.trained + (not preparing and not closing)
+        trained_rounds = snapshot.trained + (not preparing and not closing)
         oldest = self.schedule.oldest
         kept = {} if closing or oldest is None else {v: m for v, m in older.items() if v >= oldest}
-        return Progress(state, number, trained_rounds, (*progress.records, record), closing, kept)
+        return Snapshot(state, number, trained_rounds, (*snapshot.records, record), closing, kept)
 
-    def conclude(self, progress: Progress) -> RunState:
+    def conclude(self, snapshot: Snapshot) -> RunState:
         """The run's last state as the aggregator would have it, with its models among the blobs."""
-        published = publish(self.settings, self.algorithm, progress.state, self.blobs)
-        membership = progress.state.memory.membership
+        stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
+        membership = snapshot.state.memory.membership
         devices = {d: Device(w.num_train, w.num_test, True, 0.0, "simulation") for d, w in self.devices.items()}
         return RunState(
-            self.settings,
-            "finished",
-            progress.round,
-            devices,
-            published.models,
-            {d: self._start(progress.state, d) for d in membership} | {"": self._start(progress.state, "")},
-            published.programs,
-            published.preparing,
-            progress.trained,
-            published.memory,
+            settings=self.settings,
+            phase="finished",
+            round=snapshot.round,
+            devices=devices,
+            models=stored.models,
+            starts={d: self._start(snapshot.state, d) for d in membership} | {"": self._start(snapshot.state, "")},
+            programs=stored.programs,
+            preparing=stored.preparing,
+            trained=snapshot.trained,
+            memory=stored.memory,
         )
 
-    def model_of(self, progress: Progress, device_id: str) -> Tensors:
+    def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
-        state = progress.state
+        state = snapshot.state
         key = self._start(state, device_id)
         return {**state.models[key], **self.algorithm.received(state)[key]}
 
@@ -143,10 +142,10 @@ class Rounds:
         key = self.algorithm.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
 
-    def _closing(self, progress: Progress) -> Invitation:
+    def _closing(self, snapshot: Snapshot) -> Invitation:
         """The last round: everybody, or a part of a large fleet; it takes no time."""
-        at_s = progress.records[-1].closed_at_s if progress.records else 0.0
-        return Invitation(draw(self.device_ids, EVALUATED, [self.settings.seed, progress.round + 1]), at_s, at_s)
+        at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
+        return Invitation(draw(self.device_ids, EVALUATED, [self.settings.seed, snapshot.round + 1]), at_s, at_s)
 
     def _models(self, state: State) -> dict[str, Tensors]:
         context = self.algorithm.received(state)
@@ -155,32 +154,34 @@ class Rounds:
     def _plans(
         self, state: State, starts: Mapping[str, str], invited: Invitation, number: int, closing: bool, stale: Mapping[str, Tensors]
     ) -> list[Plan]:
-        settings, programs, plans = self.settings, self.programs(state), []
+        programs, plans = self.programs(state), []
         for device_id, start in starts.items():
             model = start
             if device_id in invited.versions:
                 model = _name(start, invited.versions[device_id])
                 model = model if model in stale else _name(NEWCOMER, invited.versions[device_id])
             verbs = programs["closing"] if closing else program_for(programs, device_id, start)
-            seed = settings.seed * 1_000_003 + number
-            plans.append(Plan(settings.run_id, number, device_id, settings.bundle, model, verbs, seed, 0.0))
+            plans.append(make_plan(self.settings, number, device_id, model, verbs))
         return plans
 
-    def _contribution(self, done: Done, start: str, state: State, invited: Invitation) -> Contribution:
+    def _contribution(self, result: DeviceResult, start: str, state: State, invited: Invitation) -> Contribution:
         """An update as the algorithm reads it. The change of a device that started from an older model is applied to the newest one, and
         counts less."""
-        tensors, stale = dict(sorted(done.tensors.items())), done.device_id in invited.versions
-        weight = invited.weights.get(done.device_id)
+        tensors, stale = dict(sorted(result.tensors.items())), result.device_id in invited.versions
+        weight = invited.weights.get(result.device_id)
         if weight is not None:
             newest = state.models[start]
-            for name, value in tensors.items():
-                if name.startswith("delta/"):
-                    tensors[name] = np.float32(weight) * value
-                elif name.startswith("statistic/"):
-                    tensors[name] = newest[name] + np.float32(weight) * (value - newest[name])
-        return Contribution(done.device_id, done.num_train, done.num_steps, start if stale else done.model, tensors, done.trained.mean_loss)
+            for key, value in tensors.items():
+                role = names.role_of(key)
+                if role == names.DELTA:
+                    tensors[key] = np.float32(weight) * value
+                elif role == names.STATISTIC:
+                    tensors[key] = newest[key] + np.float32(weight) * (value - newest[key])
+        return Contribution(
+            result.device_id, result.num_train, result.num_steps, start if stale else result.model, tensors, result.trained.mean_loss
+        )
 
-    def _received(self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool) -> list[Done]:
+    def _received(self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool) -> list[DeviceResult]:
         """The updates that would have been admitted, by device id.
 
         Raises:
@@ -189,17 +190,17 @@ class Rounds:
         chosen = {key for plan in plans for verb in plan.verbs if isinstance(verb, Choose) for key in verb.models}
         needed = {key: models[key] for key in sorted({plan.model for plan in plans} | chosen)}
         self.traffic.weigh(needed)
-        received: list[Done] = []
+        received: list[DeviceResult] = []
         problem = ""
-        for done in workers.run(plans, needed, summed):
-            if done.problem:
-                problem = problem or f"{done.device_id}: {done.problem}"
-                log.warning("%s device=%s: %s", "refused" if done.refused else "declined", done.device_id, done.problem)
+        for result in workers.run(plans, needed, summed):
+            if result.problem:
+                problem = problem or f"{result.device_id}: {result.problem}"
+                log.warning("%s device=%s: %s", "refused" if result.refused else "declined", result.device_id, result.problem)
             else:
-                received.append(done)
+                received.append(result)
         if not received:
             raise Stalled(f"round {plans[0].round}: no device of {len(plans)} gave an update that could be used; the first: {problem}")
-        return sorted(received, key=lambda done: done.device_id)
+        return sorted(received, key=lambda result: result.device_id)
 
 
 def _name(key: str, version: int) -> str:

@@ -8,23 +8,20 @@ from typing import Any
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.aggregation import check_fit
 from aggregator.core.state import RunSettings
-from algorithms.algorithm import Algorithm
-from algorithms.contract import Objective, Probe
-from edge_client.ports import Windows
-from simulation.attacks import Attack
-from simulation.engine.batched_graphs import BatchedGraphs
+from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import Checkpoint
-from simulation.engine.kept import Arena
-from simulation.engine.options import Engine
-from simulation.engine.paths import Way, choose
-from simulation.engine.processes import Processes, can_fork
-from simulation.engine.rounds import Progress, Rounds, Workers
+from simulation.engine.experiment import Experiment
+from simulation.engine.graphs.batched import BatchedGraphs
+from simulation.engine.options import EngineOptions
+from simulation.engine.progress import OnProgress, progress_of
+from simulation.engine.result import EngineResult
+from simulation.engine.rounds import Rounds, Snapshot, Workers
 from simulation.engine.schedule import Schedule
-from simulation.engine.site import Blueprint, Site
 from simulation.engine.traffic import Traffic
-from simulation.engine.workers import Batched, Inline, Threads
-from simulation.ran import Ran, Tell, told_of
-from wire.bundle import Bundle
+from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec
+from simulation.engine.workers.local import Batched, Inline, Threads
+from simulation.engine.workers.private_store import MappedStore
+from simulation.engine.workers.processes import Processes, can_fork
 from wire.messages import Train
 from wire.tensors import Array
 
@@ -33,64 +30,55 @@ FORK_FROM = 500
 
 
 def run_fast(
-    settings: RunSettings,
-    algorithm: Algorithm,
-    probe: Probe,
-    bundle: Bundle,
-    objective: Objective,
-    devices: Mapping[str, Windows],
-    attack: Attack | None,
-    tell: Tell,
-    schedule: Schedule,
-    asked: Mapping[str, Any],
-    engine: Engine,
-) -> Ran:
+    experiment: Experiment, schedule: Schedule, asked: Mapping[str, Any], options: EngineOptions, on_progress: OnProgress
+) -> EngineResult:
     """Run a fleet to the end, or go on with it where its checkpoint is. `asked` is what decides the run besides its settings.
 
     Raises:
-        ConfigError: the algorithm does not fit the bundle, the way cannot be taken, or the checkpoint is another run's.
+        ConfigError: the algorithm does not fit the bundle, the backend cannot run it, or the checkpoint is another run's.
         Stalled: no device can carry out its plan.
     """
-    check_fit(settings, algorithm, bundle.manifest)
+    settings, bundle, devices = experiment.settings, experiment.bundle, experiment.devices
+    check_fit(settings, experiment.algorithm, bundle.manifest)
     blobs, traffic = MemoryBlobs(), Traffic(settings, len(bundle.payload))
-    rounds = Rounds(settings, algorithm, probe, devices, blobs, traffic, schedule, sorted(devices))
-    checkpoint = Checkpoint(engine.checkpoint, settings, asked) if engine.checkpoint else None
-    progress = checkpoint.load(blobs, traffic) if checkpoint else None
-    progress = progress or Progress(algorithm.begin(bundle.initial, probe, settings.seed))
-    steps = _steps(rounds, devices, asked["cohort"] or len(devices))
-    way = choose(objective, bundle.manifest, engine, _trained(rounds, progress), settings.batch_size, steps)
-    arena = Arena(checkpoint.arena if checkpoint else None, rounds.device_ids, (devices[d].num_train for d in rounds.device_ids))
-    site = Site(settings, bundle, way.graphs, devices, arena, attack)
-    blueprint = Blueprint(settings, bundle, algorithm, way.make, devices, attack)
-    with _on_ray(blueprint, engine, arena) if engine.ray else _workers(site, way, engine, settings, steps) as workers:
-        if not progress.finished:
-            tell(told_of(progress.trained, {}))
-        while not progress.finished:
-            progress = rounds.advance(progress, workers)
+    rounds = Rounds(experiment, blobs, traffic, schedule)
+    checkpoint = Checkpoint(options.checkpoint, settings, asked) if options.checkpoint else None
+    snapshot = checkpoint.load(blobs, traffic) if checkpoint else None
+    snapshot = snapshot or Snapshot(experiment.algorithm.begin(bundle.initial, experiment.probe, settings.seed))
+    steps = _steps(rounds, asked["cohort"] or len(devices))
+    backend = choose(experiment.objective, bundle.manifest, options, _trained(rounds, snapshot), settings.batch_size, steps)
+    store = MappedStore(checkpoint.store if checkpoint else None, rounds.device_ids, (devices[d].num_train for d in rounds.device_ids))
+    spec = DeviceHostSpec(settings, bundle, experiment.algorithm, backend.make, devices, experiment.attack)
+    host = DeviceHost(spec, backend.graphs, store)
+    with _on_ray(spec, options, store) if options.cluster else _workers(host, backend, options, settings, steps) as workers:
+        if not snapshot.finished:
+            on_progress(progress_of(snapshot.trained, {}))
+        while not snapshot.finished:
+            snapshot = rounds.advance(snapshot, workers)
             if checkpoint:
-                checkpoint.save(progress, blobs, traffic)
-            if not progress.finished:
-                tell(told_of(progress.trained, progress.records[-1].groups, progress.records[-1].closed_at_s))
+                checkpoint.save(snapshot, blobs, traffic)
+            if not snapshot.finished:
+                on_progress(progress_of(snapshot.trained, snapshot.records[-1].groups, snapshot.records[-1].closed_at_s))
 
     def predict(device_id: str, x: Array) -> Array:
-        return site.predict(device_id, rounds.model_of(progress, device_id), progress.round + 1, x)
+        return host.predict(device_id, rounds.model_of(snapshot, device_id), snapshot.round + 1, x)
 
-    return Ran(rounds.conclude(progress), list(progress.records), blobs, predict, way.name, way.why, schedule)
+    return EngineResult(rounds.conclude(snapshot), list(snapshot.records), blobs, predict, backend.name, backend.reason, schedule)
 
 
 @contextmanager
-def _workers(site: Site, way: Way, engine: Engine, settings: RunSettings, steps: int) -> Iterator[Workers]:
-    count = engine.num_workers
+def _workers(host: DeviceHost, backend: Backend, options: EngineOptions, settings: RunSettings, steps: int) -> Iterator[Workers]:
+    count = options.num_workers
     workers: Inline | Threads | Processes | Batched
-    if isinstance(way.graphs, BatchedGraphs):
-        workers = Batched(site, way.graphs, engine.num_together)
-    elif count == 1 or (not way.threads and (steps < FORK_FROM or not can_fork())):
-        workers = Inline(site)
-    elif way.threads:
-        workers = Threads(site, count)
+    if isinstance(backend.graphs, BatchedGraphs):
+        workers = Batched(host, backend.graphs, options.num_together)
+    elif count == 1 or (not backend.threads and (steps < FORK_FROM or not can_fork())):
+        workers = Inline(host)
+    elif backend.threads:
+        workers = Threads(host, count)
     else:
         entries = {e[0]: prod(e[2]) for layouts in (settings.reported, settings.responses) for layout in layouts.values() for e in layout}
-        workers = Processes(site, count, sum(entries.values()))
+        workers = Processes(host, count, sum(entries.values()))
     try:
         yield workers
     finally:
@@ -98,24 +86,25 @@ def _workers(site: Site, way: Way, engine: Engine, settings: RunSettings, steps:
 
 
 @contextmanager
-def _on_ray(blueprint: Blueprint, engine: Engine, arena: Arena) -> Iterator[Workers]:
-    from simulation.engine.ray_workers import RayWorkers  # an optional dependency; `Engine` says where it is missing
+def _on_ray(spec: DeviceHostSpec, options: EngineOptions, store: MappedStore) -> Iterator[Workers]:
+    from simulation.engine.workers.ray import RayWorkers  # an optional dependency; `EngineOptions` says where it is missing
 
-    workers = RayWorkers(engine.ray, engine.workers, blueprint, arena)
+    workers = RayWorkers(options.cluster, options.workers, spec, store)
     try:
         yield workers
     finally:
         workers.close()
 
 
-def _steps(rounds: Rounds, devices: Mapping[str, Windows], num_invited: int) -> int:
+def _steps(rounds: Rounds, num_invited: int) -> int:
     """About how many steps of training the run has, from a few of its devices."""
-    settings, some = rounds.settings, rounds.device_ids[:: max(1, len(rounds.device_ids) // 32)]
+    settings, devices = rounds.settings, rounds.devices
+    some = rounds.device_ids[:: max(1, len(rounds.device_ids) // 32)]
     batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
     return round(settings.rounds * settings.local_epochs * batches * num_invited)
 
 
-def _trained(rounds: Rounds, progress: Progress) -> set[str]:
+def _trained(rounds: Rounds, snapshot: Snapshot) -> set[str]:
     """The graphs that the next round trains with."""
-    programs = rounds.programs(progress.state)
+    programs = rounds.programs(snapshot.state)
     return {verb.graph for verbs in programs.values() for verb in verbs if isinstance(verb, Train)}

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from aggregator.core.summary import TimeSummary
 from simulation.timing.policies import Policy
 from simulation.timing.report import describe
 
@@ -33,8 +34,8 @@ class Schedule(Protocol):
     def invite(self, number: int) -> Invitation:
         """The round of this number. Asked for in order, the first one may be later than 1."""
 
-    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> dict[str, Any]:
-        """What the run cost in time, for its summary; `accuracies` are (second, mean accuracy)."""
+    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary | None:
+        """What the run cost in virtual time; None where no time passes. `accuracies` are (second, mean accuracy)."""
 
 
 class Drawn:
@@ -48,8 +49,8 @@ class Drawn:
     def invite(self, number: int) -> Invitation:
         return Invitation(draw(self._device_ids, self._cohort, [self._seed, number]))
 
-    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> dict[str, Any]:
-        return {}
+    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary | None:
+        return None
 
 
 class Timed:
@@ -76,10 +77,10 @@ class Timed:
         weights = {ids[i]: float(batch.weights[i]) for i in np.flatnonzero(stale)}
         return Invitation(ids, opened_at_s, batch.at_s, versions, weights)
 
-    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> dict[str, Any]:
+    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary | None:
         known = [accuracy for _, accuracy in accuracies if accuracy is not None]
         targets = [round(share * max(known), 4) for share in (0.8, 0.95)] if known else []
-        return {"time": describe(self._policy.tally, self._closed_at_s, accuracies, targets)}
+        return describe(self._policy.tally, self._closed_at_s, accuracies, targets)
 
 
 def draw(device_ids: list[str], count: int, seed: Sequence[int]) -> list[str]:

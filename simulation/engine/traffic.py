@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from aggregator.core.state import RunSettings
-from simulation.engine.site import Done, Models
+from simulation.engine.workers.device_host import DeviceResult, Models
 from wire.codec import digest, encode, encode_update
 from wire.messages import Acknowledge, Choose, Plan, Update
 from wire.tensors import encode_tensors
@@ -42,21 +42,21 @@ class Traffic:
         lacking = sum(size for name, size in needed.items() if name not in (known or ()))
         return self._plan_bytes(plan) + self._reply_bytes + lacking + (0 if known is not None else self._bundle_bytes)
 
-    def up(self, done: Done) -> int:
+    def up(self, result: DeviceResult) -> int:
         """Bytes of an update."""
-        layout = done.layout
+        layout = result.layout
         if layout not in self._layouts:
             message = Update(
                 self._settings.run_id,
                 1,
-                done.device_id,
+                result.device_id,
                 NO_DIGEST,
-                done.num_train,
-                done.num_steps,
-                done.evaluated,
-                done.trained,
+                result.num_train,
+                result.num_steps,
+                result.evaluated,
+                result.trained,
                 self._bundle_bytes,
-                round(done.train_s, 6),
+                round(result.train_s, 6),
             )
             self._layouts[layout] = len(encode_update(message, {name: np.zeros(shape, dtype) for name, dtype, shape in layout}))
         return self._layouts[layout]

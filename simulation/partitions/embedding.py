@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.decomposition import PCA
 
 from simulation.datasets.pool import Pool
-from simulation.partitions.dealing import Deal
+from simulation.partitions.assignment import Assignment
 from wire.tensors import Array
 
 Embedding = Callable[[Array], Array]
@@ -43,7 +43,7 @@ def fit_components(x: Array, dimensions: int, seed: int = 0) -> Embedding:
 
 def embedding(
     pool: Pool, rng: np.random.Generator, *, devices: int, shuffle: float, embed: Embedding | None = None, dimensions: int = 2
-) -> Deal:
+) -> Assignment:
     """Project on the first two principal components of the embedding, cut every class into as many clusters as there are devices, and
     give each device one cluster of each class, at random. Then the proportion `shuffle` of all examples goes to random devices.
 
@@ -64,7 +64,7 @@ def embedding(
         owner_test[own_test] = devices_of[nearest(test[own_test], centres)]
     held = [_shuffle(owner, devices, shuffle, rng) for owner in (owner_train, owner_test)]
     train_of, test_of = ([np.flatnonzero(owner == device) for device in range(devices)] for owner in held)
-    return Deal(train_of, test_of)
+    return Assignment(train_of, test_of)
 
 
 def _shuffle(owner: Array, devices: int, share: float, rng: np.random.Generator) -> Array:

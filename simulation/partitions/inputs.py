@@ -7,7 +7,7 @@ B. Liu et al., DistFL, IMWUT 2021, section 5.1, which takes the four domains of 
 import numpy as np
 
 from simulation.datasets.pool import Pool
-from simulation.partitions.dealing import Deal, blocks, deal_by_shares
+from simulation.partitions.assignment import Assignment, assign_by_shares, blocks
 from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.tensors import Array
@@ -17,11 +17,11 @@ DISTURBANCES = ("plain", "vibration", "offset", "noise")
 
 
 def _alike(pool: Pool, devices: int, rng: np.random.Generator) -> tuple[list[Array], list[Array]]:
-    """Every class dealt in equal shares."""
-    return deal_by_shares(pool, np.full((devices, len(pool.classes)), 1 / devices), rng)
+    """Every class assigned in equal shares."""
+    return assign_by_shares(pool, np.full((devices, len(pool.classes)), 1 / devices), rng)
 
 
-def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int) -> Deal:
+def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int) -> Assignment:
     """Groups of devices that are turned by 0, 90, 180, 270 degrees (two groups: 0 and 180): images in their plane, three-axis sensors
     about their z axis, as if mounted differently.
 
@@ -40,7 +40,7 @@ def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int)
     def change(x: Array, device: int, _rng: np.random.Generator) -> Array:
         return turn(x, quarters[member[device]], sensors)
 
-    return Deal(*_alike(pool, devices, rng), [str(90 * quarters[group]) for group in member], change)
+    return Assignment(*_alike(pool, devices, rng), [str(90 * quarters[group]) for group in member], change)
 
 
 def turn(x: Array, quarters: int, sensors: list[int]) -> Array:
@@ -65,7 +65,7 @@ def three_axis_sensors(window: Window) -> list[int]:
     ]
 
 
-def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> Deal:
+def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> Assignment:
     """Device k of 0 .. devices - 1 gets Gaussian noise of variance k * x / devices, on both parts. Images are clipped to [0, 1] after
     it; for windows the unit of the noise is each channel's root mean square."""
     size = _unit(pool)
@@ -75,10 +75,10 @@ def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> De
         noisy = examples + drawn * np.float32(np.sqrt(device * x / devices)) * size
         return np.clip(noisy, 0, 1, out=noisy) if pool.window.height else noisy
 
-    return Deal(*_alike(pool, devices, rng), change=change)
+    return Assignment(*_alike(pool, devices, rng), change=change)
 
 
-def environments(pool: Pool, rng: np.random.Generator, *, devices: int, types: int) -> Deal:
+def environments(pool: Pool, rng: np.random.Generator, *, devices: int, types: int) -> Assignment:
     """Groups of devices in different surroundings: the objects are the same, what lies behind them is not. Images: a plain, a row-wise
     or column-wise striped or a glowing background; windows: none, a vibration, an offset or noise of half a channel's root mean square."""
     names = BACKGROUNDS if pool.window.height else DISTURBANCES
@@ -89,7 +89,7 @@ def environments(pool: Pool, rng: np.random.Generator, *, devices: int, types: i
         name = names[member[device]]
         return with_background(x, name, rng) if pool.window.height else with_disturbance(x, name, size, rng)
 
-    return Deal(*_alike(pool, devices, rng), [names[group] for group in member], change)
+    return Assignment(*_alike(pool, devices, rng), [names[group] for group in member], change)
 
 
 def with_background(x: Array, name: str, rng: np.random.Generator) -> Array:

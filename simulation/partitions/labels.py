@@ -7,21 +7,21 @@
 import numpy as np
 
 from simulation.datasets.pool import Pool
-from simulation.partitions.dealing import SHARING, Deal, blocks, class_counts, deal_by_shares
+from simulation.partitions.assignment import SHARING, Assignment, assign_by_shares, blocks, class_counts
 from wire.errors import ConfigError
 from wire.tensors import Array
 
 AUTOCFL_GROUPS = "0-2,3-6,4-9,0-9"
 
 
-def iid(pool: Pool, rng: np.random.Generator, *, devices: int) -> Deal:
-    """Both parts of the pool dealt at random, the same number to every device."""
+def iid(pool: Pool, rng: np.random.Generator, *, devices: int) -> Assignment:
+    """Both parts of the pool assigned at random, the same number to every device."""
     train, test = (np.array_split(rng.permutation(len(y)), devices) for y in (pool.train_y, pool.test_y))
-    return Deal(train, test, ["all"] * devices)
+    return Assignment(train, test, ["all"] * devices)
 
 
-def dirichlet(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, least: int) -> Deal:
-    """Every class is dealt to the devices in shares drawn from a Dirichlet distribution; the smaller `alpha`, the more uneven.
+def dirichlet(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, least: int) -> Assignment:
+    """Every class is assigned to the devices in shares drawn from a Dirichlet distribution; the smaller `alpha`, the more uneven.
 
     A device with fewer than `least` training examples takes what it lacks, of the class it has most of, from whoever can spare most.
 
@@ -29,7 +29,7 @@ def dirichlet(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: floa
         ConfigError: the pool does not have `least` training examples for every device.
     """
     counts = class_counts(pool.train_y, len(pool.classes))
-    need = least + int(np.count_nonzero(counts))  # dealing rounds every class to whole examples
+    need = least + int(np.count_nonzero(counts))  # assigning rounds every class to whole examples
     if devices * need > counts.sum():
         raise ConfigError(
             f"dirichlet: {devices} devices with {least} examples each take {devices * need}, to allow for rounding; "
@@ -37,7 +37,7 @@ def dirichlet(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: floa
         )
     shares = rng.dirichlet(np.full(devices, alpha), len(counts)).T
     shares = np.nan_to_num(shares, nan=1 / devices)  # a tiny alpha underflows to 0 / 0
-    return Deal(*deal_by_shares(pool, _lift(shares, counts, need), rng))
+    return Assignment(*assign_by_shares(pool, _lift(shares, counts, need), rng))
 
 
 def _lift(shares: Array, counts: Array, need: float) -> Array:
@@ -55,7 +55,7 @@ def _lift(shares: Array, counts: Array, need: float) -> Array:
     return np.where(counts > 0, amounts / np.maximum(counts, 1), shares)
 
 
-def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes: int) -> Deal:
+def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes: int) -> Assignment:
     """Every device holds `classes` classes only; those who share a class hold different amounts of it (the largest up to ten times the
     smallest). Devices of the same classes are one group.
 
@@ -71,10 +71,10 @@ def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes:
         own = order[(device * classes + np.arange(classes)) % total]
         amounts[device, own] = rng.uniform(0.1, 1.0, classes)
         truth.append("+".join(str(c) for c in np.sort(own)))
-    return Deal(*deal_by_shares(pool, amounts / np.maximum(amounts.sum(0), 1e-12), rng), truth)
+    return Assignment(*assign_by_shares(pool, amounts / np.maximum(amounts.sum(0), 1e-12), rng), truth)
 
 
-def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: str) -> Deal:
+def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: str) -> Assignment:
     """Devices in equal groups, each of which holds a range of classes in the pool's own proportions; all hold equally many examples.
 
     Where ranges overlap, not every example finds a device. Without `groups`: AutoCFL's four for ten classes, two halves otherwise.
@@ -93,14 +93,14 @@ def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: 
         weights[device, ranges[group]] = counts[ranges[group]] / max(1, counts[ranges[group]].sum())
     demand = weights.sum(0)
     size = min(counts[c] / demand[c] for c in range(total) if demand[c] > 0)
-    return Deal(*deal_by_shares(pool, size * weights / np.maximum(counts, 1), rng), [names[group].strip() for group in member])
+    return Assignment(*assign_by_shares(pool, size * weights / np.maximum(counts, 1), rng), [names[group].strip() for group in member])
 
 
-def drawn(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, each: int) -> Deal:
+def drawn(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, each: int) -> Assignment:
     """Every device draws `each` training examples from the pool, and a quarter as many test examples, by class proportions of its own
     from a Dirichlet distribution. Devices may draw the same example, so that a fleet may be larger than the data."""
     shares = rng.dirichlet(np.full(len(pool.classes), alpha), devices)
-    return Deal(_draw(pool.train_y, shares, each, rng), _draw(pool.test_y, shares, -(-each // 4), rng))
+    return Assignment(_draw(pool.train_y, shares, each, rng), _draw(pool.test_y, shares, -(-each // 4), rng))
 
 
 SHARING.add(drawn)
@@ -126,7 +126,7 @@ def _read_range(text: str, total: int) -> list[int]:
     raise ConfigError(f"label-groups: group {text!r}, expected a range within 0-{total - 1}, such as 0-2")
 
 
-def category_imbalance(pool: Pool, rng: np.random.Generator, *, devices: int, types: int) -> Deal:
+def category_imbalance(pool: Pool, rng: np.random.Generator, *, devices: int, types: int) -> Assignment:
     """The classes are divided into `types` sets, two each for ten classes and five types; each set belongs to a block of devices.
 
     Raises:
@@ -140,4 +140,4 @@ def category_imbalance(pool: Pool, rng: np.random.Generator, *, devices: int, ty
     for number, own in enumerate(np.array_split(np.arange(total), types)):
         for device in (d for d, group in enumerate(member) if group == number):
             shares[device, own] = 1 / member.count(number)
-    return Deal(*deal_by_shares(pool, shares, rng), [f"Type{group + 1}" for group in member])
+    return Assignment(*assign_by_shares(pool, shares, rng), [f"Type{group + 1}" for group in member])

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData, select_devices
-from simulation.partitions.dealing import split_count
+from simulation.partitions.assignment import split_count
 
 
 def by_user(data: FleetData, rng: np.random.Generator, *, devices: int, split: str, test: float) -> FleetData:

@@ -3,7 +3,7 @@
 An engine asks a policy for one batch after the other, and trains what stands in it: all of it at once, in any order, since who trains
 when depends on profiles, examples and bytes, and never on what was learned::
 
-    policy, models = make_policy("buffered:buffer=10", fleet), {0: model}
+    policy, models = make_policy(read_policy("buffered:buffer=10"), fleet), {0: model}
     while policy.now_s < hours * 3600:
         batch = policy.next_batch()
         models[batch.version + 1] = aggregate(models[batch.version], train(batch, models), batch.weights)
@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from simulation.partitions.options import Option, Value, read_options, split_name
+from algorithms.spec import Choice, Option, Options, read, with_option
 from simulation.timing.availability import DAY_S
 from simulation.timing.fleet import NO_JOBS, Fleet, Jobs
 from simulation.timing.report import Tally
@@ -230,7 +230,7 @@ _ROUNDS = {
     "wait": Option(600.0, "seconds that a round waits for devices before it begins with fewer", 0),
     **_COMMON,
 }
-POLICIES: Mapping[str, Mapping[str, Option]] = {
+POLICIES: Mapping[str, Options] = {
     "sync": _ROUNDS,
     "over-select": {**_ROUNDS, "over": Option(0.3, "so many more devices are invited, as a share of the cohort", 0, 10)},
     "buffered": {
@@ -242,29 +242,36 @@ POLICIES: Mapping[str, Mapping[str, Option]] = {
 """Every policy, with its options."""
 
 
-def parse_policy(text: str) -> tuple[str, dict[str, Value]]:
-    """The name of a policy and the values of all its options.
+def read_policy(text: str) -> Choice:
+    """Read a policy, see `POLICIES`.
 
     Raises:
         ConfigError: no such policy or option, or a value it cannot have.
     """
-    name = split_name(text)
-    if name not in POLICIES:
-        raise ConfigError(f"policy {text!r}: expected one of {', '.join(POLICIES)}")
-    return name, read_options(text, POLICIES[name], "policy")
+    return read(text, POLICIES, "policy")
 
 
-def make_policy(text: str, fleet: Fleet) -> Policy:
-    """The policy that ``name`` or ``name:key=value:...`` says, see `POLICIES`. A fleet serves one policy.
+def with_cohort(policy: Choice, cohort: int) -> Choice:
+    """The policy with so many updates in a round.
 
     Raises:
-        ConfigError: no such policy or option, a value it cannot have, or one that is more than there are devices.
+        ConfigError: the policy has no rounds, or says already how many.
     """
-    name, options = parse_policy(text)
+    if policy.name == "buffered":
+        raise ConfigError(f"cohort {cohort}: policy {str(policy)!r} has no rounds; say concurrency= and buffer=")
+    return with_option(policy, "cohort", cohort, POLICIES, "policy")
+
+
+def make_policy(choice: Choice, fleet: Fleet) -> Policy:
+    """The policy that was chosen. A fleet serves one policy.
+
+    Raises:
+        ConfigError: an option is more than there are devices.
+    """
+    options = choice.options
     for key in ("cohort", "concurrency", "buffer"):
-        if int(options.get(key, 0)) > len(fleet):
-            raise ConfigError(f"policy {text!r}: {key} is {options[key]}, expected no more than the {len(fleet)} devices")
-    deadline_s = float(options["deadline"])
-    if name == "buffered":
-        return Buffered(fleet, int(options["concurrency"]) or -(-len(fleet) // 2), int(options["buffer"]), deadline_s)
-    return Sync(fleet, int(options["cohort"]) or len(fleet), deadline_s, float(options["wait"]), float(options.get("over", 0.0)))
+        if options.get(key, 0) > len(fleet):
+            raise ConfigError(f"policy {str(choice)!r}: {key} is {options[key]}, expected no more than the {len(fleet)} devices")
+    if choice.name == "buffered":
+        return Buffered(fleet, options["concurrency"] or -(-len(fleet) // 2), options["buffer"], options["deadline"])
+    return Sync(fleet, options["cohort"] or len(fleet), options["deadline"], options["wait"], options.get("over", 0.0))

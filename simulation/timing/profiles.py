@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulation.partitions.options import Option, Value, read_options, split_name
+from algorithms.spec import Choice, Option, Options, read
 from simulation.timing.availability import DAY_S, HOUR_S, Always, Availability, Curve
 from simulation.timing.traces import read_trace
 from wire.errors import ConfigError
@@ -101,7 +101,7 @@ _TRACE = {
     "intervals": Option("", "CSV file with lines device,start_s,end_s; empty: always available"),
 }
 
-DISTRIBUTIONS: Mapping[str, Mapping[str, Option]] = {
+DISTRIBUTIONS: Mapping[str, Options] = {
     "phones": _options(200.0, 0.6, 1e6, 5e5, 1.0, 0.1, 0.08, 0.4, 4.0, 4.0, 1e5, 8.0),
     "boards": _options(100.0, 1.0, 5e6, 1e6, 0.5, 0.05, 0.01, 0.98, 1.0, 0.0, 0.0, 24.0),
     "uniform": _options(200.0, 0.5, 1e6, 1e6, 0.5, 0.1, 0.0, 1.0, 1.0, 0.0, 0.0, 24.0),
@@ -111,38 +111,34 @@ DISTRIBUTIONS: Mapping[str, Mapping[str, Option]] = {
 """Every way to say what devices are like, with its options."""
 
 
-def make_profiles(text: str, devices: int, seed: int) -> Profiles:
-    """Profiles of so many devices, as ``name`` or ``name:key=value:...`` says, see `DISTRIBUTIONS`.
+def read_profiles(text: str) -> Choice:
+    """Read what devices are like, see `DISTRIBUTIONS`.
 
     Raises:
         ConfigError: no such distribution or option, or a value it cannot have.
+    """
+    return read(text, DISTRIBUTIONS, "devices")
+
+
+def make_profiles(choice: Choice, devices: int, seed: int) -> Profiles:
+    """Profiles of so many devices by the distribution that was chosen.
+
+    Raises:
+        ConfigError: no devices, or an option that does not fit the distribution.
         DataError: a trace cannot be read, or holds too few devices.
     """
-    name, options = parse_profiles(text)
+    options, where = choice.options, f"devices {str(choice)!r}"
     if devices < 1:
-        raise ConfigError(f"devices {text!r}: {devices} devices, expected at least one")
-    if name == "trace":
+        raise ConfigError(f"{where}: {devices} devices, expected at least one")
+    if choice.name == "trace":
         if not options["devices"]:
-            raise ConfigError(f"devices {text!r}: expected devices=FILE.csv")
-        files = Path(str(options["devices"])), Path(str(options["intervals"])) if options["intervals"] else None
+            raise ConfigError(f"{where}: expected devices=FILE.csv")
+        files = Path(options["devices"]), Path(options["intervals"]) if options["intervals"] else None
         columns, availability = read_trace(*files, devices)
         return Profiles(**columns, availability=availability)
-    numbers = {key: float(value) for key, value in options.items()}
-    if name == "uniform" and max(numbers["spread"], numbers["network"]) >= 1:
-        raise ConfigError(f"devices {text!r}: spread and network are shares here, expected less than 1")
-    return _draw(name, numbers, devices, seed)
-
-
-def parse_profiles(text: str) -> tuple[str, dict[str, Value]]:
-    """The name of a distribution and the values of all its options.
-
-    Raises:
-        ConfigError: no such distribution or option, or a value it cannot have.
-    """
-    name = split_name(text)
-    if name not in DISTRIBUTIONS:
-        raise ConfigError(f"devices {text!r}: expected one of {', '.join(DISTRIBUTIONS)}")
-    return name, read_options(text, DISTRIBUTIONS[name], "devices")
+    if choice.name == "uniform" and max(options["spread"], options["network"]) >= 1:
+        raise ConfigError(f"{where}: spread and network are shares here, expected less than 1")
+    return _draw(choice.name, options, devices, seed)
 
 
 def _draw(name: str, numbers: Mapping[str, float], devices: int, seed: int) -> Profiles:

@@ -1,11 +1,11 @@
-"""What a run cost in virtual time, devices, examples and bytes, and how long it took to reach an accuracy. Every result is JSON-ready."""
+"""What a run cost in virtual time, devices, examples and bytes, and how long it took to reach an accuracy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from aggregator.core.summary import ExampleCounts, JobCounts, Staleness, TimeSummary, Utilisation, VirtualTraffic
 from simulation.timing.fleet import Fleet, Jobs
 from wire.tensors import Array
 
@@ -70,26 +70,24 @@ def time_to_accuracy(points: Sequence[Point], target: float) -> float | None:
     return next((at_s for at_s, accuracy in sorted(points, key=lambda p: p[0]) if accuracy is not None and accuracy >= target), None)
 
 
-def describe(tally: Tally, elapsed_s: float, points: Sequence[Point] = (), targets: Sequence[float] = ()) -> dict[str, Any]:
+def describe(tally: Tally, elapsed_s: float, points: Sequence[Point] = (), targets: Sequence[float] = ()) -> TimeSummary:
     """Counts and shares of a run that took `elapsed_s` virtual seconds; with points, its accuracy over time and when it reached targets.
 
     ``utilisation``: ``useful`` is the share of the devices' seconds that went into aggregated updates, ``at_work`` the mean number of
     devices at work at a time, over jobs that are over; a device that is late or given up works on. Shares of nothing are None.
     """
-    result: dict[str, Any] = {
-        "virtual_s": round(elapsed_s, 3),
-        "aggregations": tally.aggregations,
-        "failed_rounds": tally.failed,
-        "devices": {"invited": tally.invited, "completed": tally.completed, "dropped": tally.dropped, "late": tally.late},
-        "examples": {"trained": round(tally.examples), "wasted": round(tally.wasted_examples)},
-        "bytes": {"down": round(tally.down_bytes), "up": round(tally.up_bytes), "wasted": round(tally.wasted_bytes)},
-        "staleness": {"mean": _ratio(tally.staleness, tally.completed), "max": tally.most_stale},
-        "utilisation": {"useful": _ratio(tally.useful_s, tally.busy_s), "at_work": _ratio(tally.busy_s, elapsed_s)},
-    }
-    if points:
-        result["accuracy"] = [[round(at_s, 3), None if accuracy is None else round(accuracy, 6)] for at_s, accuracy in points]
-        result["time_to_accuracy_s"] = {f"{target:g}": _rounded(time_to_accuracy(points, target)) for target in targets}
-    return result
+    return TimeSummary(
+        virtual_s=round(elapsed_s, 3),
+        aggregations=tally.aggregations,
+        failed_rounds=tally.failed,
+        devices=JobCounts(invited=tally.invited, completed=tally.completed, dropped=tally.dropped, late=tally.late),
+        examples=ExampleCounts(trained=round(tally.examples), wasted=round(tally.wasted_examples)),
+        bytes=VirtualTraffic(down=round(tally.down_bytes), up=round(tally.up_bytes), wasted=round(tally.wasted_bytes)),
+        staleness=Staleness(mean=_ratio(tally.staleness, tally.completed), max=tally.most_stale),
+        utilisation=Utilisation(useful=_ratio(tally.useful_s, tally.busy_s), at_work=_ratio(tally.busy_s, elapsed_s)),
+        accuracy=[(round(at_s, 3), None if accuracy is None else round(accuracy, 6)) for at_s, accuracy in points],
+        time_to_accuracy_s={f"{target:g}": _rounded(time_to_accuracy(points, target)) for target in targets} if points else {},
+    )
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -9,14 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.core.admission import Refused, check_tensors
 from aggregator.core.state import RunSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
-from algorithms.probe import make_probe
-from algorithms.registry import make_algorithm
-from simulation.by_messages import VirtualClock
+from algorithms.core.probe import make_probe
+from algorithms.registry import make_algorithm, read_algorithm
+from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
-from simulation.simulate import build_objective, in_process_bundle
+from simulation.engine.messages import VirtualClock
+from simulation.objective import build_objective
+from tests.contracts.store import SETTINGS
 from wire import messages as m
 from wire.codec import decode, encode, encode_update
 from wire.links.in_process import InProcessBroker
@@ -31,16 +34,26 @@ class Bench:
         self.topics, broker = Topics("f"), InProcessBroker()
         self.device = broker.connect("tester")
         self.device.subscribe("shoal/1/f/device/+/reply", "shoal/1/f/device/+/plan")
-        objective = build_objective(fleet, "fedavg", 0)
-        bundle = in_process_bundle(fleet, objective)
+        objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+        bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
         self.blobs = MemoryBlobs()
         link = Fleet(broker.connect("aggregator"), self.topics, "boot")
         probe = make_probe(objective.model, fleet.window.shape)
-        self.runner = Runner(make_algorithm("fedavg"), bundle, probe, MemoryStore(), self.blobs, link, VirtualClock())
+        self.runner = Runner(make_algorithm(read_algorithm("fedavg")), bundle, probe, MemoryStore(), self.blobs, link, VirtualClock())
         layout = bundle.manifest.reported("step")
-        self.runner.begin(
+        self.runner.start_or_resume(
             RunSettings(
-                "r", "fedavg", "x", bundle.digest, 5, 2, 100.0, 1.0, 0, 1, 32, {"step": layout}, {"evaluate": ()}, max_update_norm=100.0
+                run_id="r",
+                algorithm="fedavg",
+                data="x",
+                bundle=bundle.digest,
+                rounds=5,
+                min_devices=2,
+                deadline_s=100.0,
+                grace_s=1.0,
+                reported={"step": layout},
+                responses={"evaluate": ()},
+                max_update_norm=100.0,
             )
         )
         self.tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in layout}
@@ -105,6 +118,30 @@ def test_refused_with_the_reason(bench: Bench, change: dict[str, Any], tensors: 
     assert bench.runner.refused == {reason: 1}
     assert bench.runner.state is not None
     assert not bench.runner.state.received
+
+
+CHANGED = ("delta/log_variance.weight", "delta/my_running_var", "delta/variance.running_var", "statistic/norm.running_mean")
+MEASURED = ("mean.norm", "mean.running_var", "change.variance.weight", "mean_variance")
+
+
+def judged(key: str) -> Refused | None:
+    """The verdict on an update of a training and a survey in which the tensor `key` alone is negative."""
+    trained = tuple((name, "float32", (2,)) for name in (*CHANGED, "statistic/norm.running_var"))
+    surveyed = tuple((f"response/survey.{name}", "float32", (2,)) for name in (*MEASURED, "variance.norm"))
+    verbs = (m.Train(8, 1), m.Evaluate("train", "survey"))
+    settings = msgspec.structs.replace(SETTINGS, reported={"step": trained}, responses={"survey": surveyed})
+    tensors = {name: np.ones(2, np.float32) for name, _, _ in (*trained, *surveyed)}
+    return check_tensors(settings, verbs, tensors | {key: np.array([1, -0.5], np.float32)})
+
+
+@pytest.mark.parametrize("key", [*CHANGED, *(f"response/survey.{name}" for name in MEASURED)])
+def test_what_is_no_variance_may_be_negative_whatever_its_name_is(key: str) -> None:
+    assert judged(key) is None
+
+
+@pytest.mark.parametrize("key", ["statistic/norm.running_var", "response/survey.variance.norm"])
+def test_a_negative_variance_is_refused(key: str) -> None:
+    assert judged(key) == Refused("not-finite", f"tensor {key!r} holds negative variances")
 
 
 def test_second_different_update_is_a_duplicate(bench: Bench) -> None:

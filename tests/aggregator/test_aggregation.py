@@ -1,4 +1,4 @@
-"""How a round's models are kept: anew when something changed, and not otherwise."""
+"""How a round's models are stored: again when something changed, and not otherwise."""
 
 from collections.abc import Mapping
 
@@ -8,10 +8,10 @@ import pytest
 
 from aggregator import aggregation
 from aggregator.adapters.memory import MemoryBlobs
-from aggregator.aggregation import publish
+from aggregator.aggregation import store_state
 from algorithms.algorithm import State
-from algorithms.contract import NEWCOMER, Context
-from algorithms.probe import make_probe
+from algorithms.core.contract import NEWCOMER, Context
+from algorithms.core.probe import make_probe
 from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, make_field
 from tests.contracts.store import SETTINGS
 from wire.tensors import Array, Tensors, decode_tensors, encode_tensors
@@ -43,25 +43,25 @@ def next_state(field: Field, devices: list[str]) -> State:
 def test_models_of_a_round_that_did_not_change_are_not_encoded(name: str, anew: int, encoded: list[set[str]]) -> None:
     field, blobs = make_field(name, num_devices=2), MemoryBlobs()
     settings = msgspec.structs.replace(SETTINGS, algorithm=name)
-    first = publish(settings, field.algorithm, field.state, blobs)
+    first = store_state(settings, field.algorithm, field.state, blobs)
     assert len(encoded) == len(field.state.models)
     following = next_state(field, ["d0"])
     encoded.clear()
-    again = publish(settings, field.algorithm, following, blobs, held(blobs, field.state, following, first.models))
+    again = store_state(settings, field.algorithm, following, blobs, held(blobs, field.state, following, first.models))
     assert len(encoded) == anew
     assert len(following.models) > anew
-    assert again.models == publish(settings, field.algorithm, following, blobs).models
+    assert again.models == store_state(settings, field.algorithm, following, blobs).models
     assert again.models[NEWCOMER] == first.models[NEWCOMER]
 
 
 def test_a_model_is_encoded_anew_when_what_goes_with_it_changes(encoded: list[set[str]]) -> None:
     field, blobs = make_field("scaffold", num_devices=2), MemoryBlobs()
     settings = msgspec.structs.replace(SETTINGS, algorithm="scaffold")
-    first = publish(settings, field.algorithm, field.state, blobs)
+    first = store_state(settings, field.algorithm, field.state, blobs)
     arrays = {k: v + np.float32(1) for k, v in field.state.context.arrays.items()}
     changed = State(field.state.models, field.state.memory, Context(arrays, field.state.context.info))
     encoded.clear()
-    again = publish(settings, field.algorithm, changed, blobs, held(blobs, field.state, changed, first.models))
+    again = store_state(settings, field.algorithm, changed, blobs, held(blobs, field.state, changed, first.models))
     assert len(encoded) == 1
     assert again.models[NEWCOMER] != first.models[NEWCOMER]
     kept = decode_tensors(blobs.get(again.models[NEWCOMER]))[0]

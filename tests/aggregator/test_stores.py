@@ -8,7 +8,7 @@ import sqlalchemy as sql
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.ports import Blobs, Store
+from aggregator.core.ports import Blobs, Store
 from tests.contracts.store import STARTED, BlobsContract, StoreContract
 from wire.errors import ConfigError
 

@@ -4,9 +4,9 @@ composing with every other choice or refusing with a reason."""
 import numpy as np
 import pytest
 
-from algorithms.contract import NEWCOMER
-from algorithms.probe import make_probe
-from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PRIVACY, listing, make_algorithm
+from algorithms.core.contract import NEWCOMER
+from algorithms.core.probe import make_probe
+from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PRIVACY, listing, make_algorithm, read_algorithm
 from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, finite, make_field, same_bits
 from wire.errors import ConfigError
 
@@ -98,7 +98,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
     [
         ("nothing", "'nothing' is none of"),
         ("dbe+fedprox", "are both a objective"),
-        ("ifca:k=x", "k='x', expected int"),
+        ("ifca:k=x", "k is 'x', expected a whole number"),
         ("ifca:n=2", "no option of ifca; it has k=2"),
         ("fedavg:mu=1", "no option of fedavg"),
         ("distfl:signature=x", "signature 'x'"),
@@ -111,7 +111,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
 )
 def test_what_does_not_fit_is_one_clear_error(name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        make_algorithm(name)
+        make_algorithm(read_algorithm(name))
 
 
 def test_hyper_parameters_in_a_name_take_the_place_of_the_objectives_own() -> None:

@@ -9,7 +9,8 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.algorithm import SURVEY, Algorithm, State, decode_memory, encode_memory
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.probe import make_probe, whole_model
 from algorithms.groupings import significance
 from algorithms.groupings.bootstrap import BATCH, Draws, run_test
 from algorithms.groupings.distfl import AT_ONCE, VIEWED, DistFL, pre_aggregate
@@ -18,8 +19,8 @@ from algorithms.groupings.significance import SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import SHORT, Surveys, shorten
 from algorithms.groupings.views import Points, Responses
 from algorithms.models.har_cnn import HarCnn
-from algorithms.probe import make_probe, whole_model
-from algorithms.registry import make_algorithm
+from algorithms.registry import make_algorithm, read_algorithm
+from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError
 
 CLASSES, CHANNELS = 6, 40
@@ -226,8 +227,16 @@ class TestDistFLOfManyDevices:
             state = State({}, Memory({"a": "0"}), rounds=rounds)
             return SURVEY in algorithm.programs(state, work, {})[""]
 
-        assert [surveyed(make_algorithm("distfl:resurvey=3"), r) for r in range(1, 8)] == [False, False, True, False, False, True, False]
-        assert not any(surveyed(make_algorithm("distfl"), r) for r in range(1, 8))
+        assert [surveyed(make_algorithm(read_algorithm("distfl:resurvey=3")), r) for r in range(1, 8)] == [
+            False,
+            False,
+            True,
+            False,
+            False,
+            True,
+            False,
+        ]
+        assert not any(surveyed(make_algorithm(read_algorithm("distfl")), r) for r in range(1, 8))
 
     @pytest.mark.parametrize("options", [{"resurvey": -1}, {"resurvey": 2, "signature": "responses"}])
     def test_resurvey_needs_surveys(self, options: dict[str, object]) -> None:
@@ -296,12 +305,12 @@ class TestManyModels:
             tensors = {k: v.detach().numpy() + rng.normal(0, 0.2, v.shape).astype(np.float32) for k, v in whole_model(model).items()}
             tensors = {k: np.abs(v) + np.float32(0.1) if k.endswith("running_var") else v for k, v in tensors.items()}
             models.append(LocalModel(f"d{i}", 10, 1, NEWCOMER, tensors))
-        return models, make_probe(model, (2, 16))
+        return models, replace(make_probe(model, (2, 16)), arithmetic=NativeArithmetic())
 
     def test_folded_answers_are_the_sequential_ones(self) -> None:
         models, probe = self.make(SAMPLE + 4)
         inputs = np.random.default_rng(1).normal(size=(5, 2, 16)).astype(np.float32)
-        plain = replace(probe, predict=None, predict_folded=None, plan=None)
+        plain = replace(probe, predict=None, predict_folded=None, network=None)
         slow = respond(models, plain, inputs)
         np.testing.assert_allclose(respond(models, probe, inputs), slow, atol=5e-6)
         np.testing.assert_array_equal(respond(models[:9], probe, inputs), slow[:9])

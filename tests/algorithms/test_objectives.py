@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from aggregator.core.round import program_for
+from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
-from algorithms.contract import NEWCOMER, Context, LocalModel, Objective, Work
+from algorithms.core.contract import NEWCOMER, Context, LocalModel, Objective, Work
+from algorithms.core.probe import make_probe
 from algorithms.groupings.individual import Individual
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import WeightedMean
@@ -24,12 +25,11 @@ from algorithms.objectives.lgnet import LgNetServer
 from algorithms.objectives.perfedavg import PerFedAvgServer
 from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.none import NoPrivacy
-from algorithms.probe import make_probe
+from edge_client.core.ports import Windows
 from edge_client.executor import Executor
-from edge_client.ports import Windows
 from export.describe import describe_bundle, example_inputs, named, responses_of, to_numpy
 from export.onnx_graph import capture_onnx
-from simulation.torch_graphs import TorchGraphs
+from simulation.engine.graphs.eager import EagerGraphs
 from tests.contracts.objective import (
     CLASSES,
     OBJECTIVES,
@@ -144,7 +144,7 @@ class SmallFleet:
         grouping = Individual() if coordinator.grouping == "individual" else SingleGroup()
         self.algorithm = Algorithm(name, self.objective.name, coordinator, grouping, WeightedMean(), NoPrivacy())
         self.bundle, self.probe = make_bundle(self.objective), make_probe(self.objective.model, WINDOW)
-        self.devices = {f"d{i}": Executor(self.bundle, TorchGraphs(self.objective), self._windows(i)) for i in range(4)}
+        self.devices = {f"d{i}": Executor(self.bundle, EagerGraphs(self.objective), self._windows(i)) for i in range(4)}
         self.private: dict[str, Tensors] = {d: {} for d in self.devices}
         self.work, self.number = Work(8, 2, {}), 0
         self.state = self.algorithm.begin(self.bundle.initial, self.probe, 0)
@@ -269,7 +269,7 @@ class TestServers:
         context = server.absorb(context, [one, two], {"a": NEWCOMER, "b": NEWCOMER}, {})
         assert not server.preparing(context)
         received = server.received(context, {}, "0")
-        np.testing.assert_allclose(received["received/prototypes"], [[5 / 35, 30 / 35], [0, 1], [0, 0]], atol=1e-6)
+        np.testing.assert_allclose(received["received/prototypes"], [[5 / 35, 30 / 35], [0.0, 1.0], [0.0, 0.0]], atol=1e-6)
         np.testing.assert_array_equal(received["received/known"], [1, 1, 0])
         np.testing.assert_allclose(received["received/others.prototypes"], [[[1, 0], [0, 1], [0, 0]], [[0, 1], [0, 0], [0, 0]]], atol=1e-6)
         np.testing.assert_array_equal(received["received/others.known"], [[1, 1, 0], [1, 0, 0]])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State
-from algorithms.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
-from algorithms.registry import OBJECTIVES, make_algorithm
+from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
 from wire.errors import ConfigError
 from wire.privacy import clip
 from wire.tensors import Array, Tensors
@@ -90,7 +90,7 @@ class TestArena:
     @pytest.mark.parametrize("compares", [True, False])
     def test_groupings_see_every_model_and_ask_for_updates(self, compares: bool) -> None:
         grouping = Watching(compares)
-        algorithm = replace(make_algorithm("fedavg+median"), grouping=grouping)  # type: ignore[arg-type]
+        algorithm = replace(make_algorithm(read_algorithm("fedavg+median")), grouping=grouping)  # type: ignore[arg-type]
         state, contributions = begin(algorithm), updates(4, 1)
         algorithm.apply(state, contributions[::-1], PROBE, 0, WORK)
         assert [m.device_id for m in grouping.seen] == [c.device_id for c in contributions]
@@ -103,7 +103,7 @@ class TestArena:
 
     @pytest.mark.parametrize("name", ["fedavg", "fedavg+uniform", "ifca:k=2", "fedavg+median", "fedavg+gaussian"])
     def test_updates_are_read_once_and_one_at_a_time(self, name: str) -> None:
-        algorithm = make_algorithm(name)
+        algorithm = make_algorithm(read_algorithm(name))
         state, order = begin(algorithm), []
         reads: list[str] = []
         start = NEWCOMER if algorithm.grouping.name != "ifca" else "0"
@@ -124,7 +124,7 @@ class TestArena:
             assert all(np.array_equal(v, once.models[key][k]) for k, v in model.items())
 
     def test_a_round_without_updates_is_an_error(self) -> None:
-        algorithm = make_algorithm("fedavg")
+        algorithm = make_algorithm(read_algorithm("fedavg"))
         with pytest.raises(ValueError, match="without a single contribution"):
             algorithm.apply(begin(algorithm), [], PROBE, 0, WORK)
 
@@ -133,20 +133,24 @@ class TestStreaming:
     def test_applies_where_nobody_looks_at_single_models(self) -> None:
         wanted = {"fedavg": True, "fedprox+uniform": True, "fedavg+gaussian": True, "fedavg+local-gaussian": True}
         wanted |= {"fedavg+median": False, "distfl": False, "ifca:k=2": False, "scaffold": False, "fedavg+individual": False}
-        assert {name: make_algorithm(name).streams for name in wanted} == wanted
-        assert not any(make_algorithm(name).streams for name in OBJECTIVES if OBJECTIVES[name].server.absorb.__qualname__ != "Plain.absorb")
+        assert {name: make_algorithm(read_algorithm(name)).streams for name in wanted} == wanted
+        assert not any(
+            make_algorithm(read_algorithm(name)).streams
+            for name in OBJECTIVES
+            if OBJECTIVES[name].server.absorb.__qualname__ != "Plain.absorb"
+        )
 
     @settings(deadline=None, max_examples=30)
     @given(num=st.integers(1, 9), seed=st.integers(0, 1000), uniform=st.booleans())
     def test_equals_the_plain_mean(self, num: int, seed: int, uniform: bool) -> None:
-        algorithm, contributions = make_algorithm("fedavg+uniform" if uniform else "fedavg"), updates(num, seed)
+        algorithm, contributions = make_algorithm(read_algorithm("fedavg+uniform" if uniform else "fedavg")), updates(num, seed)
         state = begin(algorithm)
         following, grouped = algorithm.apply(state, contributions, PROBE, 0, WORK)
         near(following.models["0"], plain_mean(state.models[NEWCOMER], contributions, uniform))
         assert grouped.notes == {}
 
     def test_equals_the_arena_when_newcomers_are_left_out(self) -> None:
-        streaming = make_algorithm("fedavg")
+        streaming = make_algorithm(read_algorithm("fedavg"))
         arena = replace(streaming, grouping=Watching(False))  # type: ignore[arg-type]
         first, _ = streaming.apply(begin(streaming), updates(3, 1), PROBE, 0, WORK)
         second = [*updates(3, 2, "0"), *(replace(c, device_id=f"late{c.device_id}") for c in updates(2, 3))]
@@ -157,7 +161,7 @@ class TestStreaming:
         assert alone.models["0"] is first.models["0"]
 
     def test_every_update_is_clipped_before_it_is_added(self) -> None:
-        algorithm = make_algorithm("fedavg+gaussian:clip_norm=0.5:noise_multiplier=0")
+        algorithm = make_algorithm(read_algorithm("fedavg+gaussian:clip_norm=0.5:noise_multiplier=0"))
         state, contributions = begin(algorithm), updates(6, 1)
         received = state.models[NEWCOMER]
 
@@ -173,7 +177,7 @@ class TestStreaming:
 
 class TestShares:
     def test_say_who_was_left_out(self) -> None:
-        algorithm = make_algorithm("fedavg+multi-krum:num_attackers=2")
+        algorithm = make_algorithm(read_algorithm("fedavg+multi-krum:num_attackers=2"))
         contributions = updates(9, 1)
         for c in contributions[:2]:
             c.tensors["delta/conv.weight"] += np.float32(50)  # type: ignore[index]
@@ -182,18 +186,18 @@ class TestShares:
 
     @pytest.mark.parametrize("name", ["fedavg", "fedavg+uniform", "fedavg+median", "fedavg+trimmed:share=0.2", "fedavg+gra"])
     def test_are_not_told_where_nobody_is_left_out_or_they_differ_between_parameters(self, name: str) -> None:
-        algorithm = make_algorithm(name)
+        algorithm = make_algorithm(read_algorithm(name))
         _, grouped = algorithm.apply(begin(algorithm), updates(7, 1), PROBE, 0, WORK)
         assert "shares" not in grouped.notes
 
     def test_are_left_out_in_large_rounds(self) -> None:
-        algorithm = make_algorithm("fedavg+krum")
+        algorithm = make_algorithm(read_algorithm("fedavg+krum"))
         for num in (MOST_SHARES, MOST_SHARES + 1):
             _, grouped = algorithm.apply(begin(algorithm), updates(num, 1), PROBE, 0, WORK)
             assert ("shares" in grouped.notes) == (num == MOST_SHARES)
 
 
 def test_combines_on_the_processor_or_a_device_that_torch_finds() -> None:
-    assert make_algorithm("fedavg").device == "cpu"
+    assert make_algorithm(read_algorithm("fedavg")).device == "cpu"
     with pytest.raises(ConfigError, match="device 'tpu': expected cpu, or cuda"):
-        make_algorithm("fedavg", "tpu")
+        make_algorithm(read_algorithm("fedavg"), "tpu")

@@ -6,12 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.contract import Mean
-from algorithms.means.stack import COLUMNS, ROWS, Stack, column_blocks, each
+from algorithms.core.contract import Mean
+from algorithms.core.stack import COLUMNS, ROWS, Stack, column_blocks, each
 from algorithms.means.streaming import LEVELS, StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean, shares
-from algorithms.native.sums import WeightedSum
-from tests.algorithms.test_means import LAYOUT, MEANS, SIZE, by_name, models
+from host.native.arithmetic import NativeArithmetic
+from host.native.sums import WeightedSum
+from tests.algorithms.mean_cases import LAYOUT, MEANS, SIZE, by_name, models
 from wire.tensors import Array
 
 many = settings(deadline=None, max_examples=40)
@@ -122,14 +123,14 @@ class TestNativeSum:
         rng = np.random.default_rng(0)
         arena, rows, weights = rng.standard_normal((50, 10_001), np.float32), np.arange(0, 50, 3), rng.random(17)
         blas = Stack(arena, rows).weighted_sum(weights)
-        monkeypatch.setattr("algorithms.means.stack.NATIVE_FROM", 0)
-        native = Stack(arena, rows).weighted_sum(weights)
+        monkeypatch.setattr("algorithms.core.stack.ASKED_FROM", 0)
+        native = Stack(arena, rows, NativeArithmetic()).weighted_sum(weights)
         assert native == pytest.approx(blas, rel=1e-6, abs=1e-6)
         for threads in (1, 3):
-            monkeypatch.setattr("algorithms.means.stack.torch.get_num_threads", lambda threads=threads: threads)
-            assert Stack(arena, rows).weighted_sum(weights).tobytes() == native.tobytes()
+            monkeypatch.setattr("algorithms.core.stack.torch.get_num_threads", lambda threads=threads: threads)
+            assert Stack(arena, rows, NativeArithmetic()).weighted_sum(weights).tobytes() == native.tobytes()
         monkeypatch.setenv("CXX", "/no/such/compiler")
-        assert Stack(arena, rows).weighted_sum(weights).tobytes() == blas.tobytes()
+        assert Stack(arena, rows, NativeArithmetic()).weighted_sum(weights).tobytes() == blas.tobytes()
 
 
 class TestStreaming:

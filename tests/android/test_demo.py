@@ -9,8 +9,8 @@ import pytest
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from shoal.commands.demo import demo
-from simulation import phones
-from simulation.phones import phone_command
+from simulation.local import phones
+from simulation.local.phones import phone_command
 from tests.android.bridge import run_build
 from wire.errors import ConfigError
 from wire.tensors import Tensors, decode_tensors

@@ -18,13 +18,14 @@ import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
-from aggregator.ports import RoundRecord
-from shoal.commands.export import write_bundle
+from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
-from simulation.embedded_broker import free_port
-from simulation.local_fleet import LocalFleet, start_process, stop_processes
+from simulation.local.broker import free_port
+from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from tests.android.bridge import run_build
+from tests.bundles import write_bundle
 from tests.conftest import synthetic_fleet
 from wire.tensors import Tensors, decode_tensors
 
@@ -36,7 +37,7 @@ LONG = 200
 
 
 @dataclass
-class Ran:
+class EngineResult:
     """A finished run: its state, the records of its rounds, its models by group."""
 
     state: RunState
@@ -69,15 +70,15 @@ class Run:
         arguments = [part for name, value in options.items() for part in (name, str(value))]
         return start_process(["-m", "shoal", "serve", "--no-stay", *arguments], self.folder / "aggregator.log")
 
-    def ran(self) -> Ran:
+    def ran(self) -> EngineResult:
         store = SqlStore(sqlite_url(self.folder / "run" / "shoal.db"), "run-1")
         state, records = store.load(), list(store.rounds())
         store.close()
         assert state is not None
         blobs = BlobFolder(self.folder / "run" / "blobs" / "run-1")
-        return Ran(state, records, {group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()})
+        return EngineResult(state, records, {group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()})
 
-    def through(self, phones: list[str], disturb: Callable[[LocalFleet, Any], None] | None = None) -> Ran:
+    def through(self, phones: list[str], disturb: Callable[[LocalFleet, Any], None] | None = None) -> EngineResult:
         """Serve to the end."""
         with self.edges(phones) as edges:
             serving = self.serve()
@@ -105,7 +106,7 @@ def data() -> FleetData:
 
 def exported(data: FleetData, algorithm: str, folder: Path) -> Path:
     folder.mkdir()
-    write_bundle(folder, data, algorithm, seed=0, runtimes=("onnx", "executorch"))
+    write_bundle(folder, data, read_algorithm(algorithm), runtimes=("onnx", "executorch"))
     return folder
 
 

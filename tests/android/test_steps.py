@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.contract import Objective
-from export.bundle import capture_graphs, make_bundle
+from algorithms.core.contract import Objective
+from algorithms.registry import read_algorithm
+from export.bundle import capture_graphs
 from export.parity import _draw, _eager_step, _next
-from simulation.simulate import build_objective
+from simulation.objective import build_objective
 from tests.android.bridge import host_command
+from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
 from wire.bundle import Bundle, unpack
 from wire.tensors import Tensors, decode_tensors, encode_tensors
@@ -26,10 +28,9 @@ ALGORITHMS = ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Objective, Bundle, list[Tensors]]:
     """A bundle's file, its objective, the bundle, and what the batches of twenty steps hold."""
     data = synthetic_fleet(2, num_windows=96)
-    objective = build_objective(data, request.param, 0)
+    objective = build_objective(data, read_algorithm(request.param), 0)
     exported = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
-    named = {"name": data.name, "bundle_version": 1, "objective": objective, "classes": data.classes, "window": data.window}
-    payload = make_bundle(exported, **named)
+    payload = pack_graphs(exported, data, objective)
     path = tmp_path_factory.mktemp("steps") / "device.shoal"
     path.write_bytes(payload)
     windows, rng = data.devices["d0"], np.random.default_rng(3)

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from aggregator.core.round import program_for
+from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.contract import NEWCOMER, Work
+from algorithms.core.contract import NEWCOMER, Work
+from algorithms.core.probe import make_probe
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier
 from algorithms.models.har_cnn import HarCnn
-from algorithms.probe import make_probe
-from algorithms.registry import make_algorithm, make_objective, parse
+from algorithms.registry import make_algorithm, make_objective, read_algorithm
+from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor
-from edge_client.ports import Graphs, Windows
 from export.describe import describe_bundle
-from simulation.torch_graphs import TorchGraphs
+from simulation.engine.graphs.eager import EagerGraphs
 from wire.bundle import Bundle, Window
 from wire.messages import Plan
 from wire.tensors import Tensors
@@ -31,7 +31,7 @@ def tiny_model(name: str, seed: int = 0) -> Classifier:
     torch.manual_seed(seed)
     model = HarCnn(CHANNELS, LENGTH, CLASSES, torch.tensor([2.0, 1.0]))
     model.shape = (CHANNELS, LENGTH)
-    if parse(name).objective[0] == "cgau":
+    if read_algorithm(name).objective.name == "cgau":
         gated = GatedClassifier(model, CLASSES, units=8)
         gated.shape = model.shape
         return gated
@@ -100,11 +100,11 @@ class Field:
 
 def make_field(name: str, num_devices: int = 8, seed: int = 0, load: Callable[[Bundle], Graphs] | None = None) -> Field:
     """A fleet of so many tiny devices that train with the algorithm of this name."""
-    algorithm, model = make_algorithm(name), tiny_model(name, seed)
-    objective = make_objective(name, model)
+    algorithm, model = make_algorithm(read_algorithm(name)), tiny_model(name, seed)
+    objective = make_objective(read_algorithm(name), model)
     window = Window(tuple(f"c{i}" for i in range(CHANNELS)), LENGTH, LENGTH)
     bundle = describe_bundle(objective, name="tiny", classes=tuple("abc"), window=window)
-    graphs = load(bundle) if load else TorchGraphs(objective)
+    graphs = load(bundle) if load else EagerGraphs(objective)
     secret: Callable[[Plan], np.random.Generator] = lambda plan: np.random.default_rng([plan.seed, int(plan.device_id[1:])])  # noqa: E731
     executors = {f"d{i}": Executor(bundle, graphs, tiny_windows(i, seed), secret) for i in range(num_devices)}
     state = algorithm.begin(bundle.initial, make_probe(model, window.shape), seed)

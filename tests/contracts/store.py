@@ -3,15 +3,27 @@
 import numpy as np
 import pytest
 
+from aggregator.core.ports import Blobs, Store
+from aggregator.core.record import RoundRecord
 from aggregator.core.state import DeviceCheckedIn, Resumed, RunSettings, Started
-from aggregator.ports import Blobs, RoundRecord, Store
-from algorithms.contract import Programs
+from algorithms.core.contract import Programs
+from edge_client.core.ports import DeviceState
 from edge_client.core.session import Pending, Session
-from edge_client.ports import DeviceState
 from wire.codec import digest
 from wire.messages import Evaluate, Metrics, Train
 
-SETTINGS = RunSettings("run-1", "fedavg", "x", "0" * 64, 3, 1, 10.0, 1.0, 0, 1, 32, {"step": ()}, {})
+SETTINGS = RunSettings(
+    run_id="run-1",
+    algorithm="fedavg",
+    data="x",
+    bundle="0" * 64,
+    rounds=3,
+    min_devices=1,
+    deadline_s=10.0,
+    grace_s=1.0,
+    reported={"step": ()},
+    responses={},
+)
 PROGRAMS: Programs = {"": (Evaluate(), Train(32)), "closing": (Evaluate(),)}
 STARTED = Started(0.0, SETTINGS, {"initial": "1" * 64}, "2" * 64, PROGRAMS)
 

@@ -14,7 +14,7 @@ from edge_client.adapters.executorch_library import LoadedProgram, load_library
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.executor import Executor, evaluation_slices
 from edge_client.main import RUNTIMES, graph_loader, parser
-from edge_client.native.build import build
+from host.executorch.build import build
 from simulation.datasets.windows import FleetData
 from tests.conftest import ExportedPrograms
 from wire import messages as m

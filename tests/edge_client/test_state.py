@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.adapters.state import FolderState, MemoryState
-from edge_client.ports import DeviceState
+from edge_client.core.ports import DeviceState
 from tests.contracts.store import DeviceStateContract
 from wire.errors import ConfigError
 

@@ -10,21 +10,22 @@ import numpy as np
 import pytest
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.core.state import RunSettings
+from aggregator.core.state import RunSettings, TrainingSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
-from algorithms.contract import Probe
-from algorithms.probe import make_probe
-from algorithms.registry import make_algorithm
+from algorithms.core.contract import Probe
+from algorithms.core.probe import make_probe
+from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
 from edge_client.agent import Agent
-from export.bundle import capture_graphs, make_bundle
+from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
-from simulation.embedded_broker import EmbeddedBroker
-from simulation.ran import Outcome
-from simulation.secret import repeatable_secret
-from simulation.simulate import SimulationSettings, build_objective, simulate
+from simulation.engine.workers.secret import repeatable_secret
+from simulation.local.broker import EmbeddedBroker
+from simulation.objective import build_objective
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
 from wire.bundle import Bundle, unpack
 from wire.links.mqtt import BrokerAddress, MqttLink
@@ -70,7 +71,7 @@ MORE = [
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
 def test_devices_reach_what_the_simulation_does(algorithm: str, tmp_path: Path) -> None:
     data = synthetic_fleet(3, num_windows=24)
-    expected = simulate(data, SimulationSettings(algorithm, ROUNDS, batch_size=8))
+    expected = simulate(data, SimulationSettings(read_algorithm(algorithm), ROUNDS, batch_size=8))
     runner, blobs = run_on_devices(data, algorithm, tmp_path)
     assert runner.state is not None
     assert runner.state.models.keys() == expected.state.models.keys()
@@ -89,16 +90,15 @@ def model(blobs: MemoryBlobs, digest: str) -> Tensors:
     return decode_tensors(blobs.get(digest))[0]
 
 
-def model_of(outcome: Outcome, key: str) -> Tensors:
+def model_of(outcome: SimulationResult, key: str) -> Tensors:
     return decode_tensors(outcome.blobs.get(outcome.state.models[key]))[0]
 
 
 def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runner, MemoryBlobs]:
     """One run of edge clients with the exported graphs, in threads, over a real broker."""
-    objective = build_objective(data, algorithm, 0)
+    objective = build_objective(data, read_algorithm(algorithm), 0)
     exported = capture_graphs(objective, data.window.shape)
-    named = {"name": data.name, "bundle_version": 1, "objective": objective, "classes": data.classes, "window": data.window}
-    bundle = unpack(make_bundle(exported, **named))
+    bundle = unpack(pack_graphs(exported, data, objective))
     probe = make_probe(objective.model, data.window.shape)
     topics, blobs = Topics("f"), MemoryBlobs()
     with EmbeddedBroker() as broker:
@@ -106,19 +106,14 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runne
         with aggregator(address, topics, algorithm, bundle, probe, blobs) as runner, devices(address, topics, data, folder):
             settings = RunSettings.for_bundle(
                 bundle,
-                hyper={},
+                TrainingSettings(algorithm=algorithm, rounds=ROUNDS, batch_size=8),
                 run_id="simulation",
-                algorithm=algorithm,
                 data=data.name,
-                rounds=ROUNDS,
                 min_devices=len(data.devices),
                 deadline_s=60.0,
                 grace_s=10.0,
-                seed=0,
-                local_epochs=1,
-                batch_size=8,
             )
-            runner.begin(settings)
+            runner.start_or_resume(settings)
             runner.run(lambda: runner.finished)
     return runner, blobs
 
@@ -129,7 +124,7 @@ def aggregator(
 ) -> Iterator[Runner]:
     link = MqttLink(address, "f.aggregator", Will(topics.aggregator, b""))
     try:
-        yield Runner(make_algorithm(algorithm), bundle, probe, MemoryStore(), blobs, Fleet(link, topics, "boot"), time.time)
+        yield Runner(make_algorithm(read_algorithm(algorithm)), bundle, probe, MemoryStore(), blobs, Fleet(link, topics, "boot"), time.time)
     finally:
         link.close()
 

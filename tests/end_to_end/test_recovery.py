@@ -18,9 +18,10 @@ import pytest
 
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import RunState
+from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
-from simulation.embedded_broker import EmbeddedBroker, free_port
-from simulation.local_fleet import LocalFleet, start_process, stop_processes
+from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from tests.conftest import Exported, synthetic_fleet
 
 ROUNDS = 6
@@ -143,12 +144,12 @@ def test_edge_process_killed_and_restarted(running: Field, undisturbed: RunState
 def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(data: FleetData, undisturbed: RunState) -> None:
     from simulation.simulate import SimulationSettings, simulate
 
-    summary = simulate(data, SimulationSettings("distfl", ROUNDS, local_epochs=30)).summary
+    summary = simulate(data, SimulationSettings(read_algorithm("distfl"), ROUNDS, local_epochs=30)).summary
     device = sum(r.evaluated.num_correct for r in undisturbed.received.values()) / sum(
         r.evaluated.num_examples for r in undisturbed.received.values()
     )
-    assert summary["accuracy"]["mean"] == pytest.approx(device, abs=0.06)
-    assert {d: str(v["cluster"]) for d, v in summary["devices"].items()} == {d: undisturbed.starts[d] for d in data.devices}
+    assert summary.accuracy.mean == pytest.approx(device, abs=0.06)
+    assert {d: str(v.group) for d, v in summary.devices.items()} == {d: undisturbed.starts[d] for d in data.devices}
 
 
 def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
@@ -163,7 +164,7 @@ def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
         devices = running.get("/devices")
         assert sorted(devices) == ["d0", "d1", "d2"]
         assert all(d["runtime"] == "onnxruntime" for d in devices.values())
-        assert running.get("/summary")["clusters"]["count"] == 1
+        assert running.get("/summary")["groups"]["count"] == 1
         from wire.tensors import decode_tensors
 
         with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/models/0", timeout=10) as response:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES
+from algorithms.registry import OBJECTIVES, read_algorithm
 from export import parity
 from export.bundle import RUNTIMES, capture_graphs
 from export.capture import trace
@@ -22,7 +22,7 @@ from export.lowering import executorch, onnx, shared
 from export.parity import ParityError, check_parity
 from export.runtimes import _executorch, load_graph, runtimes_of
 from simulation.datasets.windows import FleetData
-from simulation.simulate import build_objective
+from simulation.objective import build_objective
 from tests.conftest import ExportedPrograms, export_programs, some_graphs
 from wire.bundle import EXECUTORCH, PORTABLE, pack, unpack
 from wire.errors import BundleError, ConfigError
@@ -50,6 +50,7 @@ def test_convolutions_equal_autograd(layer: nn.Conv1d, shape: tuple[int, ...], b
     out = layer(x)
     grad = torch.randn_like(out)
     assert layer.bias is not None
+    assert isinstance(layer.padding, tuple)
     expected = torch.autograd.grad(out, (x, layer.weight, layer.bias), grad)
     given = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0] * (x.dim() - 2), layer.groups)
     for a, b in zip(backward(grad, x, layer.weight, [len(layer.bias)], *given, [True] * 3), expected, strict=True):
@@ -117,7 +118,7 @@ def test_batch_norm_equals_autograd(shape: tuple[int, ...], affine: bool) -> Non
     for a, b in zip((found[0], *found[3:]), (out, *moved), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     grad = torch.randn_like(out)
-    expected = torch.autograd.grad(out, [x, *([weight, bias] if affine else [])], grad)  # type: ignore[list-item]
+    expected = torch.autograd.grad(out, [x, *(t for t in (weight, bias) if t is not None)], grad)
     made = executorch.batch_norm_backward(grad, x, weight, None, None, found[1], found[2], True, 1e-5, [True, affine, affine])
     for c, d in zip([t for t in made if t is not None], expected, strict=True):
         torch.testing.assert_close(c, d, rtol=1e-4, atol=1e-5)
@@ -220,7 +221,7 @@ class TestWhatCannotBeLowered:
             to_executorch(trace(determinant, {"batch/x": torch.randn(7, 3)}), 16)
 
     def test_runtimes_and_batches_that_make_no_sense(self, fleet: FleetData) -> None:
-        objective = build_objective(fleet, "fedavg", 0)
+        objective = build_objective(fleet, read_algorithm("fedavg"), 0)
         with pytest.raises(ConfigError, match="runtimes tflite: expected onnx"):
             capture_graphs(objective, fleet.window.shape, ("tflite",))
         with pytest.raises(ConfigError, match="max_batch 4: expected more than 7"):
@@ -283,7 +284,7 @@ def test_a_runtime_without_a_program_is_one_clear_error(exported_programs: Expor
 
 def check_objective(fleet: FleetData, name: str, *graphs: str) -> None:
     """100 steps of an objective's graphs, or of these of them, on every runtime against float64."""
-    objective = build_objective(fleet, name, 0)
+    objective = build_objective(fleet, read_algorithm(name), 0)
     if graphs:
         objective = some_graphs(objective, *graphs)
     windows = fleet.devices["d0"]

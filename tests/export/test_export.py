@@ -1,5 +1,7 @@
 """Lowering against autograd, parity of the whole step, and loud failures."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import onnxruntime
@@ -8,19 +10,22 @@ import torch
 from torch import nn
 
 from aggregator.adapters.probe_file import load_probe
+from algorithms.core.probe import make_probe, whole_model
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.models.resnet import resnet18
-from algorithms.native.answers import answer
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.probe import make_probe, whole_model
+from algorithms.registry import read_algorithm
 from export import parity
 from export.bundle import save_probe
 from export.onnx_graph import capture_onnx, count_operators
 from export.parity import ParityError, check_parity
+from export.publish import DEVICE_FILE
+from host.native.answers import answer
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
-from simulation.simulate import build_objective
+from simulation.objective import build_objective
+from tests.bundles import write_bundle
 from tests.conftest import Exported
 from wire.bundle import Window, pack, unpack
 from wire.errors import BundleError, ConfigError
@@ -81,14 +86,13 @@ def test_unsupported_convolution_names_itself() -> None:
         capture_onnx(step, example)
 
 
-def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path: Path) -> None:
     """The watch model on real windows: differences to float64 of the size that eager float32 itself has."""
-    from shoal.commands.export import write_bundle
-
     data = load_watch()
-    bundle, _ = write_bundle(tmp_path_factory.mktemp("watch"), data, "distfl", seed=0)
+    write_bundle(tmp_path, data, read_algorithm("distfl"))
+    bundle = unpack((tmp_path / DEVICE_FILE).read_bytes())
     windows = data.devices["p01-left"]
-    found = check_parity(bundle, build_objective(data, "fedavg", 0), windows.train_x, windows.train_y, steps=20)
+    found = check_parity(bundle, build_objective(data, read_algorithm("fedavg"), 0), windows.train_x, windows.train_y, steps=20)
     assert found.graph_drift < max(2e-3, 5 * found.eager_drift)
     assert found.step_error < 1e-4
 
@@ -97,7 +101,7 @@ def test_parity_fails_loudly_when_the_graph_does_something_else(
     fleet: FleetData, exported: Exported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows = fleet.devices["d0"]
-    objective = build_objective(fleet, "fedavg", 0)
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
     check_parity(exported.bundle, objective, windows.train_x, windows.train_y, steps=3)
     wrong = msgspec.structs.replace(exported.bundle.manifest, hyper={"lr": 0.02, "momentum": 0.9})
     files = {k: v for k, v in exported.bundle.files.items() if k.endswith(".onnx")}
@@ -144,9 +148,9 @@ def test_a_probe_answers_alike_in_all_its_ways(name: str) -> None:
             folded = one.predict_folded(tensors, x)
             torch.testing.assert_close(folded, expected, rtol=1e-4, atol=1e-5)
             assert not torch.equal(folded, expected)
-            assert (one.plan is not None) == (name == "har-cnn")
-            if one.plan is not None:
-                native = answer(one.plan, [{k: v.numpy() for k, v in tensors.items()}] * 3, x.numpy())
+            assert (one.network is not None) == (name == "har-cnn")
+            if one.network is not None:
+                native = answer(one.network, [{k: v.numpy() for k, v in tensors.items()}] * 3, x.numpy())
                 np.testing.assert_allclose(native, expected[None].expand(3, -1, -1), rtol=1e-4, atol=1e-5)
 
 

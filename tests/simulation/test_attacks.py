@@ -4,25 +4,24 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from simulation.attacks import ATTACKS, flipped_classes, make_attack, success_rate, told_apart
+from algorithms.registry import read_algorithm
+from shoal.commands.options import chosen
+from simulation.engine.workers.attacks import ATTACKS, flipped_classes, make_attack, read_attack, success_rate, told_apart
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
+from tests.known import known
 from wire.errors import ConfigError
 
 
 def test_who_attacks_is_decided_by_the_seed() -> None:
     data = synthetic_fleet(10)
-    one, two = make_attack("label-flip:share=0.3", data, 1), make_attack("label-flip:share=0.3", data, 1)
-    assert one is not None
-    assert two is not None
+    one, two = make_attack(read_attack("label-flip:share=0.3"), data, 1), make_attack(read_attack("label-flip:share=0.3"), data, 1)
     assert one.attackers == two.attackers
     assert len(one.attackers) == 3
-    other = make_attack("label-flip:share=0.3", data, 2)
-    assert other is not None
+    other = make_attack(read_attack("label-flip:share=0.3"), data, 2)
     assert other.attackers != one.attackers
-    assert make_attack("", data, 1) is None
-    count = make_attack("replace", data, 0)
-    assert count is not None
+    assert chosen("", read_attack) is None
+    count = make_attack(read_attack("replace"), data, 0)
     assert (len(count.attackers), count.scale) == (1, 10.0)
 
 
@@ -30,23 +29,22 @@ def test_who_attacks_is_decided_by_the_seed() -> None:
     ("text", "reason"),
     [
         ("steal", "'steal' is none of"),
-        ("nan:share=x", "with a number"),
-        ("nan:size=1", "with a number"),
+        ("nan:share=x", "share is 'x', expected a number from 0 to 1"),
+        ("nan:size=1", "'size' is no option of nan; it has share=0.2, count=0, scale=1"),
         ("nan:count=10", "10 attackers among 10 devices"),
         ("nan:share=0", "0 attackers"),
     ],
 )
 def test_wrong_attacks_are_one_clear_error(text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        make_attack(text, synthetic_fleet(10), 0)
+        make_attack(read_attack(text), synthetic_fleet(10), 0)
 
 
 def test_flipped_labels_are_distfls() -> None:
     assert flipped_classes(10) == {0: 4, 4: 0, 1: 5, 5: 1, 2: 6, 6: 2, 3: 7, 7: 3}
     assert flipped_classes(3) == {0: 1, 1: 0}
     data = synthetic_fleet(2)
-    attack = make_attack("label-flip:count=1", data, 0)
-    assert attack is not None
+    attack = make_attack(read_attack("label-flip:count=1"), data, 0)
     windows = data.devices["d0"]
     poisoned = attack.poison(windows)
     np.testing.assert_array_equal(poisoned.train_y[windows.train_y == 0], 1)
@@ -56,8 +54,7 @@ def test_flipped_labels_are_distfls() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "label-flip"])
 def test_what_attackers_send(name: str) -> None:
-    attack = make_attack(f"{name}:count=1:scale=3", synthetic_fleet(4), 0)
-    assert attack is not None
+    attack = make_attack(read_attack(f"{name}:count=1:scale=3"), synthetic_fleet(4), 0)
     honest = {"delta/w": np.full(1000, 0.5, np.float32), "statistic/m": np.ones(2, np.float32)}
     sent = attack.tamper(honest, "d0", 1)
     np.testing.assert_array_equal(sent["statistic/m"], honest["statistic/m"])
@@ -83,28 +80,32 @@ def test_told_apart() -> None:
 
 def test_distfl_puts_label_flippers_into_groups_of_their_own() -> None:
     data = synthetic_fleet(20, num_windows=120)
-    summary = simulate(data, SimulationSettings("distfl", 2, attack="label-flip:share=0.4")).summary
-    attackers = set(summary["attack"]["attackers"])
-    clusters = [summary["devices"][d]["cluster"] for d in sorted(data.devices)]
-    assert adjusted_rand_score([d in attackers for d in sorted(data.devices)], clusters) == 1.0
-    assert summary["attack"]["told_apart"]
+    summary = simulate(data, SimulationSettings(read_algorithm("distfl"), 2, attack=read_attack("label-flip:share=0.4"))).summary
+    attack = known(summary.attack)
+    attackers = set(attack.attackers)
+    groups = [summary.devices[d].group for d in sorted(data.devices)]
+    assert adjusted_rand_score([d in attackers for d in sorted(data.devices)], groups) == 1.0
+    assert attack.told_apart
 
 
 def test_robust_means_withstand_what_the_weighted_mean_does_not() -> None:
     data = synthetic_fleet(10)
     found = {
-        name: simulate(data, SimulationSettings(name, 8, hyper={"lr": 0.02}, attack="sign-flip:count=2:scale=20")).summary["attack"]
+        name: simulate(
+            data, SimulationSettings(read_algorithm(name), 8, hyper={"lr": 0.02}, attack=read_attack("sign-flip:count=2:scale=20"))
+        ).summary.attack
         for name in ("fedavg", "fedavg+median", "fedavg+multi-krum", "fedavg+irls")
     }
-    accuracy = {name: attack["honest_accuracy"]["mean"] for name, attack in found.items()}
+    accuracy = {name: known(known(attack).honest_accuracy.mean) for name, attack in found.items()}
     assert accuracy["fedavg"] < 0.6
     assert min(v for k, v in accuracy.items() if k != "fedavg") > accuracy["fedavg"] + 0.2, accuracy
 
 
 def test_values_that_are_no_numbers_are_refused_and_the_round_goes_on_without_them() -> None:
     data = synthetic_fleet(6)
-    outcome = simulate(data, SimulationSettings("fedavg", 3, attack="nan:count=2"))
-    attackers = set(outcome.summary["attack"]["attackers"])
+    outcome = simulate(data, SimulationSettings(read_algorithm("fedavg"), 3, attack=read_attack("nan:count=2")))
+    attack = known(outcome.summary.attack)
+    attackers = set(attack.attackers)
     training = [r for r in outcome.records if r.phase == "training"]
     assert all(not attackers & r.evaluated.keys() and len(r.evaluated) == 4 for r in training)
-    assert outcome.summary["attack"]["honest_accuracy"]["mean"] is not None
+    assert attack.honest_accuracy.mean is not None

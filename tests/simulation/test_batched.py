@@ -11,25 +11,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithms.contract import TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES
-from edge_client.ports import Windows
-from export.bundle import to_numpy
+from algorithms.registry import OBJECTIVES, read_algorithm
+from edge_client.core.ports import Windows
+from export.describe import describe_bundle, to_numpy
 from simulation.datasets.windows import FleetData
-from simulation.engine.batched_graphs import BatchedGraphs, Request
-from simulation.engine.meeting import Meeting
-from simulation.engine.options import Engine
-from simulation.engine.paths import choose
-from simulation.engine.stacks import Examples, stack, turns
-from simulation.ran import Outcome, Told
-from simulation.simulate import SimulationSettings, build_objective, in_process_bundle, simulate
+from simulation.engine.backend import choose
+from simulation.engine.graphs.batched import BatchedGraphs, Request
+from simulation.engine.graphs.rendezvous import Rendezvous
+from simulation.engine.graphs.stacking import Examples, stack, turns
+from simulation.engine.options import EngineOptions
+from simulation.engine.progress import RunProgress
+from simulation.objective import build_objective
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
 
 PROCESSOR = torch.device("cpu")
-TOGETHER = Engine("batched", device="cpu")
+TOGETHER = EngineOptions("batched", device="cpu")
 BY_THEMSELVES = ("cgau", "feddisk", "feddisk-ab")
 """Objectives whose batches hold more than examples and labels."""
 OTHERS = sorted(OBJECTIVES.keys() - {"fedavg", "ditto", "dbe", "fedprox", "fedrod", *BY_THEMSELVES})
@@ -45,14 +46,14 @@ def uneven_fleet(num_devices: int = 6) -> FleetData:
     return replace(whole, devices=cut)
 
 
-def run(algorithm: str, engine: Engine, fleet: FleetData | None = None, **others: Any) -> Outcome:
-    settings = SimulationSettings(algorithm, 2, batch_size=8, **others)
+def run(algorithm: str, engine: EngineOptions, fleet: FleetData | None = None, **others: Any) -> SimulationResult:
+    settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8, **others)
     return simulate(uneven_fleet() if fleet is None else fleet, settings, engine=engine)
 
 
-def assert_close(one: Outcome, two: Outcome) -> None:
+def assert_close(one: SimulationResult, two: SimulationResult) -> None:
     """The same groups and models within rounding. A step of 0.005 moves a weight by about 0.01 in a round."""
-    assert one.summary["clusters"] == two.summary["clusters"]
+    assert one.summary.groups == two.summary.groups
     assert one.state.models.keys() == two.state.models.keys()
     for key in one.state.models:
         expected, found = (decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (one, two))
@@ -69,14 +70,14 @@ def assert_close(one: Outcome, two: Outcome) -> None:
 @pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ditto", "dbe", "fedprox"])
 def test_the_same_as_one_after_the_other_within_rounding(algorithm: str) -> None:
     together = run(algorithm, TOGETHER)
-    assert together.summary["path"] == "batched"
-    assert_close(run(algorithm, Engine("eager")), together)
+    assert together.summary.backend == "batched"
+    assert_close(run(algorithm, EngineOptions("eager")), together)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [*OTHERS, "fedrod"])
 def test_the_same_for_every_objective(algorithm: str) -> None:
-    assert_close(run(algorithm, Engine("eager")), run(algorithm, TOGETHER))
+    assert_close(run(algorithm, EngineOptions("eager")), run(algorithm, TOGETHER))
 
 
 def test_the_same_bits_twice_and_nearly_the_same_however_many_are_together() -> None:
@@ -86,7 +87,7 @@ def test_the_same_bits_twice_and_nearly_the_same_however_many_are_together() -> 
 
 
 def test_devices_choose_among_models_together() -> None:
-    assert_close(run("ifca:k=2", Engine("eager")), run("ifca:k=2", TOGETHER))
+    assert_close(run("ifca:k=2", EngineOptions("eager")), run("ifca:k=2", TOGETHER))
 
 
 def test_a_device_that_cannot_train_does_not_keep_the_others_waiting() -> None:
@@ -108,15 +109,15 @@ class Failing(FedAvg):
 
 def test_a_step_that_fails_ends_the_run_and_every_thread() -> None:
     fleet, before = uneven_fleet(), threading.active_count()
-    objective = Failing(build_objective(fleet, "fedavg", 0).model)
+    objective = Failing(build_objective(fleet, read_algorithm("fedavg"), 0).model)
     with pytest.raises(RuntimeError, match="no step of six examples"):
-        simulate(fleet, SimulationSettings("fedavg", 1, batch_size=8), objective=objective, engine=TOGETHER)
+        simulate(fleet, SimulationSettings(read_algorithm("fedavg"), 1, batch_size=8), objective=objective, engine=TOGETHER)
     assert threading.active_count() == before
 
 
 def test_an_exception_in_one_plan_ends_the_run_and_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
-    monkeypatch.setattr("simulation.engine.site.check_tensors", lambda *_: 1 / 0)
+    monkeypatch.setattr("simulation.engine.workers.device_host.check_tensors", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("fedavg", TOGETHER)
     assert threading.active_count() == before
@@ -127,7 +128,7 @@ def test_an_interruption_ends_every_thread(where: str, monkeypatch: pytest.Monke
     def interrupt(*_: object) -> Any:
         raise KeyboardInterrupt
 
-    def tell(told: Told) -> None:
+    def tell(told: RunProgress) -> None:
         if where == "between" and told.trained:
             interrupt()
 
@@ -135,7 +136,7 @@ def test_an_interruption_ends_every_thread(where: str, monkeypatch: pytest.Monke
     if where == "train":
         monkeypatch.setattr(BatchedGraphs, "_train", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        simulate(uneven_fleet(), SimulationSettings("fedavg", 2), tell, engine=TOGETHER)
+        simulate(uneven_fleet(), SimulationSettings(read_algorithm("fedavg"), 2), tell, engine=TOGETHER)
     assert threading.active_count() == before
 
 
@@ -149,7 +150,7 @@ def test_too_little_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_closed_meeting_keeps_nobody_waiting() -> None:
-    meeting: Meeting[int, int] = Meeting()
+    meeting: Rendezvous[int, int] = Rendezvous()
     meeting.expect(2)
     ended = []
 
@@ -207,13 +208,13 @@ def test_examples_leave_the_accelerator_when_there_are_too_many() -> None:
 def test_no_tensor_is_left_on_the_processor(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device other than the processor torch refuses tensors of both. ``meta`` is such a device; it has shapes, but no values."""
     monkeypatch.setattr(
-        "simulation.engine.batched_graphs._adds_up", lambda *given: set(given[-1]) == {"metric/loss_sum", "metric/num_correct"}
+        "simulation.engine.graphs.batched._adds_up", lambda *given: set(given[-1]) == {"metric/loss_sum", "metric/num_correct"}
     )
-    monkeypatch.setattr("simulation.engine.batched_graphs.unstack", lambda tensors, count: [tensors] * count)
+    monkeypatch.setattr("simulation.engine.graphs.batched.unstack", lambda tensors, count: [tensors] * count)
     fleet = uneven_fleet(3)
-    objective = build_objective(fleet, algorithm, 0)
+    objective = build_objective(fleet, read_algorithm(algorithm), 0)
     graphs = BatchedGraphs(objective, fleet.window.shape, torch.device("meta"))
-    tensors, hyper = to_numpy(objective.initial()), {name: np.float32(value) for name, value in objective.hyper.items()}
+    tensors, hyper = to_numpy(objective.initial()), {name: np.asarray(value, np.float32) for name, value in objective.hyper.items()}
     asked = [
         Request(name, tensors, {"x": w.train_x, "y": w.train_y}, hyper) for name in ("evaluate", "survey") for w in fleet.devices.values()
     ]
@@ -228,34 +229,33 @@ def test_bfloat16_rounds_more_coarsely_and_learns_the_same() -> None:
     assert coarse.records[0].trained.loss_sum == pytest.approx(exact.records[0].trained.loss_sum, rel=0.05)
 
 
-def test_what_the_path_cannot_do_is_said() -> None:
-    with pytest.raises(ConfigError, match="path batched: cgau needs uniform/units1, uniform/units2 with every batch"):
+def test_what_the_backend_cannot_do_is_said() -> None:
+    with pytest.raises(ConfigError, match="backend batched: cgau needs uniform/units1, uniform/units2 with every batch"):
         run("cgau", TOGETHER)
     with pytest.raises(ConfigError, match="device 'tpu': expected cpu, or cuda where torch finds one"):
-        Engine("batched", device="tpu")
-    with pytest.raises(ConfigError, match="device 'cpu': path native has no choice of one"):
-        Engine("native", device="cpu")
-    with pytest.raises(ConfigError, match="bf16: for path batched, not for path auto"):
-        Engine(bf16=True)
+        EngineOptions("batched", device="tpu")
+    with pytest.raises(ConfigError, match="device 'cpu': backend native has no choice of one"):
+        EngineOptions("native", device="cpu")
+    with pytest.raises(ConfigError, match="bf16: for backend batched, not for backend auto"):
+        EngineOptions(bf16=True)
 
 
-def test_where_there_is_an_accelerator_it_is_taken_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.engine.batched_graphs._adds_up", lambda *_: False)
-    monkeypatch.setattr(Engine, "accelerator", torch.device("meta"))
+def test_an_accelerator_is_taken_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.engine.graphs.batched._adds_up", lambda *_: False)
+    monkeypatch.setattr(EngineOptions, "accelerator", torch.device("meta"))
     fleet = synthetic_fleet(2)
-    ways = {}
-    for algorithm in ("fedavg", "cgau"):
-        objective = build_objective(fleet, algorithm, 0)
-        ways[algorithm] = choose(objective, in_process_bundle(fleet, objective).manifest, Engine(), ["step"], 8, 100)
-    assert (ways["fedavg"].name, ways["fedavg"].why) == ("batched", "")
-    assert ways["cgau"].name == "eager"
-    assert ways["cgau"].why.startswith("cgau needs uniform/units1, uniform/units2 with every batch; graph 'step' of cgau is more")
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+    manifest = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window).manifest
+    named, chosen = (choose(objective, manifest, EngineOptions(name), ["step"], 8, 100) for name in ("batched", "auto"))
+    assert (named.name, named.reason) == ("batched", "")
+    assert (chosen.name, chosen.reason) == ("native", "")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_cuda_the_path_has_to_be_given_a_device() -> None:
-    with pytest.raises(ConfigError, match="path batched: torch finds no CUDA device here"):
-        run("fedavg", Engine("batched"))
+def test_without_cuda_the_backend_has_to_be_given_a_device() -> None:
+    with pytest.raises(ConfigError, match="backend batched: torch finds no CUDA device here"):
+        run("fedavg", EngineOptions("batched"))
     with pytest.raises(ConfigError, match="device 'cuda': expected cpu"):
-        Engine(device="cuda")
-    assert run("fedavg", Engine(device="cpu")).summary["path"] == "native"
+        EngineOptions(device="cuda")
+    with pytest.raises(ConfigError, match="device 'cpu': backend auto has no choice of one"):
+        EngineOptions(device="cpu")

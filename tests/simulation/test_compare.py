@@ -3,13 +3,18 @@
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from simulation.compare import Asked, agreement, read_names, run_all, run_job, tabulate
+from algorithms.registry import read_algorithm
+from simulation.compare import Asked, agreement, read_algorithms, run_all, run_job, tabulate
 from simulation.newcomers import hold_out
 from simulation.simulate import SimulationSettings, simulate
+from simulation.timing.policies import read_policy
+from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
+from tests.known import known
 from wire.errors import ConfigError
 
 
@@ -28,7 +33,7 @@ def npz(tmp_path: Path) -> str:
 
 
 def asked(npz: str, **others: object) -> Asked:
-    return Asked(npz, ("fedavg", "lg-net:fine_tune_epochs=1"), 2, settings=SimulationSettings("", 2, **others))  # type: ignore[arg-type]
+    return Asked(npz, read_algorithms("fedavg,lg-net:fine_tune_epochs=1"), 2, settings=SimulationSettings(rounds=2, **others))  # type: ignore[arg-type]
 
 
 def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(npz: str, tmp_path: Path) -> None:
@@ -36,7 +41,7 @@ def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(npz: str, 
     assert [(j.settings.algorithm, j.settings.seed) for j in jobs] == [(n, s) for s in (0, 1) for n in asked(npz).algorithms]
     heard: list[tuple[str, int]] = []
     folder = tmp_path / "runs"
-    first = run_all(jobs[:1], folder, workers=1, tell=lambda job, number: heard.append((job.key, number)))
+    first = run_all(jobs[:1], folder, workers=1, on_round=lambda job, number: heard.append((job.key, number)))
     assert [number for _, number in heard] == [1, 2]
     kept = (folder / f"{jobs[0].key}.json").stat().st_mtime_ns
     every = run_all(jobs, folder, workers=2)
@@ -49,13 +54,13 @@ def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(npz: str, 
 def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
     results = run_all(asked(npz).jobs(), tmp_path, workers=1)
     rows = tabulate(results)
-    assert [row["algorithm"] for row in rows] == list(asked(npz).algorithms)
+    assert [row["algorithm"] for row in rows] == [str(algorithm) for algorithm in asked(npz).algorithms]
     own = [r for r in results if r["algorithm"] == "fedavg"]
     means = [r["accuracy"]["mean"] for r in own]
     assert rows[0]["accuracy"]["mean"] == pytest.approx(np.mean(means), abs=1e-5)
     assert rows[0]["accuracy"]["std"] == pytest.approx(np.std(means), abs=1e-5)
     assert rows[0]["accuracy"]["worst"] == pytest.approx(np.mean([r["accuracy"]["worst"] for r in own]), abs=1e-5)
-    assert rows[0]["clusters"] == {"count": 1, "ari": None}
+    assert rows[0]["groups"] == {"count": 1, "ari": None}
     assert rows[0]["bytes"]["up"] > 0 < rows[0]["bytes"]["down"]
     assert rows[0]["epsilon"] is None
     best = max(row["accuracy"]["mean"] for row in rows)
@@ -66,7 +71,9 @@ def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
 
 
 def test_time_to_the_target_is_that_of_the_virtual_clock(npz: str, tmp_path: Path) -> None:
-    results = run_all(asked(npz, profiles="boards:available=1:dropout=0", policy="sync").jobs(), tmp_path, workers=1)
+    results = run_all(
+        asked(npz, profiles=read_profiles("boards:available=1:dropout=0"), policy=read_policy("sync")).jobs(), tmp_path, workers=1
+    )
     own = [r["accuracy_over_time"] for r in results if r["algorithm"] == "fedavg"]
     assert tabulate(results, target=0.0)[0]["time_to_target_s"] == pytest.approx(np.mean([points[0][0] for points in own]))
     last = [points[-1] for points in own]
@@ -76,18 +83,18 @@ def test_time_to_the_target_is_that_of_the_virtual_clock(npz: str, tmp_path: Pat
 
 
 def test_a_run_is_the_simulation_of_the_same_settings(npz: str) -> None:
-    from simulation.partition import make_fleet
+    from simulation.partition import make_fleet, read_partition
 
     job = asked(npz).jobs()[0]
     result = run_job(job)
-    summary = simulate(make_fleet(npz, "user", None, 0), job.settings).summary
-    assert result["accuracy"] == summary["accuracy"]
-    assert result["devices"] == {d: device["accuracy"] for d, device in summary["devices"].items()}
+    summary = simulate(make_fleet(npz, read_partition("user"), None, 0), job.settings).summary
+    assert result["accuracy"] == msgspec.structs.asdict(summary.accuracy)
+    assert result["devices"] == {d: device.accuracy for d, device in summary.devices.items()}
 
 
 def test_a_run_that_cannot_be_made_is_one_error_and_what_is_finished_is_kept(npz: str, tmp_path: Path) -> None:
     good = asked(npz).jobs()[:1]
-    bad = Asked(npz, ("fedavg",), 1, settings=SimulationSettings("", 2, hyper={"mu": 1.0})).jobs()
+    bad = Asked(npz, read_algorithms("fedavg"), 1, settings=SimulationSettings(rounds=2, hyper={"mu": 1.0})).jobs()
     with pytest.raises(ConfigError, match="hyper-parameter 'mu'"):
         run_all([*good, *bad], tmp_path, workers=1)
     assert len(list(tmp_path.glob("*.json"))) == 1
@@ -103,7 +110,7 @@ def test_agreement_with_the_known_groups() -> None:
 @pytest.mark.parametrize("text", ["", ",", "fedavg,fedavg"])
 def test_names_must_be_different(text: str) -> None:
     with pytest.raises(ConfigError, match="expected different names"):
-        read_names(text)
+        read_algorithms(text)
 
 
 class TestNewcomers:
@@ -118,14 +125,14 @@ class TestNewcomers:
     )
     def test_they_are_received_and_change_nothing(self, algorithm: str) -> None:
         data = synthetic_fleet(5)
-        outcome = simulate(data, SimulationSettings(algorithm, 2, newcomers=2))
+        outcome = simulate(data, SimulationSettings(read_algorithm(algorithm), 2, newcomers=2))
         left, _ = hold_out(data, 2, 0)
-        alone = simulate(left, SimulationSettings(algorithm, 2))
+        alone = simulate(left, SimulationSettings(read_algorithm(algorithm), 2))
         assert outcome.state.models == alone.state.models
-        assert 0 <= outcome.summary["newcomers"]["mean"] <= 1
+        assert 0 <= known(known(outcome.summary.newcomers).mean) <= 1
 
     def test_they_are_placed_in_the_group_that_fits_them(self) -> None:
         data = synthetic_fleet(14, shift=1.5)
-        summary = simulate(data, SimulationSettings("distfl", 6, newcomers=2, hyper={"lr": 0.02})).summary
-        assert summary["clusters"]["count"] == 2
-        assert summary["newcomers"]["mean"] > 0.8
+        summary = simulate(data, SimulationSettings(read_algorithm("distfl"), 6, newcomers=2, hyper={"lr": 0.02})).summary
+        assert summary.groups.count == 2
+        assert known(known(summary.newcomers).mean) > 0.8

@@ -1,20 +1,27 @@
 """The fast engine against messages: the same bits, whatever the algorithm. Workers, checkpoints and cohorts change no result."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from algorithms.registry import OBJECTIVES
+from aggregator.core.summary import Traffic
+from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import to_numpy
-from simulation.engine import compiled
-from simulation.engine.options import Engine
-from simulation.ran import Outcome, Told
-from simulation.simulate import SimulationSettings, build_objective, simulate
-from simulation.torch_graphs import TorchGraphs
+from host import compiled
+from host.cache import cache_folder
+from simulation.engine.graphs.eager import EagerGraphs
+from simulation.engine.options import EngineOptions
+from simulation.engine.progress import RunProgress
+from simulation.engine.workers.attacks import read_attack
+from simulation.objective import build_objective
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.timing.policies import read_policy
+from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
+from tests.known import known
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
 
@@ -22,20 +29,21 @@ QUICK = ["fedavg", "distfl", "local", "scaffold", "fedrep", "lg-net", "ditto", "
 OTHERS = sorted(OBJECTIVES.keys() - set(QUICK))
 
 
-def run(algorithm: str, path: Any, rounds: int = 2, **others: Any) -> Outcome:
-    settings = SimulationSettings(algorithm, rounds, batch_size=8, **others)
-    return simulate(synthetic_fleet(8, shift=1.0), settings, engine=Engine(path))
+def run(algorithm: str, backend: Any, rounds: int = 2, **others: Any) -> SimulationResult:
+    settings = SimulationSettings(read_algorithm(algorithm), rounds, batch_size=8, **others)
+    return simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions(backend))
 
 
-def same(one: Outcome, two: Outcome) -> None:
+def same(one: SimulationResult, two: SimulationResult) -> None:
     assert one.state.models == two.state.models
     assert one.state.memory == two.state.memory
     timeless = [
-        {k: v for k, v in o.summary.items() if k not in ("wall_s", "updates_per_s", "bytes", "path", "path_why")} for o in (one, two)
+        msgspec.structs.replace(o.summary, wall_s=0.0, updates_per_s=0.0, bytes=Traffic(0, 0), backend="", backend_reason="")
+        for o in (one, two)
     ]
     assert timeless[0] == timeless[1]
     for way in ("up", "down"):
-        assert one.summary["bytes"][way] == pytest.approx(two.summary["bytes"][way], rel=0.02)
+        assert getattr(one.summary.bytes, way) == pytest.approx(getattr(two.summary.bytes, way), rel=0.02)
 
 
 @pytest.mark.parametrize("algorithm", QUICK)
@@ -49,7 +57,7 @@ def test_same_bits_as_by_messages_for_every_objective(algorithm: str) -> None:
     same(run(algorithm, "messages"), run(algorithm, "eager"))
 
 
-@pytest.mark.parametrize("others", [{"attack": "replace:count=2"}, {"attack": "nan:count=2"}, {"newcomers": 2}])
+@pytest.mark.parametrize("others", [{"attack": read_attack("replace:count=2")}, {"attack": read_attack("nan:count=2")}, {"newcomers": 2}])
 def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     same(run("distfl", "messages", **others), run("distfl", "eager", **others))
 
@@ -59,60 +67,60 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path:
     whole = run(algorithm, "eager", rounds=3)
     seen: list[int] = []
 
-    def stop(told: Told) -> None:
+    def stop(told: RunProgress) -> None:
         seen.append(told.trained)
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    settings, fleet = SimulationSettings(algorithm, 3, batch_size=8), synthetic_fleet(8, shift=1.0)
+    settings, fleet = SimulationSettings(read_algorithm(algorithm), 3, batch_size=8), synthetic_fleet(8, shift=1.0)
     with pytest.raises(KeyboardInterrupt):
-        simulate(fleet, settings, stop, engine=Engine("eager", checkpoint=tmp_path))
+        simulate(fleet, settings, stop, engine=EngineOptions("eager", checkpoint=tmp_path))
     again: list[int] = []
-    resumed = simulate(fleet, settings, lambda told: again.append(told.trained), engine=Engine("eager", checkpoint=tmp_path))
+    resumed = simulate(fleet, settings, lambda told: again.append(told.trained), engine=EngineOptions("eager", checkpoint=tmp_path))
     assert again[0] == seen[-1]
     same(whole, resumed)
-    finished = simulate(fleet, settings, lambda _: pytest.fail("nothing is left to do"), engine=Engine("eager", checkpoint=tmp_path))
+    finished = simulate(fleet, settings, lambda _: pytest.fail("nothing is left to do"), engine=EngineOptions("eager", checkpoint=tmp_path))
     assert finished.state.models == whole.state.models
     with pytest.raises(ConfigError, match="a run with seed 0, this one has 1"):
-        simulate(fleet, replace(settings, seed=1), engine=Engine("eager", checkpoint=tmp_path))
+        simulate(fleet, msgspec.structs.replace(settings, seed=1), engine=EngineOptions("eager", checkpoint=tmp_path))
 
 
 def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulation.engine.run.FORK_FROM", 0)
     for algorithm in ("distfl", "ditto"):
-        settings = SimulationSettings(algorithm, 2, batch_size=8)
-        outcome = simulate(synthetic_fleet(8, shift=1.0), settings, engine=Engine("eager", workers=3))
+        settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8)
+        outcome = simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions("eager", workers=3))
         same(run(algorithm, "eager"), outcome)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedrep", "fedbabu", "distfl"])
-def test_the_native_path_gives_the_same_within_rounding(algorithm: str) -> None:
+def test_the_native_backend_gives_the_same_within_rounding(algorithm: str) -> None:
     eager, native = run(algorithm, "eager"), run(algorithm, "native")
-    assert (eager.summary["path"], native.summary["path"]) == ("eager", "native")
-    assert native.summary["clusters"] == eager.summary["clusters"]
+    assert (eager.summary.backend, native.summary.backend) == ("eager", "native")
+    assert native.summary.groups == eager.summary.groups
     for key, digest in eager.state.models.items():
         expected, found = (decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (eager, native))
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, atol=2e-4, err_msg=f"{key} {name} {digest}")
-    assert native.summary["accuracy"]["mean"] == pytest.approx(eager.summary["accuracy"]["mean"], abs=0.05)
+    assert native.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
 
 
 def test_a_step_that_is_more_than_sgd_runs_uncompiled_and_says_why() -> None:
     outcome = run("dbe", "auto", rounds=1)
-    assert outcome.summary["path"] == "eager"
-    assert "of dbe is more than plain SGD" in outcome.summary["path_why"]
-    with pytest.raises(ConfigError, match=r"path native: graph '.*' of dbe is more"):
+    assert outcome.summary.backend == "eager"
+    assert "of dbe is more than plain SGD" in known(outcome.summary.backend_reason)
+    with pytest.raises(ConfigError, match=r"backend native: graph '.*' of dbe is more"):
         run("dbe", "native")
-    with pytest.raises(ConfigError, match="path 'fast': expected one of auto"):
-        Engine("fast")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="backend 'fast': expected one of auto"):
+        EngineOptions("fast")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["dbe", "ditto", "per-fedavg", "pfedme"])
-def test_the_compiled_path_gives_the_same_within_rounding(algorithm: str) -> None:
+def test_the_compiled_backend_gives_the_same_within_rounding(algorithm: str) -> None:
     eager, fast = run(algorithm, "eager"), run(algorithm, "compiled")
-    assert fast.summary["path"] == "compiled"
-    assert fast.summary["accuracy"]["mean"] == pytest.approx(eager.summary["accuracy"]["mean"], abs=0.05)
+    assert fast.summary.backend == "compiled"
+    assert fast.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
 
 
 def test_what_was_compiled_is_loaded_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +137,7 @@ def test_what_was_compiled_is_loaded_the_next_time(tmp_path: Path, monkeypatch: 
 def test_a_damaged_file_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = run("dbe", "compiled", 1)
-    kept = sorted(compiled.cache_folder("compiled").iterdir())
+    kept = sorted(cache_folder("compiled").iterdir())
     assert kept
     for path in kept:
         path.write_bytes(b"half of it")
@@ -140,9 +148,9 @@ def test_a_damaged_file_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
     fleet = synthetic_fleet(1)
     ((_, windows),) = fleet.devices.items()
-    objective = build_objective(fleet, "fedavg", 0)
-    graphs, tensors = TorchGraphs(objective), to_numpy(objective.initial())
-    hyper = {"hyper/lr": np.float32(0.1).reshape(()), "hyper/momentum": np.float32(0.9).reshape(())}
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+    graphs, tensors = EagerGraphs(objective), to_numpy(objective.initial())
+    hyper = {"hyper/lr": np.asarray(0.1, np.float32), "hyper/momentum": np.asarray(0.9, np.float32)}
     batches = [np.arange(0, 8), np.arange(8, 14)]
     whole = graphs.train("step", tensors, windows.train_x, windows.train_y, batches, hyper)
     loss = 0.0
@@ -157,7 +165,7 @@ def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
 
 
 def test_a_cohort_is_drawn_anew_every_round() -> None:
-    outcome = simulate(synthetic_fleet(8), SimulationSettings("fedavg", 4, cohort=3))
+    outcome = simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 4, cohort=3))
     cohorts = [sorted(r.evaluated) for r in outcome.records if r.phase == "training"]
     assert [len(c) for c in cohorts] == [3, 3, 3, 3]
     assert len({tuple(c) for c in cohorts}) > 1
@@ -166,36 +174,39 @@ def test_a_cohort_is_drawn_anew_every_round() -> None:
 
 @pytest.mark.parametrize("policy", ["sync:cohort=3", "over-select:cohort=3:over=0.5", "buffered:concurrency=5:buffer=2"])
 def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(policy: str, tmp_path: Path) -> None:
-    settings = SimulationSettings("distfl", 5, batch_size=8, profiles="phones:speed=20:available=0.9", policy=policy)
+    settings = SimulationSettings(
+        read_algorithm("distfl"), 5, batch_size=8, profiles=read_profiles("phones:speed=20:available=0.9"), policy=read_policy(policy)
+    )
     fleet = synthetic_fleet(8, shift=1.0)
-    whole = simulate(fleet, settings, engine=Engine("eager"))
+    whole = simulate(fleet, settings, engine=EngineOptions("eager"))
     times = [r.closed_at_s for r in whole.records]
     assert times == sorted(times)
     assert times[0] > 0
-    assert whole.summary["time"]["virtual_s"] == pytest.approx(times[-1], abs=1e-3)
-    assert whole.summary["time"]["aggregations"] == 5
-    assert (whole.summary["time"]["staleness"]["max"] > 0) == policy.startswith("buffered")
+    time = known(whole.summary.time)
+    assert time.virtual_s == pytest.approx(times[-1], abs=1e-3)
+    assert time.aggregations == 5
+    assert (time.staleness.max > 0) == policy.startswith("buffered")
 
-    def stop(told: Told) -> None:
+    def stop(told: RunProgress) -> None:
         if told.trained == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(fleet, settings, stop, engine=Engine("eager", checkpoint=tmp_path))
-    resumed = simulate(fleet, settings, engine=Engine("eager", checkpoint=tmp_path))
+        simulate(fleet, settings, stop, engine=EngineOptions("eager", checkpoint=tmp_path))
+    resumed = simulate(fleet, settings, engine=EngineOptions("eager", checkpoint=tmp_path))
     same(whole, resumed)
 
 
 def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = SimulationSettings("fedavg", 4, batch_size=8, policy="buffered:concurrency=5:buffer=1")
+    settings = SimulationSettings(read_algorithm("fedavg"), 4, batch_size=8, policy=read_policy("buffered:concurrency=5:buffer=1"))
     fleet = synthetic_fleet(8)
-    usual = simulate(fleet, settings, engine=Engine("eager"))
+    usual = simulate(fleet, settings, engine=EngineOptions("eager"))
     monkeypatch.setattr("simulation.timing.policies.Batch.weights", property(lambda batch: np.ones(len(batch.devices))))
-    unweighted = simulate(fleet, settings, engine=Engine("eager"))
-    assert usual.summary["time"]["staleness"]["max"] > 0
+    unweighted = simulate(fleet, settings, engine=EngineOptions("eager"))
+    assert known(usual.summary.time).staleness.max > 0
     assert usual.state.models != unweighted.state.models
 
 
 def test_a_cohort_is_not_for_a_policy_without_rounds() -> None:
     with pytest.raises(ConfigError, match="has no rounds; say concurrency="):
-        simulate(synthetic_fleet(8), SimulationSettings("fedavg", 1, cohort=3, policy="buffered"))
+        simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 1, cohort=3, policy=read_policy("buffered")))

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 
-from edge_client.ports import Windows
+from edge_client.core.ports import Windows
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData
 from simulation.heterogeneity import gamma, label_skew, measure, squared_frechet
-from simulation.partition import partition
+from simulation.partition import partition, read_partition
 from tests.conftest import synthetic_fleet
 from wire.bundle import Window
 
@@ -71,7 +71,7 @@ def test_gamma_of_nothing_to_compare() -> None:
 
 
 def test_gamma_falls_monotonically_with_shuffling() -> None:
-    values = [measure(partition(blobs(), f"embedding:shuffle={s}:devices=5", 0))["gamma"] for s in SHUFFLES]
+    values = [measure(partition(blobs(), read_partition(f"embedding:shuffle={s}:devices=5"), 0))["gamma"] for s in SHUFFLES]
     assert values == sorted(values, reverse=True)
     assert values[0] > 20 * values[-1]
 
@@ -81,7 +81,7 @@ def test_gamma_falls_monotonically_with_shuffling_on_mnist() -> None:
     pool = load("mnist")
     assert isinstance(pool, Pool)
     pool = replace(pool, train_x=pool.train_x[:5000], train_y=pool.train_y[:5000])
-    values = [measure(partition(pool, f"embedding:shuffle={s}", 0))["gamma"] for s in SHUFFLES[::2] + SHUFFLES[-1:]]
+    values = [measure(partition(pool, read_partition(f"embedding:shuffle={s}"), 0))["gamma"] for s in SHUFFLES[::2] + SHUFFLES[-1:]]
     assert values == sorted(values, reverse=True)
     assert values[0] > 5 * values[-1]
 

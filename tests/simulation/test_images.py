@@ -22,10 +22,10 @@ from simulation.datasets.catalog import NAMES, load, load_data
 from simulation.datasets.download import SOURCES, Source, cifar_to_npz, download, idx_to_npz, inner_zip, read_idx
 from simulation.datasets.images import CLOTHES, DIGITS, FILES
 from simulation.datasets.npz import load_npz
-from simulation.datasets.pool import Pool, deal_alike, pool_of
+from simulation.datasets.pool import Pool, assign_alike, pool_of
 from simulation.datasets.uci_har import load_uci_har
 from simulation.datasets.windows import FleetData
-from simulation.partition import partition
+from simulation.partition import partition, read_partition
 from tests.conftest import synthetic_fleet
 from wire.bundle import Window
 from wire.errors import DataError
@@ -57,7 +57,7 @@ class TestImages:
         pool = load("mnist")
         assert isinstance(pool, Pool)
         assert (pool.name, pool.classes, pool.window) == ("mnist", DIGITS, Window(("grey",), 5, 5, height=6))
-        assert (pool.train_x.shape, pool.train_x.dtype) == ((40, 1, 6, 5), np.float32)
+        assert (pool.train_x.shape, pool.train_x.dtype) == ((40, 1, 6, 5), np.dtype(np.float32))
         with np.load(folder / "mnist" / "mnist.npz") as file:
             np.testing.assert_allclose(pool.test_x[:, 0] * 255, file["x_test"], rtol=1e-6)
         assert pool.train_y.dtype == np.int64
@@ -72,7 +72,7 @@ class TestImages:
         with np.load(folder / "cifar10.npz") as file:
             np.testing.assert_allclose(pool.train_x[7, 2] * 255, file["x_train"][7, :, :, 2], rtol=1e-6)
 
-    def test_load_data_deals_a_pool_to_twenty_devices_alike(self, folder: Path) -> None:
+    def test_load_data_assigns_a_pool_to_twenty_devices_alike(self, folder: Path) -> None:
         write_images(folder / "fashion_mnist" / "fashion_mnist.npz")
         fleet, pool = load_data("fashion-mnist"), load("fashion-mnist")
         assert isinstance(pool, Pool)
@@ -117,7 +117,7 @@ class TestImages:
         ],
     )
     def test_wrong_file_is_one_clear_error(self, folder: Path, changes: dict[str, np.ndarray | None], error: str) -> None:
-        write_images(folder / "mnist" / "mnist.npz", **changes)
+        write_images(folder / "mnist" / "mnist.npz", colours=False, **changes)
         with pytest.raises(DataError, match=error):
             load("mnist")
 
@@ -157,7 +157,7 @@ class TestPoolsFromNpz:
     def write(self, path: Path, images: bool, **changes: np.ndarray) -> None:
         rng = np.random.default_rng(0)
         shape = (40, 2, 6, 5) if images else (40, 2, 16)
-        arrays = {"X": rng.normal(size=shape).astype(np.float32), "y": np.arange(40) % 4, **changes}
+        arrays: dict[str, np.ndarray] = {"X": rng.normal(size=shape).astype(np.float32), "y": np.arange(40) % 4, **changes}
         np.savez(path, allow_pickle=False, **arrays)
 
     @pytest.mark.parametrize("images", [True, False])
@@ -191,7 +191,7 @@ class TestPoolsFromNpz:
     def test_too_few_examples_for_a_fleet(self) -> None:
         pool = pool_of(synthetic_fleet(1, num_windows=6))
         with pytest.raises(DataError, match="6 training examples for 20 devices"):
-            deal_alike(pool)
+            assign_alike(pool)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -300,9 +300,9 @@ class TestPicture:
 
     def test_picture_of_every_kind_of_fleet(self, tmp_path: Path) -> None:
         fleet = synthetic_fleet()
-        for i, one in enumerate(
-            [fleet, partition(fleet, "dirichlet:devices=3", 0), partition(synthetic_fleet(30), "pathological:devices=90:classes=1", 0)]
-        ):
+        small = partition(fleet, read_partition("dirichlet:devices=3"), 0)
+        large = partition(synthetic_fleet(30), read_partition("pathological:devices=90:classes=1"), 0)
+        for i, one in enumerate([fleet, small, large]):
             width, height = self.size(draw_holdings(tmp_path / f"{i}.png", one))
             assert width > 200
             assert height > 100

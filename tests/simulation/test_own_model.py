@@ -9,18 +9,21 @@ import pytest
 import torch
 from torch import nn
 
+from algorithms.build import build_model
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import replace_dropouts
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES
+from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import example_inputs, named
 from export.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import Engine
-from simulation.own_model import build_model
-from simulation.simulate import SimulationSettings, build_objective, simulate
+from simulation.engine.options import BackendName, EngineOptions
+from simulation.objective import build_objective
+from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
+from tests.known import known
 from wire.errors import ConfigError
+from wire.tensors import decode_tensors
 
 LINEAR = "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,6 +35,24 @@ def from_the_docs(tmp_path: Path) -> str:
     assert program is not None
     (tmp_path / "model.py").write_text(program[1])
     return f"{tmp_path}/model.py:small"
+
+
+NAMED_LIKE_STATISTICS = """
+import torch
+from torch import nn
+
+class Shift(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.log_variance = nn.Parameter(torch.full((size,), -1.0))
+        self.my_running_var = nn.Parameter(torch.full((size,), -1.0))
+
+    def forward(self, x):
+        return x * torch.exp(-0.5 * self.log_variance) + self.my_running_var
+
+def make(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], 8), nn.BatchNorm1d(8), Shift(8), nn.Linear(8, classes))
+"""
 
 
 def build(fleet: FleetData, name: str) -> Classifier:
@@ -50,15 +71,33 @@ def test_a_model_with_dropout_learns_by_clipped_examples(tmp_path: Path) -> None
 
 
 def _learns(algorithm: str, model: str) -> bool:
-    run = simulate(synthetic_fleet(4, num_windows=60), SimulationSettings(algorithm, 5, local_epochs=5, model=model, hyper={"lr": 0.05}))
-    return bool(run.summary["accuracy"]["mean"] > 0.8)
+    run = simulate(
+        synthetic_fleet(4, num_windows=60),
+        SimulationSettings(read_algorithm(algorithm), 5, local_epochs=5, model=model, hyper={"lr": 0.05}),
+    )
+    return known(run.summary.accuracy.mean) > 0.8
 
 
 def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
     fleet = synthetic_fleet(3)
-    settings = SimulationSettings("fedavg", 1, model=from_the_docs)
-    fast, through_messages = (simulate(fleet, settings, engine=Engine(path)) for path in ("eager", "messages"))
+    settings = SimulationSettings(read_algorithm("fedavg"), 1, model=from_the_docs)
+    fast, through_messages = (simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages"))
     assert fast.state.models == through_messages.state.models
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ifca", "scaffold", "fedavg+gaussian:noise_multiplier=0.01:clip_norm=9"])
+@pytest.mark.parametrize("backend", ["eager", "messages"])
+def test_parameters_that_are_named_like_statistics_are_trained(algorithm: str, backend: BackendName, tmp_path: Path) -> None:
+    """By message, agents train and every update passes the aggregator's admission: nobody is refused for a negative parameter."""
+    (tmp_path / "model.py").write_text(NAMED_LIKE_STATISTICS)
+    settings = SimulationSettings(read_algorithm(algorithm), 1, model=f"{tmp_path}/model.py:make", hyper={"lr": 0.01})
+    run = simulate(synthetic_fleet(3), settings, engine=EngineOptions(backend))
+    model, _ = decode_tensors(run.blobs.get(run.state.models[run.state.starts["d0"]]))
+    for name in ("log_variance", "my_running_var"):
+        value = model[f"shared/extractor.3.{name}"]
+        assert (value < 0).all()
+        assert (value != -1).any()
+    assert (model["statistic/extractor.2.running_var"] > 0).all()
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
@@ -66,7 +105,7 @@ def test_every_objective_takes_its_random_numbers_from_the_batch(name: str, from
     """The step is a function of its inputs alone, and what it drops is one of them."""
     fleet = synthetic_fleet(2)
     torch.manual_seed(0)
-    objective = build_objective(fleet, name, 0, from_the_docs)
+    objective = build_objective(fleet, read_algorithm(name), 0, from_the_docs)
     if not objective.random:
         assert name in ("cgau", "feddisk"), "an extractor that is frozen drops nothing"
         return
@@ -81,7 +120,7 @@ def test_every_objective_takes_its_random_numbers_from_the_batch(name: str, from
 
 def test_the_exported_step_drops_what_eager_torch_drops(from_the_docs: str) -> None:
     fleet = synthetic_fleet(2)
-    objective = build_objective(fleet, "fedavg", 0, from_the_docs)
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0, from_the_docs)
     inputs = example_inputs(objective, fleet.window.shape)
     inputs["batch/x"] = torch.randn_like(inputs["batch/x"])
     step = named(objective.graphs()["step"])

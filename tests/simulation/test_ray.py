@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from algorithms.algorithm import Algorithm
-from simulation.engine.kept import Arena, Carried
-from simulation.engine.options import Engine
-from simulation.ran import Outcome
-from simulation.simulate import SimulationSettings, build_objective, simulate
+from algorithms.registry import read_algorithm
+from simulation.engine.options import EngineOptions
+from simulation.engine.workers.private_store import MappedStore, TravellingStore
+from simulation.objective import build_objective
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from tests.simulation.test_engine import run, same
 from wire.errors import ConfigError, ShoalError
@@ -20,7 +21,7 @@ from wire.errors import ConfigError, ShoalError
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
-MACHINE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+MACHINE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
 SOON_LOST = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
 
 
@@ -38,7 +39,7 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The workers of the runs of a test; none of them works before all have started."""
-    from simulation.engine.ray_workers import RayWorkers
+    from simulation.engine.workers.ray import RayWorkers
 
     deal, seen = RayWorkers._deal, list[Any]()
 
@@ -54,26 +55,26 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def on_ray(address: str, algorithm: str, path: Any = "eager", num_workers: int = 0) -> Outcome:
-    settings = SimulationSettings(algorithm, 2, batch_size=8)
-    return simulate(synthetic_fleet(8, shift=1.0), settings, engine=Engine(path, num_workers, ray=address))
+def on_ray(address: str, algorithm: str, path: Any = "eager", num_workers: int = 0) -> SimulationResult:
+    settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8)
+    return simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions(path, num_workers, cluster=address))
 
 
 def in_second_round(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Act once, when the first device has something to keep after the second round, while others are at work."""
-    put, acted = Arena.put, list[str]()
+    put, acted = MappedStore.put, list[str]()
 
-    def watched(arena: Arena, device_id: str, number: int, tensors: Any) -> None:
+    def watched(arena: MappedStore, device_id: str, number: int, tensors: Any) -> None:
         put(arena, device_id, number, tensors)
         if number == 2 and not acted:
             acted.append(device_id)
             act()
 
-    monkeypatch.setattr(Arena, "put", watched)
+    monkeypatch.setattr(MappedStore, "put", watched)
 
 
 def test_what_a_device_keeps_goes_with_the_plan_and_comes_back() -> None:
-    kept, first, second = Carried(), {"private/a": synthetic_fleet(1).devices["d0"].train_x}, dict[str, Any]()
+    kept, first, second = TravellingStore(), {"private/a": synthetic_fleet(1).devices["d0"].train_x}, dict[str, Any]()
     kept.load(first)
     assert kept.get("d0", 1) == first
     assert kept.after is None
@@ -123,9 +124,9 @@ def test_a_worker_that_ends_is_replaced(
 
 def test_graphs_that_cannot_be_made_on_a_machine_end_the_run(cluster: Any) -> None:
     fleet, here = synthetic_fleet(2), os.getpid()
-    objective = build_objective(fleet, "fedavg", 0)
+    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
 
-    class Homely(type(objective)):
+    class Homely(type(objective)):  # type: ignore[misc]  # a class that is known only now
         def graphs(self) -> Any:
             if os.getpid() != here:
                 raise RuntimeError("out of order")
@@ -133,14 +134,19 @@ def test_graphs_that_cannot_be_made_on_a_machine_end_the_run(cluster: Any) -> No
 
     objective.__class__ = Homely
     with pytest.raises(ShoalError, match=r"Ray at .*: a worker failed: RuntimeError: out of order"):
-        simulate(fleet, SimulationSettings("fedavg", 1), objective=objective, engine=Engine("eager", 1, ray=cluster.address))
+        simulate(
+            fleet,
+            SimulationSettings(read_algorithm("fedavg"), 1),
+            objective=objective,
+            engine=EngineOptions("eager", 1, cluster=cluster.address),
+        )
 
 
 def test_a_cluster_without_room_ends_the_run(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.engine.ray_workers.PATIENCE_S", 1.0)
+    monkeypatch.setattr("simulation.engine.workers.ray.PATIENCE_S", 1.0)
     ray.init(cluster.address, log_to_driver=False)
     try:
-        others = [ray.remote(num_cpus=1)(Carried).remote() for _ in range(2)]
+        others = [ray.remote(num_cpus=1)(TravellingStore).remote() for _ in range(2)]
         ray.get([other.load.remote({}) for other in others])
         with pytest.raises(ShoalError, match="no worker for 1 s; 0 of the cluster's 2 CPUs are free, one is needed"):
             on_ray(cluster.address, "fedavg")
@@ -158,7 +164,7 @@ def test_without_an_address_the_cluster_that_is_there_is_taken(cluster: Any) -> 
 @pytest.mark.parametrize("address", ["local", "any"])
 def test_a_cluster_of_this_machine_alone(address: str) -> None:
     outcome = on_ray(address, "fedrep", "native", num_workers=2)
-    assert outcome.summary["path"] == "native"
+    assert outcome.summary.backend == "native"
     same(run("fedrep", "native"), outcome)
 
 
@@ -167,8 +173,8 @@ def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatc
         on_ray("127.0.0.1:9", "fedavg")
     with pytest.raises(ConfigError, match="ray 'nonsense': Invalid address format"):
         on_ray("nonsense", "fedavg")
-    with pytest.raises(ConfigError, match="ray 'auto': path messages is for one process"):
-        Engine("messages", ray="auto")
+    with pytest.raises(ConfigError, match="cluster 'auto': backend messages is for one process"):
+        EngineOptions("messages", cluster="auto")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"Ray is not installed: pip install 'shoal\[simulation,ray\]'"):
-        Engine(ray="auto")
+        EngineOptions(cluster="auto")

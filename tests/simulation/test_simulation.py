@@ -5,63 +5,62 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+from aggregator.core.summary import Groups
+from algorithms.registry import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.datasets.npz import load_npz
 from simulation.datasets.uci_har import SIGNALS
-from simulation.datasets.watch import LENGTH, load_watch
+from simulation.datasets.watch import LENGTH
 from simulation.datasets.windows import FleetData, cut_windows, last_share_of_each_class, select_devices
-from simulation.partition import partition
-from simulation.ran import Outcome
-from simulation.simulate import SimulationSettings, simulate
+from simulation.partition import partition, read_partition
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
+from tests.known import known
 from wire.errors import ConfigError, DataError
 
 
-@pytest.fixture(scope="session")
-def watch() -> FleetData:
-    return load_watch()
+def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **others: Any) -> SimulationResult:
+    return simulate(data, SimulationSettings(read_algorithm(algorithm), rounds, seed=seed, **others))
 
 
-def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **others: Any) -> Outcome:
-    return simulate(data, SimulationSettings(algorithm, rounds, seed=seed, **others))
-
-
-def agreement(outcome: Outcome, data: FleetData) -> float:
+def agreement(outcome: SimulationResult, data: FleetData) -> float:
     ids = sorted(data.devices)
-    clusters = [outcome.summary["devices"][d]["cluster"] for d in ids]
-    return float(adjusted_rand_score([data.truth[d] for d in ids], clusters))
+    groups = [outcome.summary.devices[d].group for d in ids]
+    return float(adjusted_rand_score([data.truth[d] for d in ids], groups))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "distfl"])
 def test_same_seed_same_bits(fleet: FleetData, algorithm: str) -> None:
     one, two = run(fleet, algorithm), run(fleet, algorithm)
     assert one.state.models == two.state.models
-    assert one.summary["accuracy"] == two.summary["accuracy"]
+    assert one.summary.accuracy == two.summary.accuracy
     assert run(fleet, algorithm, seed=1).state.models != one.state.models
 
 
 def test_summary_has_every_field(fleet: FleetData) -> None:
     summary = run(fleet).summary
-    expected = {"algorithm", "data", "rounds", "seed", "devices", "accuracy", "clusters", "bytes", "wall_s", "updates_per_s", "versions"}
-    assert expected <= summary.keys()
-    assert summary["devices"]["d0"].keys() == {"cluster", "num_train", "num_test", "accuracy"}
-    assert summary["accuracy"].keys() == {"mean", "std", "worst"}
-    assert summary["clusters"] == {"count": 1, "by_round": [1, 1]}
-    assert summary["bytes"]["up"] > 0 < summary["bytes"]["down"]
-    accuracies = [d["accuracy"] for d in summary["devices"].values()]
-    assert summary["accuracy"]["mean"] == pytest.approx(np.mean(accuracies), abs=1e-5)
-    assert summary["accuracy"]["worst"] == pytest.approx(min(accuracies), abs=1e-5)
-    assert len(summary["accuracy_by_round"]) == summary["rounds"]
+    written = msgspec.to_builtins(summary)
+    expected = {"algorithm", "data", "rounds", "seed", "devices", "accuracy", "groups", "bytes", "wall_s", "updates_per_s", "versions"}
+    assert expected <= written.keys()
+    assert written["devices"]["d0"].keys() == {"group", "num_train", "num_test", "accuracy"}
+    assert written["accuracy"].keys() == {"mean", "std", "worst"}
+    assert written["groups"] == {"count": 1, "by_round": [1, 1]}
+    assert summary.bytes.up > 0 < summary.bytes.down
+    accuracies = [known(d.accuracy) for d in summary.devices.values()]
+    assert summary.accuracy.mean == pytest.approx(np.mean(accuracies), abs=1e-5)
+    assert summary.accuracy.worst == pytest.approx(min(accuracies), abs=1e-5)
+    assert len(summary.accuracy_by_round) == summary.rounds
 
 
 def test_training_learns() -> None:
-    summary = simulate(synthetic_fleet(), SimulationSettings("fedavg", 12, hyper={"lr": 0.02})).summary
-    assert summary["accuracy"]["mean"] > 0.9
-    assert summary["accuracy_by_round"][0]["mean"] < summary["accuracy"]["mean"]
+    summary = simulate(synthetic_fleet(), SimulationSettings(read_algorithm("fedavg"), 12, hyper={"lr": 0.02})).summary
+    assert known(summary.accuracy.mean) > 0.9
+    assert known(summary.accuracy_by_round[0].mean) < known(summary.accuracy.mean)
 
 
 def test_a_fleet_with_two_sensors_falls_into_two_groups() -> None:
@@ -73,13 +72,13 @@ def test_a_fleet_with_two_sensors_falls_into_two_groups() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
     outcome = run(watch, seed=seed)
-    assert outcome.summary["clusters"]["by_round"] == [2, 2]
+    assert outcome.summary.groups.by_round == [2, 2]
     assert agreement(outcome, watch) == 1.0
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_watch_windows_dealt_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
-    assert run(partition(watch, "iid", seed), seed=seed).summary["clusters"] == {"count": 1, "by_round": [1, 1]}
+    assert run(partition(watch, read_partition("iid"), seed), seed=seed).summary.groups == Groups(count=1, by_round=[1, 1])
 
 
 @pytest.mark.parametrize("signature", ["responses", "noise", "statistics", "labels"])
@@ -90,7 +89,7 @@ def test_every_signature_alone_runs(watch: FleetData, signature: str) -> None:
 
 
 def test_distfl_is_well_above_fedavg_on_the_watches(watch: FleetData) -> None:
-    accuracies = {name: run(watch, name, rounds=20).summary["accuracy"]["mean"] for name in ("distfl", "fedavg")}
+    accuracies = {name: known(run(watch, name, rounds=20).summary.accuracy.mean) for name in ("distfl", "fedavg")}
     assert accuracies["distfl"] > accuracies["fedavg"] + 0.05, accuracies
 
 
@@ -98,7 +97,7 @@ def test_distfl_is_well_above_fedavg_on_the_watches(watch: FleetData) -> None:
 def test_distfl_is_eight_points_above_fedavg_over_five_seeds(watch: FleetData) -> None:
     gains = []
     for seed in range(5):
-        distfl, fedavg = (run(watch, name, rounds=20, seed=seed).summary["accuracy"]["mean"] for name in ("distfl", "fedavg"))
+        distfl, fedavg = (known(run(watch, name, rounds=20, seed=seed).summary.accuracy.mean) for name in ("distfl", "fedavg"))
         gains.append(distfl - fedavg)
     assert np.mean(gains) >= 0.08, gains
 
@@ -110,7 +109,7 @@ needs_uci_har = pytest.mark.skipif(not HAS_UCI_HAR, reason="SHOAL_DATA names no 
 @needs_uci_har
 def test_uci_har_runs_and_distfl_is_not_below_fedavg() -> None:
     data = select_devices(load_data("uci-har"), 20)
-    accuracies = {name: run(data, name, rounds=3).summary["accuracy"]["mean"] for name in ("distfl", "fedavg")}
+    accuracies = {name: known(run(data, name, rounds=3).summary.accuracy.mean) for name in ("distfl", "fedavg")}
     assert accuracies["distfl"] >= accuracies["fedavg"] - 0.005, accuracies
 
 
@@ -139,8 +138,10 @@ class TestNpz:
         return {k: v for k, v in {**arrays, **changes}.items() if v is not None}
 
     def load(self, tmp_path: Path, **changes: np.ndarray | None) -> FleetData:
-        np.savez(tmp_path / "data.npz", **self.arrays(**changes))
-        return load_npz(tmp_path / "data.npz")
+        np.savez(tmp_path / "data.npz", allow_pickle=False, **self.arrays(**changes))
+        data = load_npz(tmp_path / "data.npz")
+        assert isinstance(data, FleetData)
+        return data
 
     def test_one_device_per_subject_and_the_last_quarter_of_each_class(self, tmp_path: Path) -> None:
         data = self.load(tmp_path)
@@ -230,5 +231,5 @@ def test_select_devices_refuses_more_than_there_are(fleet: FleetData) -> None:
 
 
 def test_unknown_partition(fleet: FleetData) -> None:
-    with pytest.raises(ConfigError, match="expected one of user, iid"):
-        partition(fleet, "x", 0)
+    with pytest.raises(ConfigError, match="'x' is none of user, iid"):
+        partition(fleet, read_partition("x"), 0)

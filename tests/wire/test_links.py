@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from simulation.embedded_broker import EmbeddedBroker, free_port
+from simulation.local.broker import EmbeddedBroker, free_port
 from tests.conftest import wait_for_port
 from tests.contracts.link import Connect, LinkContract, deliveries, settle
 from wire.errors import ConfigError, LinkError
@@ -36,7 +36,7 @@ class OverMqtt(LinkContract):
         link._closing = True
         link._client.loop_stop()
         sock = link._client.socket()
-        assert sock is not None
+        assert isinstance(sock, socket.socket)
         sock.shutdown(socket.SHUT_RDWR)
         sock.close()
 

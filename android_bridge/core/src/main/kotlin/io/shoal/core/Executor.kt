@@ -7,17 +7,15 @@ import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Evaluate
 import io.shoal.core.wire.Metrics
+import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Protect
 import io.shoal.core.wire.Respond
 import io.shoal.core.wire.Train
 
-/** Prefix of the tensors of a model that the device has trained for itself alone; they hold until its next plan. */
-internal const val KEPT = "kept/"
-
 /**
  * What carrying out a plan gave: the model it started from (a digest), metrics, the tensors of the update, and what the device keeps
- * afterwards (`private/NAME`, `column/NAME`).
+ * afterwards: `private/NAME`, `column/COLUMN`, and until its next plan `kept/ROLE/NAME` of a model that it has trained for itself alone.
  */
 internal class PlanResult(
     val model: String,
@@ -52,7 +50,7 @@ internal class Executor(
      * @throws DataException training is asked of a device with fewer than `min_batch` windows, or in batches larger than the graphs take
      */
     fun execute(plan: Plan, model: Tensors, private: Tensors, fetch: (String) -> Tensors): PlanResult {
-        val job = Job(bundle, graphs, windows, plan, private.filterKeys { !it.startsWith(KEPT) }, fetch, noise)
+        val job = Job(bundle, graphs, windows, plan, private.filterKeys { Names.roleOf(it) != Names.KEPT }, fetch, noise)
         job.receive(plan.model, model)
         for (verb in plan.verbs) {
             when (verb) {
@@ -70,12 +68,11 @@ internal class Executor(
 
     /** Class probabilities (n, classes) float32 of examples [x] (n, window) by the device's own model: what it was given, and has kept. */
     fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
-        val kept = private.filterKeys { it.startsWith(KEPT) }.mapKeys { it.key.removePrefix(KEPT) }
-        val held = bundle.initial + private + model + kept
+        val held = bundle.initial + private + model + Names.part(private, Names.KEPT)
         val minBatch = bundle.manifest.minBatch
         val rows = IntArray(maxOf(x.rows, minBatch)) { if (it < x.rows) it else 0 }
         val parts = evaluationRanges(rows.size, minBatch, graphs.maxBatch).map { part ->
-            graphs.run("predict", held + ("batch/x" to x.take(rows.sliceArray(part)))).getValue("output/probabilities")
+            graphs.run("predict", held + (Names.X to x.take(rows.sliceArray(part)))).getValue(Names.PROBABILITIES)
         }
         return concatenate(parts).take(IntArray(x.rows) { it })
     }

@@ -7,8 +7,8 @@ import io.shoal.core.wire.Apply
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Evaluate
-import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Metrics
+import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Protect
 import io.shoal.core.wire.Respond
@@ -31,7 +31,7 @@ internal class Job(
 
     /** The bundle's hyper-parameters, and in their place those that the plan's training asks for: the same in every verb. */
     private val hyper: Tensors = plan.verbs.filterIsInstance<Train>().fold(manifest.hyper) { all, verb -> all + verb.hyper }
-        .entries.associate { (name, value) -> "hyper/$name" to Tensor.scalar(value.toFloat()) }
+        .entries.associate { (name, value) -> Names.hyper(name) to Tensor.scalar(value.toFloat()) }
 
     /** All that graphs may read, by name. */
     private val tensors = HashMap(initial + private)
@@ -51,8 +51,8 @@ internal class Job(
         model = received
         modelDigest = digest
         tensors += received
-        for (spec in manifest.ofRole("received").filter { it.key.startsWith(Manifest.START) }) {
-            tensors[spec.key] = received.getValue("shared/${spec.key.removePrefix(Manifest.START)}")
+        for (spec in manifest.ofRole(Names.RECEIVED).filter { Names.isStart(it.key) }) {
+            tensors[spec.key] = received.getValue(Names.startedFrom(spec.key))
         }
     }
 
@@ -86,7 +86,7 @@ internal class Job(
             evaluated = Metrics(sums.count.toLong(), lossSum, Math.rint(numCorrect).toLong())
         }
         val responses = sums.totals.entries.associate { (name, total) ->
-            "response/${verb.graph}.$name" to total.mean(maxOf(1, sums.count))
+            Names.response(verb.graph, name) to total.mean(maxOf(1, sums.count))
         }
         tensors += responses
         if (verb.report) sent += responses
@@ -109,13 +109,13 @@ internal class Job(
         val rows = ranges(windows.numTrain).map { part ->
             oneOutput(verb.graph, tensors + batch(windows.trainX, windows.trainY, part.toIntArray(), training = true) + hyper)
         }
-        tensors["column/${verb.column}"] = concatenate(rows)
+        tensors[Names.column(verb.column)] = concatenate(rows)
     }
 
     fun apply(verb: Apply) {
         val outputs = graphs.run(verb.graph, tensors + hyper)
         advance(outputs, report = false)
-        val metrics = outputs.filterKeys { it.startsWith("metric/") }.mapKeys { "response/${verb.graph}.${it.key.removePrefix("metric/")}" }
+        val metrics = Names.part(outputs, Names.METRIC).mapKeys { Names.response(verb.graph, it.key) }
         tensors += metrics
         sent += metrics
     }
@@ -126,13 +126,13 @@ internal class Job(
         if (x == null || x.dtype != DType.FLOAT32 || x.shape.drop(1) != expected || x.rows == 0) {
             throw Malformed("inputs of verb respond: tensor x is $x, expected float32 (n, $expected)")
         }
-        val rows = ranges(x.rows).map { part -> oneOutput(verb.graph, tensors + ("batch/x" to x.take(part.toIntArray()))) }
-        sent["response/${verb.graph}"] = concatenate(rows)
+        val rows = ranges(x.rows).map { part -> oneOutput(verb.graph, tensors + (Names.X to x.take(part.toIntArray()))) }
+        sent[Names.response(verb.graph)] = concatenate(rows)
     }
 
     /** Clips and noises what training changed, as one vector in the manifest's order. */
     fun protect(verb: Protect) {
-        val keys = manifest.ofRole("shared", "statistic").map { it.key }.filter { it in changed }
+        val keys = manifest.ofRole(Names.SHARED, Names.STATISTIC).map { it.key }.filter { it in changed }
         if (keys.isEmpty()) return
         val differences = keys.map { difference(tensors.getValue(it), model.getValue(it)) }
         val flat = FloatArray(differences.sumOf { it.size })
@@ -148,7 +148,7 @@ internal class Job(
             val change = Tensor.of(safe.copyOfRange(at, at + base.size), base.shape)
             val value = sum(base, change)
             protected[key] = change
-            tensors[key] = if (key.endsWith("running_var")) notNegative(value) else value
+            tensors[key] = if (Names.isVariance(key)) notNegative(value) else value
             at += base.size
         }
     }
@@ -156,15 +156,15 @@ internal class Job(
     /** The result, with the changes of the model, and what the device keeps. */
     fun finish(): PlanResult {
         for (key in changed) {
-            if (key.startsWith("statistic/")) {
+            if (Names.roleOf(key) == Names.STATISTIC) {
                 sent[key] = tensors.getValue(key)
             } else { // a protected change as it is: added to the model and taken off again, it would be rounded
                 val change = protected[key] ?: difference(tensors.getValue(key), model.getValue(key))
-                sent["delta/${key.removePrefix("shared/")}"] = change
+                sent[Names.delta(Names.nameOf(key))] = change
             }
         }
-        val kept = tensors.filterKeys { it.startsWith("private/") || it.startsWith("column/") }
-        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, kept + tuned.associate { "$KEPT$it" to tensors.getValue(it) })
+        val kept = tensors.filterKeys { Names.roleOf(it) in KEPT_ROLES }
+        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, kept + tuned.associate { Names.kept(it) to tensors.getValue(it) })
     }
 
     private fun checkBatches(verb: Train, numExamples: Int) {
@@ -174,23 +174,21 @@ internal class Job(
     }
 
     private fun advance(outputs: Tensors, report: Boolean) {
-        for ((output, value) in outputs) {
-            if (!output.startsWith("next/")) continue
-            val key = output.removePrefix("next/")
+        for ((key, value) in Names.part(outputs, Names.NEXT)) {
             tensors[key] = value
-            if (key.startsWith("shared/") || key.startsWith("statistic/")) (if (report) changed else tuned) += key
+            if (Names.isExchanged(key)) (if (report) changed else tuned) += key
         }
     }
 
     private fun batch(x: Tensor, y: Tensor, chosen: IntArray, training: Boolean): Tensors {
-        val columns = if (training) tensors.filterKeys { it.startsWith("column/") } else emptyMap()
-        return mapOf("batch/x" to x.take(chosen), "batch/y" to y.take(chosen)) +
-            columns.entries.associate { (key, rows) -> "batch/${key.removePrefix("column/")}" to rows.take(chosen) }
+        val columns = if (training) Names.part(tensors, Names.COLUMN) else emptyMap()
+        return mapOf(Names.X to x.take(chosen), Names.Y to y.take(chosen)) +
+            columns.entries.associate { (name, rows) -> Names.batch(name) to rows.take(chosen) }
     }
 
     /** A batch's random inputs. */
     private fun draw(size: Int): Tensors = manifest.random.entries.associate { (name, shape) ->
-        "batch/$name" to if (name.startsWith("uniform/")) {
+        Names.batch(name) to if (Names.roleOf(name) == Names.UNIFORM) {
             val whole = listOf(size) + shape
             Tensor.of(random.floats(whole.fold(1, Math::multiplyExact)), whole)
         } else {
@@ -211,7 +209,7 @@ internal class Job(
         val totals = LinkedHashMap<String, Total>()
         for (part in ranges(order.size)) {
             val outputs = graphs.run(graph, held + batch(x, y, order.sliceArray(part), training = split != "test") + hyper)
-            for ((key, value) in outputs) totals.getOrPut(key.removePrefix("metric/")) { Total(value.shape) }.add(graph, value)
+            for ((name, value) in Names.part(outputs, Names.METRIC)) totals.getOrPut(name) { Total(value.shape) }.add(graph, value)
         }
         return Sums(totals, order.size)
     }
@@ -221,12 +219,17 @@ internal class Job(
     private fun IntRange.toIntArray() = IntArray(last - first + 1) { first + it }
 
     private fun oneOutput(graph: String, inputs: Tensors): Tensor {
-        val outputs = graphs.run(graph, inputs).filterKeys { it.startsWith("output/") }.values
+        val outputs = Names.part(graphs.run(graph, inputs), Names.OUTPUT).values
         return outputs.singleOrNull() ?: throw Malformed("graph '$graph' has ${outputs.size} per-example outputs, expected one")
     }
 
     private fun metric(graph: String, outputs: Tensors, name: String): Double {
-        val value = outputs["metric/$name"] ?: throw BundleException("graph '$graph' has no metric $name")
+        val value = outputs[Names.metric(name)] ?: throw BundleException("graph '$graph' has no metric $name")
         return Total(value.shape).apply { add(graph, value) }.single()
+    }
+
+    private companion object {
+        /** Roles of what a device keeps from plan to plan. */
+        val KEPT_ROLES = setOf(Names.PRIVATE, Names.COLUMN)
     }
 }

@@ -2,6 +2,7 @@ package io.shoal.host
 
 import io.shoal.core.Tensor
 import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Names
 import io.shoal.core.wire.decodeTensors
 import io.shoal.core.wire.encodeTensors
 import io.shoal.executorch.ExecutorchLoader
@@ -16,8 +17,8 @@ public fun main(arguments: Array<String>) {
     val (bundleFile, graph, version, inputsFile, outputsFile) = arguments
     val bundle = Bundle.unpack(File(bundleFile).readBytes())
     val given = decodeTensors(File(inputsFile).readBytes()).tensors
-    val tensors = HashMap(bundle.initial + given.filterKeys { it.startsWith("hyper/") })
-    given.filterKeys { it.startsWith("start/") }.forEach { (name, tensor) -> tensors[name.removePrefix("start/")] = tensor }
+    val tensors = HashMap(bundle.initial + given.filterKeys { Names.roleOf(it) == Names.HYPER })
+    tensors += Names.part(given, "start")
     val batches = given.keys.filter { it.startsWith("in/") }.groupBy { it.split("/")[1].toInt() }
     val results = HashMap<String, Tensor>()
     ExecutorchLoader(File("$outputsFile.programs"), version = version).load(bundle).use { graphs ->
@@ -25,8 +26,8 @@ public fun main(arguments: Array<String>) {
             val batch = batches.getValue(step).associate { it.removePrefix("in/$step/") to given.getValue(it) }
             val outputs = graphs.run(graph, tensors + batch)
             for ((name, tensor) in outputs) {
-                if (name.startsWith("next/")) tensors[name.removePrefix("next/")] = tensor
-                results[if (name.startsWith("metric/")) "$step/$name" else name] = tensor
+                if (Names.roleOf(name) == Names.NEXT) tensors[Names.nameOf(name)] = tensor
+                results[if (Names.roleOf(name) == Names.METRIC) "$step/$name" else name] = tensor
             }
         }
     }

@@ -9,7 +9,7 @@ internal data class TensorLayout(val name: String, val dtype: DType, val shape: 
 /** One tensor of a bundle: its name without the role, its role (`shared statistic private slot received`), type and shape. */
 public data class TensorSpec(val name: String, val role: String, val dtype: DType, val shape: List<Int>) {
     /** The name it has in graphs and tensor files: `ROLE/NAME`. */
-    val key: String get() = "$role/$name"
+    val key: String get() = Names.key(role, name)
 
     internal val layout: TensorLayout get() = TensorLayout(key, dtype, shape)
 }
@@ -62,14 +62,10 @@ public data class Manifest(
     public fun ofRole(vararg roles: String): List<TensorSpec> = tensors.filter { it.role in roles }
 
     /** What a model's blob holds: shared, statistic and received, but for `received/start.NAME`, which the device fills itself. */
-    public fun received(): List<TensorSpec> = ofRole("shared", "statistic", "received").filterNot { it.key.startsWith(START) }
+    public fun received(): List<TensorSpec> = ofRole(Names.SHARED, Names.STATISTIC, Names.RECEIVED).filterNot { Names.isStart(it.key) }
 
     internal companion object {
-        /** Tensors of this prefix hold the shared tensors of the same name as they were received. */
-        const val START = "received/start."
-
         private val INTS = 1L..Int.MAX_VALUE
-        private val ROLES = setOf("shared", "statistic", "private", "slot", "received")
 
         /** @throws Malformed not a manifest */
         fun parse(payload: ByteArray): Manifest {
@@ -102,7 +98,7 @@ public data class Manifest(
 
         private fun tensor(f: Fields): TensorSpec {
             val dtype = f.oneOf("dtype", DType.entries.map { it.manifestName })
-            return TensorSpec(f.string("name"), f.oneOf("role", ROLES), DType.entries.first { it.manifestName == dtype }, f.sizes("shape"))
+            return TensorSpec(f.string("name"), f.oneOf("role", Names.ROLES), DType.entries.first { it.manifestName == dtype }, f.sizes("shape"))
         }
 
         private fun graph(f: Fields) = Graph(

@@ -63,6 +63,50 @@ class VectorsTest {
         }
     }
 
+    @Test
+    fun `name of a tensor is parsed`() {
+        val vectors = names("parsed")
+        assertTrue(vectors.size >= 30)
+        for (vector in vectors) {
+            val key = vector.text("key")
+            assertEquals(vector.text("role"), Names.roleOf(key), key)
+            assertEquals(vector.text("name"), Names.nameOf(key), key)
+            assertEquals(JsonBoolean(Names.isExchanged(key)), vector["is_exchanged"], key)
+            assertEquals(JsonBoolean(Names.isVariance(key)), vector["is_variance"], key)
+            val next = if (vector.text("without_next") == key) emptyMap() else mapOf(vector.text("without_next") to 1)
+            assertEquals(next, Names.part(mapOf(key to 1), Names.NEXT), key)
+        }
+    }
+
+    @Test
+    fun `name of a tensor is built`() {
+        val builders: Map<String, (String, String) -> String> = mapOf(
+            "shared" to { name, _ -> Names.shared(name) },
+            "started_from" to { key, _ -> Names.startedFrom(key) },
+            "delta" to { name, _ -> Names.delta(name) },
+            "response" to { graph, metric -> Names.response(graph, metric) },
+            "batch" to { column, _ -> Names.batch(column) },
+            "hyper" to { name, _ -> Names.hyper(name) },
+            "metric" to { name, _ -> Names.metric(name) },
+            "column" to { name, _ -> Names.column(name) },
+            "kept" to { key, _ -> Names.kept(key) },
+        )
+        val vectors = names("built").filter { it.text("function") in builders }
+        assertEquals(builders.keys, vectors.map { it.text("function") }.toSet())
+        for (vector in vectors) {
+            val arguments = (vector.getValue("arguments") as JsonArray).items.map { (it as JsonString).value }
+            val built = builders.getValue(vector.text("function"))(arguments[0], arguments.getOrElse(1) { "" })
+            assertEquals(vector.text("key"), built)
+        }
+    }
+
+    private fun names(kind: String): List<Map<String, Json>> {
+        val file = parseJson(File(repository, "wire/vectors/names.json").readBytes()) as JsonObject
+        return (file.fields.getValue(kind) as JsonArray).items.map { (it as JsonObject).fields }
+    }
+
+    private fun Map<String, Json>.text(name: String) = (getValue(name) as JsonString).value
+
     private fun tests(folder: File, suffix: String, body: (ByteArray) -> Unit): List<DynamicTest> {
         val files = folder.listFiles()!!.filter { it.name.endsWith(suffix) }.sorted()
         assertTrue(files.size >= 10)

@@ -1,0 +1,49 @@
+"""Makes the plan of a device for a round, for the round core and for simulations that leave the messages out. Pure."""
+
+from collections.abc import Mapping
+
+from aggregator.core.state import RunSettings, RunState
+from wire.messages import Digest, Plan, Verb
+
+SEED_STRIDE = 1_000_003
+"""A prime larger than any number of rounds: runs of neighbouring seeds share no round's seed."""
+
+
+def round_seed(settings: RunSettings, number: int) -> int:
+    """The seed of the round of this number, from which devices and the algorithm draw."""
+    return settings.seed * SEED_STRIDE + number
+
+
+def program_for(programs: Mapping[str, tuple[Verb, ...]], device_id: str, start: str) -> tuple[Verb, ...]:
+    """What a device does that starts from the model of the key `start`: its own program, else that of all devices that start there,
+    else everybody's."""
+    return programs.get(f"device:{device_id}") or programs.get(f"start:{start}") or programs[""]
+
+
+def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
+    """What a member of the cohort does in the open round."""
+    if state.phase == "evaluating":
+        return state.programs["closing"]
+    return program_for(state.programs, device_id, state.cohort[device_id])
+
+
+def make_plan(
+    settings: RunSettings, number: int, device_id: str, model: Digest, verbs: tuple[Verb, ...], deadline_at_s: float = 0.0
+) -> Plan:
+    """A device's plan in the round of this number: to carry out `verbs` from the model of this name."""
+    return Plan(
+        run_id=settings.run_id,
+        round=number,
+        device_id=device_id,
+        bundle=settings.bundle,
+        model=model,
+        verbs=verbs,
+        seed=round_seed(settings, number),
+        deadline_at_s=deadline_at_s,
+    )
+
+
+def plan_for(state: RunState, device_id: str) -> Plan:
+    """The plan of a member of the cohort in the open round. It may be built again and is then the same."""
+    model = state.models[state.cohort[device_id]]
+    return make_plan(state.settings, state.round, device_id, model, verbs_for(state, device_id), state.deadline_at_s)

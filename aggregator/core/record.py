@@ -1,0 +1,86 @@
+"""Makes the record of a closed round, for the runner and for simulations that leave the messages out. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from aggregator.core.state import Event, OpenPhase, Report, RoundAggregated, RunState
+from wire.messages import MaybeDigest, Metrics
+
+
+class RoundRecord(msgspec.Struct, frozen=True):
+    """What the aggregator remembers of a closed round, for people to read."""
+
+    round: int
+    phase: OpenPhase
+    """What devices were asked for in it."""
+    opened_at_s: float
+    closed_at_s: float
+    evaluated: dict[str, Metrics]
+    """By device, the metrics of the model that it received in this round, that is of the models as the round before left them."""
+    trained: Metrics
+    """The sum over devices of the metrics of their training steps."""
+    groups: dict[str, str]
+    """By device, the key of the model that it starts from after this round."""
+    bytes_up: int
+    bytes_down: int
+    notes: dict[str, Any] = {}
+    """What the algorithm says about the round: tests between groups, epsilon."""
+    views: MaybeDigest = ""
+    """The blob with the round's distance matrices (`aggregator.aggregation.encode_views`); empty when none were computed."""
+
+
+def make_record(
+    *,
+    number: int,
+    phase: OpenPhase,
+    opened_at_s: float,
+    closed_at_s: float,
+    reports: Mapping[str, Report],
+    groups: Mapping[str, str],
+    notes: Mapping[str, Any],
+    views: MaybeDigest,
+) -> RoundRecord:
+    """The record of a round in which these devices reported. Losses are added in the order of `reports`."""
+    trained = [report.trained for report in reports.values()]
+    return RoundRecord(
+        round=number,
+        phase=phase,
+        opened_at_s=opened_at_s,
+        closed_at_s=closed_at_s,
+        evaluated={device_id: report.evaluated for device_id, report in reports.items()},
+        trained=Metrics(
+            num_examples=sum(m.num_examples for m in trained),
+            loss_sum=sum(m.loss_sum for m in trained),
+            num_correct=sum(m.num_correct for m in trained),
+        ),
+        groups=dict(groups),
+        bytes_up=sum(report.bytes_up for report in reports.values()),
+        bytes_down=sum(report.bytes_down for report in reports.values()),
+        notes=dict(notes),
+        views=views,
+    )
+
+
+def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRecord | None:
+    """The record of the round that `event` closed between two states of a run; None when it closed none.
+
+    A round of training is closed when the algorithm has been applied to it, the evaluation when it is over.
+    """
+    if before is None or before.round == 0:
+        return None
+    finished = after.phase == "finished" != before.phase
+    if not finished and after.round == before.round:
+        return None
+    notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
+    return make_record(
+        number=before.round,
+        phase="evaluating" if finished else "preparing" if before.preparing else "training",
+        opened_at_s=before.opened_at_s,
+        closed_at_s=event.at_s,
+        reports=after.received if finished else before.received,
+        groups={device_id: key for device_id, key in after.starts.items() if device_id},
+        notes=notes,
+        views=views,
+    )

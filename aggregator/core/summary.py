@@ -1,0 +1,245 @@
+"""The summary of a run, as ``summary.json`` has it: its structure, and what follows from a run's state and records. Pure.
+
+docs/simulate.md describes every field. A part that a run has no business with is None, and is not written.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from aggregator.core.record import RoundRecord
+from aggregator.core.state import RunState
+
+PACKAGES = ("shoal", "torch", "onnxruntime", "numpy", "scikit-learn", "paho-mqtt")
+"""The packages whose versions a summary names."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Accuracies over devices, as fractions, every device counting the same; None where no device has one."""
+
+    mean: float | None
+    std: float | None
+    worst: float | None
+
+
+class DeviceSummary(msgspec.Struct, frozen=True):
+    """One device."""
+
+    group: int | None
+    """The number of its group; None without one."""
+    num_train: int
+    num_test: int
+    accuracy: float | None
+    """Of the model that it was given after the last round, on its own test examples; None without any."""
+
+
+class Groups(msgspec.Struct, frozen=True):
+    """How many groups of devices there are after the last round, and after each round of training."""
+
+    count: int
+    by_round: list[int]
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Payload bytes of messages from the devices and to them."""
+
+    up: int
+    down: int
+
+
+class Heterogeneity(msgspec.Struct, frozen=True):
+    """How far apart the devices' training examples are (`simulation.heterogeneity`)."""
+
+    gamma: float
+    label_skew: float
+    example_imbalance: float
+
+
+class AttackSummary(msgspec.Struct, frozen=True):
+    """What a simulated attack achieved (`simulation.engine.workers.attacks`)."""
+
+    attack: str
+    """As it was asked for."""
+    attackers: list[str]
+    success_rate: float | None
+    told_apart: bool
+    """Whether no honest device shares a group with an attacker."""
+    honest_accuracy: Spread
+
+
+class JobCounts(msgspec.Struct, frozen=True):
+    """Jobs of devices on the virtual clock; each invited one was completed, dropped or late."""
+
+    invited: int
+    completed: int
+    dropped: int
+    late: int
+
+
+class ExampleCounts(msgspec.Struct, frozen=True):
+    """Training examples of all jobs, and those of jobs whose update was not aggregated."""
+
+    trained: int
+    wasted: int
+
+
+class VirtualTraffic(msgspec.Struct, frozen=True):
+    """Bytes of all jobs, and those of jobs whose update was not aggregated."""
+
+    down: int
+    up: int
+    wasted: int
+
+
+class Staleness(msgspec.Struct, frozen=True):
+    """Aggregations between the model that an update started from and its own."""
+
+    mean: float | None
+    max: int
+
+
+class Utilisation(msgspec.Struct, frozen=True):
+    """The share of device-seconds that went into aggregated updates, and the mean number of devices at work at a time."""
+
+    useful: float | None
+    at_work: float | None
+
+
+class TimeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a run cost on the virtual clock (`simulation.timing.report`)."""
+
+    virtual_s: float
+    aggregations: int
+    failed_rounds: int
+    devices: JobCounts
+    examples: ExampleCounts
+    bytes: VirtualTraffic
+    staleness: Staleness
+    utilisation: Utilisation
+    accuracy: list[tuple[float, float | None]] = []
+    """(virtual second, mean accuracy) by round."""
+    time_to_accuracy_s: dict[str, float | None] = {}
+    """By accuracy, the virtual second at which it was reached; None where it was not."""
+
+
+class EdgeSummary(msgspec.Struct, frozen=True):
+    """The processes of a demonstration's edge clients."""
+
+    processes: int
+    max_rss_bytes: int
+    torch_loaded: bool
+
+
+class PhonesSummary(msgspec.Struct, frozen=True):
+    """The Kotlin phones of a demonstration, which share a process."""
+
+    devices: list[str]
+    max_rss_bytes: int
+
+
+class Comparison(Spread, frozen=True):
+    """What another algorithm made of the same data."""
+
+    accuracy_by_round: list[Spread]
+    devices: dict[str, float | None]
+    """Accuracy by device."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is said of a run when it is over, or so far."""
+
+    algorithm: str
+    data: str
+    rounds: int
+    preparations: int
+    local_epochs: int
+    seed: int
+    devices: dict[str, DeviceSummary]
+    accuracy: Spread
+    accuracy_by_round: list[Spread]
+    groups: Groups
+    epsilon: float | None
+    """What the privacy mechanism has spent; None without one."""
+    bytes: Traffic
+    wall_s: float
+    updates_per_s: float
+    backend: str = ""
+    """What a simulation's steps ran on (`simulation.engine.options`)."""
+    backend_reason: str | None = None
+    """Why it was no faster one."""
+    time: TimeSummary | None = None
+    versions: dict[str, str]
+    heterogeneity: Heterogeneity | None = None
+    attack: AttackSummary | None = None
+    newcomers: Spread | None = None
+    edge: EdgeSummary | None = None
+    phones: PhonesSummary | None = None
+    comparison: dict[str, Comparison] = {}
+
+
+def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) -> Summary:
+    """The summary of a run that took so many seconds. A device's accuracy is that of the model it was given after the last round."""
+    settings = state.settings
+    training = [r for r in records if r.phase == "training"]
+    preparing = [r for r in records if r.phase == "preparing"]
+    final = next((r for r in reversed(records) if r.phase == "evaluating"), None)
+    accuracies = accuracy_of(final) if final else {}
+    updates = sum(len(r.evaluated) for r in training)
+    return Summary(
+        algorithm=settings.algorithm,
+        data=settings.data,
+        rounds=settings.rounds,
+        preparations=len(preparing),
+        local_epochs=settings.local_epochs,
+        seed=settings.seed,
+        devices={
+            device_id: DeviceSummary(
+                group=group_number(state.starts.get(device_id)),
+                num_train=device.num_train,
+                num_test=device.num_test,
+                accuracy=accuracies.get(device_id),
+            )
+            for device_id, device in sorted(state.devices.items())
+        },
+        accuracy=spread(accuracies.values()),
+        accuracy_by_round=[spread(accuracy_of(r).values()) for r in records[len(preparing) + 1 :]],
+        groups=Groups(count_groups(state.starts), [count_groups(r.groups) for r in training]),
+        epsilon=training[-1].notes.get("epsilon") if training else None,
+        bytes=Traffic(up=sum(r.bytes_up for r in records), down=sum(r.bytes_down for r in records)),
+        wall_s=round(wall_s, 3),
+        updates_per_s=round(updates / wall_s, 3) if wall_s > 0 else 0.0,
+        versions={name: _version(name) for name in PACKAGES},
+    )
+
+
+def accuracy_of(record: RoundRecord) -> dict[str, float]:
+    """By device, the accuracy of the model it received in this round; devices without test windows are left out."""
+    return {d: m.accuracy for d, m in sorted(record.evaluated.items()) if m.num_examples and math.isfinite(m.accuracy)}
+
+
+def spread(accuracies: Iterable[float]) -> Spread:
+    """Mean, standard deviation and worst of accuracies, rounded to six digits."""
+    known = list(accuracies)
+    if not known:
+        return Spread(None, None, None)
+    return Spread(mean=round(statistics.fmean(known), 6), std=round(statistics.pstdev(known), 6), worst=round(min(known), 6))
+
+
+def group_number(key: str | None) -> int | None:
+    """The number of the group whose model has this key; None for a device that has no group."""
+    return int(key) if key is not None and key.isdigit() else None
+
+
+def count_groups(starts: Mapping[str, str]) -> int:
+    """How many different groups devices are in, by the keys of the models that they start from."""
+    return len({key for device_id, key in starts.items() if device_id and key.isdigit()})
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,55 @@
+"""From names to a model and an objective on it, for examples of a given window."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.core.contract import Objective
+from algorithms.models.classifier import Classifier
+from algorithms.models.from_file import is_file, model_from_file
+from algorithms.models.registry import MODELS, default_model, make_model
+from algorithms.registry import AlgorithmSpec, make_objective
+from wire.bundle import Window
+from wire.errors import ConfigError
+
+
+def build_model(name: str, window: Window, num_classes: int, channel_size: Tensor) -> Classifier:
+    """A fresh model by its name, or from a file (``FILE.py:FUNCTION``); torch's global generator decides its weights.
+
+    Inputs are divided by `channel_size` (channels,) float32 before the first layer.
+
+    Raises:
+        ConfigError: no such model or file, or it is no classifier of these examples.
+    """
+    if is_file(name):
+        return model_from_file(name, window, num_classes, channel_size)
+    if name not in MODELS:
+        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION")
+    return make_model(name, window, num_classes, channel_size)
+
+
+def build_objective(
+    algorithm: AlgorithmSpec,
+    window: Window,
+    num_classes: int,
+    channel_size: Tensor,
+    *,
+    seed: int,
+    model: str = "",
+    pretrained: Callable[[str], nn.Module] | None = None,
+) -> Objective:
+    """The objective of an algorithm on a fresh model; the seed decides the initial weights.
+
+    `model` names it, the usual one for the window where it is empty. `pretrained` gives the extractor of the model of a name in place of
+    the fresh one.
+
+    Raises:
+        ConfigError: an unknown algorithm or model, or one that does not fit the examples.
+    """
+    torch.manual_seed(seed)
+    name = model or default_model(window)
+    made = build_model(name, window, num_classes, channel_size)
+    if pretrained is not None:
+        made.extractor = pretrained(name)
+    return make_objective(algorithm, made)

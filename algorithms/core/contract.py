@@ -1,0 +1,311 @@
+"""What an objective, a grouping, a mean, a privacy mechanism and an algorithm are.
+
+Tensors are named ``ROLE/NAME``. On the server they are numpy float32 arrays; inside an objective they are torch tensors, because
+its functions are traced into graphs. Nothing here or below it reads a clock, a file or a global random state: the same inputs
+and seed give the same bits.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithms.core.arithmetic import PLAIN, Arithmetic
+from algorithms.core.stack import Stack
+from algorithms.models.classifier import Classifier
+from algorithms.models.network import Network
+from wire import names
+from wire.messages import Train, Verb
+from wire.tensors import Array, Tensors
+
+TorchTensors = dict[str, Tensor]
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+T = TypeVar("T")
+
+NEWCOMER = "initial"
+"""Key of the model that a device trains from before it belongs to a group: the bundle's initial tensors."""
+
+
+GraphFunction = Callable[[TorchTensors, TorchTensors, TorchTensors], TorchTensors]
+"""(tensors by ``ROLE/NAME``, batch by column, hyper-parameters by name) -> outputs by name: ``next/ROLE/NAME`` (the tensor's next
+value), ``metric/NAME`` (a sum over the batch) or ``output/NAME`` (one row per example). Pure; traced into graphs."""
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """What a training graph is that is plain SGD with momentum on the mean cross-entropy of the model, so that it may be carried out by
+    other means than the graph: which roles' parameters it moves, and whether running statistics move."""
+
+    roles: frozenset[str] = frozenset((names.SHARED, names.PRIVATE))
+    moves_statistics: bool = True
+
+
+class Objective(Protocol):
+    """The device's half of an objective: pure functions over named tensors; written once, exported to every runtime.
+
+    A batch holds ``x`` (batch, \\*window) float32, ``y`` (batch,) int64, the `columns` that the device has made of its examples, and the
+    `random` inputs. A role says what happens to a tensor: ``shared`` is exchanged and averaged, ``statistic`` is exchanged
+    (BatchNorm), ``private`` stays on the device from round to round, ``slot`` starts anew in every round, ``received`` comes from
+    the server with the model; ``received/start.NAME`` is the device's own copy of ``shared/NAME`` as it was received.
+    """
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+    model_answers: ClassVar[bool]
+    """Whether ``evaluate`` and ``predict`` say what the model itself answers, and nothing else."""
+    model: Classifier
+    """The model whose structure the functions use; its own values are never read or changed after `initial`."""
+    hyper: Mapping[str, float]
+    """Names and default values of the hyper-parameters that the graphs take."""
+    columns: Mapping[str, tuple[int, ...]]
+    """Columns besides ``x`` and ``y`` that graphs read, float32, and the shape of one example's entry."""
+    random: Mapping[str, tuple[int, ...]]
+    """Random inputs, drawn by the device for every batch: ``uniform/NAME`` in [0, 1) of this shape per example, or ``normal/NAME``
+    standard normal of this shape, from the device's own secret."""
+
+    def initial(self) -> TorchTensors:
+        """The tensors before the first round, by ``ROLE/NAME``."""
+
+    def graphs(self) -> Mapping[str, GraphFunction]:
+        """Every function a plan may name. ``evaluate`` (``metric/loss_sum``, ``metric/num_correct``), ``predict``
+        (``output/probabilities`` (batch, classes)) and ``survey`` are always among them."""
+
+    def sgd(self) -> Mapping[str, Sgd]:
+        """The training graphs that are plain SGD; none where batches hold more than examples and labels."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run asks of its devices in every round; `hyper` takes the place of the bundle's own values."""
+
+    batch_size: int
+    local_epochs: int
+    hyper: Mapping[str, float] = field(default_factory=dict)
+
+    def train(self, graph: str = "step", epochs: int | None = None, report: bool = True) -> Train:
+        """The verb that trains with one of the objective's graphs."""
+        return Train(self.batch_size, epochs or self.local_epochs, hyper=dict(self.hyper), graph=graph, report=report)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the server's half of an objective remembers from round to round; serialisable: arrays and JSON values."""
+
+    arrays: Tensors = field(default_factory=dict, repr=False)
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+Programs = dict[str, tuple[Verb, ...]]
+"""What devices are told to do in a round: under ``device:ID`` or ``start:KEY`` where one device, or those that start from one model,
+differ; under the empty string for all others."""
+
+
+class Coordinator(Protocol):
+    """The server's half of an objective. Numpy only: it does not have the model's code."""
+
+    grouping: ClassVar[str]
+    """Name of the only grouping it works with; empty when any will do."""
+    responds: ClassVar[bool]
+    """Whether devices report measurements besides what they train: no privacy mechanism covers these."""
+    absorbs: ClassVar[bool]
+    """Whether `absorb` looks at the round at all; where it does not, models need not be held one by one."""
+
+    def begin(self, initial: Tensors) -> Context:
+        """The context before the first round, from the bundle's initial tensors."""
+
+    def preparing(self, context: Context) -> bool:
+        """Whether the next round is a preparation: nobody is grouped in it, and it does not count as a round of training."""
+
+    def programs(self, context: Context, work: Work) -> Programs:
+        """What devices do in the next round."""
+
+    def closing(self, context: Context, work: Work) -> tuple[Verb, ...]:
+        """What every device does after the last round; its last evaluation is the one that counts."""
+
+    def absorb(
+        self, context: Context, models: Sequence["LocalModel"], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> Context:
+        """Take in a round: its local models sorted by device id, the group of every device, and the new model of each group (roles shared
+        and statistic). In a preparation everybody is in group `NEWCOMER`."""
+
+    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+        """The tensors of role received (``received/NAME``) for devices that start from the model of this key."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The server's view of a model: a function over its tensors, for groupings that look at what a model responds.
+
+    `run(tensors, x)` maps torch tensors by ``ROLE/NAME`` and x (batch, channels, time) to (probabilities (batch, classes), and for
+    each layer of `norm_layers` the mean and the variance per channel that x has there). Differentiable in x.
+    """
+
+    run: Callable[[TorchTensors, Tensor], tuple[Tensor, list[tuple[Tensor, Tensor]]]]
+    input_shape: tuple[int, ...]
+    norm_layers: tuple[str, ...]
+    needs: tuple[str, ...]
+    """The tensors it reads, as ``shared/NAME`` and ``statistic/NAME``."""
+    predict: Callable[[TorchTensors, Tensor], Tensor] | None = None
+    """The probabilities alone: the same numbers as `run` gives, sooner. None where the model has no such function."""
+    predict_folded: Callable[[TorchTensors, Tensor], Tensor] | None = None
+    """The same within rounding, sooner still, with BatchNorm folded into the layers before it."""
+    network: Network | None = None
+    """The model as a list of layers, where each of them is known: what `arithmetic` reads."""
+    arithmetic: Arithmetic = PLAIN
+    """Asks many models at a time: the soonest, where it can."""
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A device's model after its local training."""
+
+    device_id: str
+    num_examples: int
+    num_steps: int
+    start: str
+    """Key of the model it started from: a group, or `NEWCOMER`."""
+    tensors: Tensors = field(repr=False)
+    """Views of the round's arena, of roles shared and statistic: copy what is to be kept. Empty where models are streamed."""
+    responses: Tensors = field(default_factory=dict, repr=False)
+    """What the device measured besides: ``response/GRAPH.NAME`` (its survey, for one)."""
+    update: Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+    """Local minus received, flat (D,) float32, over the shared tensors in their order; empty unless the grouping `compares`."""
+    loss: float = math.nan
+    """Mean loss over its training passes."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a grouping remembers from round to round; serialisable: arrays and JSON values."""
+
+    membership: dict[str, str] = field(default_factory=dict)
+    arrays: Tensors = field(default_factory=dict, repr=False)
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Who belongs together after a round, and what was seen on the way there."""
+
+    memory: Memory
+    views: dict[str, Matrix] = field(default_factory=dict, repr=False)
+    """Distance matrices by view, (M, M) in the order of `device_ids`, for people to look at: of a large fleet, a sample."""
+    device_ids: tuple[str, ...] = ()
+    notes: dict[str, Any] = field(default_factory=dict)
+    extra_epochs: dict[str, int] = field(default_factory=dict)
+    """Local epochs of the next round beyond the run's own number, for devices that are to make more."""
+
+
+class Grouping(Protocol):
+    """Which devices are averaged together, and what each one trains from."""
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+    mean: str
+    """Name of the mean its paper uses."""
+    surveys: bool
+    """Whether it needs the survey of every device that has no group yet."""
+    resurvey: int
+    """Rounds of training between two surveys of a device that has a group; 0 for never."""
+    chooses: bool
+    """Whether devices choose among all groups' models themselves, by their training loss, at the start of every round."""
+    compares: bool
+    """Whether it reads `LocalModel.update`."""
+    reads_models: bool
+    """Whether it looks at single models at all; where it does not, they need not be held one by one."""
+
+    def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
+        """Models (roles shared, statistic) by key that groups start from, besides `initial`; none for most."""
+
+    def check(self, model: Tensors, probe: Probe | None) -> None:
+        """Whether it can work with what a model's blob holds (roles shared, statistic).
+
+        Raises:
+            ConfigError: it needs something that the objective keeps on the device.
+        """
+
+    def start(self, memory: Memory, device_id: str) -> str:
+        """Key of the model that a device trains from in the next round."""
+
+    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+        """Decide from a round's models, sorted by device id. Every device of `models` is in the new membership. Keys of groups are
+        decimal numbers. `probe` is None where the server does not hold the whole model.
+        """
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Where a tensor lies in a flat model."""
+
+    key: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Combined:
+    """A group's model, and how much each device counted in it."""
+
+    flat: Array = field(repr=False)
+    weights: Array
+    """(N,) float64, the share of each device; 0 for one that was left out. NaN where shares differ between parameters."""
+
+
+class Mean(Protocol):
+    """How a group's models become one."""
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+    averages: ClassVar[bool]
+    """Whether it is a plain average, in which nobody is left out: models can then be summed up as they come."""
+    by_examples: ClassVar[bool]
+    """Whether a model counts by its device's number of examples."""
+
+    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+        """(N, D) float32 models and (N,) example counts to one (D,) float32 model. `layout` says which columns are which tensor
+        (``shared/NAME``, ``statistic/NAME``)."""
+
+
+class Privacy(Protocol):
+    """What is clipped and noised before models are combined, and what it costs."""
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+
+    def in_step(self) -> dict[str, float]:
+        """The hyper-parameters that the exported step must have for it to hold; empty when the step has no part in it."""
+
+    def verbs(self) -> tuple[Verb, ...]:
+        """What a device does after its training, before anything leaves it."""
+
+    def clip(self, update: Array) -> Array:
+        """One device's flat update (D,) float32, statistics included, as the server may use it."""
+
+    def noise(self, mean: Array, num_devices: int, seed: int) -> Array:
+        """A group's mean update (D,) float32 over `num_devices` as it may be seen by others."""
+
+    def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
+        """What has been spent after so many rounds like this one, at the mechanism's delta; None without a mechanism."""
+
+
+def exchanged(tensors: Mapping[str, T]) -> dict[str, T]:
+    """What leaves a device and is averaged, the tensors of roles shared and statistic, in their order."""
+    return names.of_role(tensors, *names.EXCHANGED)
+
+
+def functional(model: nn.Module, tensors: TorchTensors, x: Tensor, training: bool) -> tuple[Tensor, TorchTensors]:
+    """Call `model` with the parameters and running statistics given, of role shared, statistic or private, without touching the
+    model itself. Returns what the model returns, and the running statistics after the call by ``ROLE/NAME``.
+    """
+    roles = {names.name_of(k): k for k in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
+    parameters = {name: tensors[roles[name]] for name, _ in model.named_parameters()}
+    counters = {k: torch.zeros((), dtype=torch.int64) for k, _ in model.named_buffers() if k.endswith("num_batches_tracked")}
+    buffers = {k: tensors[roles[k]].clone() for k, _ in model.named_buffers() if names.is_running_statistic(k)}
+    model.train(training)
+    result = torch.func.functional_call(model, {**parameters, **buffers, **counters}, (x,))
+    return result, {roles[k]: v for k, v in buffers.items()}

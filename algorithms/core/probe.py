@@ -1,0 +1,104 @@
+"""What a model makes of given inputs, as the server sees it: class probabilities, and the statistics each BatchNorm layer meets."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.core.contract import Probe, TorchTensors, functional
+from algorithms.models.classifier import Classifier
+from algorithms.models.network import Network, Unsupported, network_of
+from wire import names
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def norm_layers(model: nn.Module) -> tuple[str, ...]:
+    """The names of a model's BatchNorm layers, in order."""
+    return tuple(name for name, module in model.named_modules() if isinstance(module, _NORMS))
+
+
+@contextmanager
+def watch_norms(model: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """While the context is open, every call of `model` notes mean and variance (channels,) at the input of each BatchNorm layer."""
+    met: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(name: str) -> "torch.utils.hooks.RemovableHandle":
+        def look(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            dims = [d for d in range(inputs[0].dim()) if d != 1]
+            met[name] = (inputs[0].mean(dims), inputs[0].var(dims, correction=0))
+
+        return model.get_submodule(name).register_forward_pre_hook(look)
+
+    hooks = [note(name) for name in norm_layers(model)]
+    try:
+        yield met
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def make_probe(model: nn.Module, input_shape: tuple[int, ...]) -> Probe:
+    """The probe of a model. Its BatchNorm layers use running statistics."""
+
+    def run(tensors: TorchTensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        with watch_norms(model) as met:
+            logits, _ = functional(model, tensors, x, training=False)
+        return torch.softmax(logits, dim=1), list(met.values())
+
+    def predict(tensors: TorchTensors, x: Tensor) -> Tensor:
+        return torch.softmax(functional(model, tensors, x, training=False)[0], dim=1)
+
+    folded, pairs = fold_norms(model)
+
+    def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
+        return torch.softmax(functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], dim=1)
+
+    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded, _network_of(model, input_shape))
+
+
+def _network_of(model: nn.Module, input_shape: tuple[int, ...]) -> Network | None:
+    try:
+        return network_of(model, input_shape) if isinstance(model, Classifier) else None
+    except Unsupported:
+        return None
+
+
+def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]]]:
+    """A copy of `model` in which every BatchNorm layer that directly follows a convolution in a sequence passes its input on; and by the
+    convolution's name the name and epsilon of that layer. With running statistics such a layer is one more scale and bias per channel."""
+    folded = deepcopy(model)
+    pairs: dict[str, tuple[str, float]] = {}
+    for prefix, sequence in list(folded.named_modules()):
+        if not isinstance(sequence, nn.Sequential):
+            continue
+        for (before, layer), (name, norm) in pairwise(list(sequence.named_children())):
+            if isinstance(layer, _CONVOLUTIONS) and isinstance(norm, _NORMS) and norm.affine and norm.track_running_stats:
+                at = f"{prefix}." if prefix else ""
+                pairs[at + before] = at + name, norm.eps
+                layer.bias = nn.Parameter(torch.zeros(layer.out_channels)) if layer.bias is None else layer.bias
+                setattr(sequence, name, nn.Identity())
+    return folded, pairs
+
+
+def _folded_weights(pairs: dict[str, tuple[str, float]], tensors: TorchTensors) -> TorchTensors:
+    """Weight and bias of each convolution that a BatchNorm layer is folded into."""
+    made: TorchTensors = {}
+    for conv, (norm, eps) in pairs.items():
+        mean, variance = (tensors[names.statistic(f"{norm}.{n}")] for n in (names.RUNNING_MEAN, names.RUNNING_VAR))
+        scale = tensors[names.shared(f"{norm}.weight")] * (variance + eps).rsqrt()
+        weight = tensors[names.shared(f"{conv}.weight")]
+        made[names.shared(f"{conv}.weight")] = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+        bias = tensors.get(names.shared(f"{conv}.bias"), torch.zeros(()))
+        made[names.shared(f"{conv}.bias")] = (bias - mean) * scale + tensors[names.shared(f"{norm}.bias")]
+    return made
+
+
+def whole_model(model: nn.Module) -> TorchTensors:
+    """Every parameter as ``shared/NAME`` and every running statistic as ``statistic/NAME``, whatever an objective sends of them."""
+    statistics = [(n, b) for n, b in model.named_buffers() if names.is_running_statistic(n)]
+    return {names.shared(n): p.detach() for n, p in model.named_parameters()} | {names.statistic(n): b for n, b in statistics}

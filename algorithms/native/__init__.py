@@ -1,5 +1,0 @@
-"""Training and evaluation in C++ of the layers that models of sensor windows are made of, without Python's interpreter lock.
-
-``plan_of`` reads a model and says whether its layers are known, ``Trainer`` runs it. Both refuse with a reason (``Unsupported``,
-``NoCompiler``), so that a caller can take another path and say why.
-"""

@@ -1,0 +1,38 @@
+"""A second model of the same structure that a device keeps for itself, under ``private/personal.NAME``, with statistics of its own."""
+
+import torch
+
+from algorithms.core.contract import TorchTensors, exchanged
+from algorithms.objectives.supervised import slot_of
+from wire import names
+
+
+def copy_as_personal_model(tensors: TorchTensors) -> TorchTensors:
+    """The personal model before the first round: a copy of what is exchanged."""
+    return {personal_key(k): torch.clone(v) for k, v in exchanged(tensors).items()}
+
+
+def personal_model_with_momentum(tensors: TorchTensors) -> TorchTensors:
+    """The same with a slot at zero for the momentum of each of its parameters."""
+    personal = copy_as_personal_model(tensors)
+    return personal | {slot_of(key): torch.zeros_like(personal[key]) for key in personal_parameters(tensors)}
+
+
+def personal_key(key: str) -> str:
+    """``private/personal.NAME`` for ``shared/NAME`` or ``statistic/NAME``."""
+    return names.private(f"personal.{names.name_of(key)}")
+
+
+def personal_parameters(tensors: TorchTensors) -> list[str]:
+    """The keys of the personal model's parameters."""
+    return [personal_key(key) for key in names.of_role(tensors, names.SHARED)]
+
+
+def as_model(tensors: TorchTensors) -> TorchTensors:
+    """The personal model in the place of the exchanged one: what a pass through the model then uses."""
+    return {**tensors, **{k: tensors[personal_key(k)] for k in exchanged(tensors)}}
+
+
+def as_personal_model(following: TorchTensors) -> TorchTensors:
+    """What a pass through the personal model changed, under its own names."""
+    return {personal_key(k) if names.role_of(k) == names.STATISTIC else k: v for k, v in following.items()}

@@ -1,0 +1,112 @@
+"""Compiles the engine on first use, with the system's C++ compiler, into the user's cache directory.
+
+The engine's source is compiled once for every instruction set that this kind of machine may have and linked into one library, which
+chooses at run time. The library's name is a hash of source, flags, compiler and machine: what is there already is never built again,
+and a change of any of them never meets a stale file.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+from host.cache import cache_folder
+from host.compiler import CannotCompile, compiler_error, find_compiler
+
+SOURCES = Path(__file__).parent / "kernels"
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast")
+X86: dict[str, tuple[str, ...]] = {
+    "baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=16"),
+    "avx2": ("-DSHOAL_LANES=8", "-DSHOAL_REGISTERS=16", "-mavx2", "-mfma"),
+    "avx512": (
+        *("-DSHOAL_LANES=16", "-DSHOAL_REGISTERS=32", "-mavx2", "-mfma"),
+        *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mprefer-vector-width=512"),
+    ),
+}
+ARM: dict[str, tuple[str, ...]] = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=32")}
+OTHER: dict[str, tuple[str, ...]] = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=16")}
+TARGETS = ("baseline", "avx2", "avx512")
+"""Instruction sets, slowest first, by the numbers that the library knows them by."""
+
+_loaded: dict[tuple[str | None, ...], ctypes.CDLL] = {}
+_lock = threading.Lock()
+
+
+def load_library() -> ctypes.CDLL:
+    """The engine's library, compiled first if this machine does not have it yet.
+
+    Raises:
+        CannotCompile: there is no C++ compiler, it fails, or the cache directory cannot be written.
+    """
+    with _lock:
+        settings = tuple(os.environ.get(name) for name in ("CXX", "PATH", "XDG_CACHE_HOME", "HOME"))
+        if settings not in _loaded:
+            _loaded[settings] = _declare(ctypes.CDLL(str(build())))
+        return _loaded[settings]
+
+
+def build() -> Path:
+    """Path of the compiled library. Processes that build at the same time do so each for itself; the last rename wins.
+
+    Raises:
+        CannotCompile: as `load_library`.
+    """
+    compiler, version = find_compiler()
+    machine = platform.machine().lower()
+    x86 = machine in ("x86_64", "amd64")
+    targets = X86 if x86 else ARM if machine in ("aarch64", "arm64") else OTHER
+    common = [*FLAGS, *(["-DSHOAL_X86"] if x86 else [])]
+    digest = hashlib.sha256(repr((common, targets, compiler, version, machine, platform.system())).encode())
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + source.read_bytes())
+    folder = cache_folder("native")
+    path = folder / f"engine-{digest.hexdigest()[:24]}.so"
+    if path.exists():
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as made:
+            _compile(compiler, common, targets, Path(made))
+            (Path(made) / "engine.so").replace(path)
+    except OSError as error:
+        raise CannotCompile(f"the native engine cannot be built in {folder}: {error}") from error
+    return path
+
+
+def _compile(compiler: tuple[str, ...], common: list[str], targets: dict[str, tuple[str, ...]], made: Path) -> None:
+    jobs = [[*compiler, *common, "-c", str(SOURCES / "library.cpp"), "-o", str(made / "library.o")]]
+    for name, flags in targets.items():
+        jobs.append(
+            [*compiler, *common, f"-DSHOAL_TARGET={name}", *flags, "-c", str(SOURCES / "engine.cpp"), "-o", str(made / f"{name}.o")]
+        )
+    running = [subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for job in jobs]
+    outputs = [process.communicate()[0] for process in running]
+    objects = [job[-1] for job in jobs]
+    if all(process.returncode == 0 for process in running):
+        link = [*compiler, "-shared", *objects, "-o", str(made / "engine.so")]
+        running = [subprocess.Popen(link, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)]
+        outputs = [running[0].communicate()[0]]
+    for process, output in zip(running, outputs, strict=True):
+        if process.returncode:
+            raise CannotCompile(f"C++ compiler {shlex.join(compiler)} fails: {compiler_error(output, process.returncode)}")
+
+
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, integer, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+    for name, result, arguments in (
+        ("shoal_supports", integer, [integer]),
+        ("shoal_plan_new", pointer, [integer, pointer, number, number, number, number, pointer, number]),
+        ("shoal_plan_free", None, [pointer]),
+        ("shoal_workspace_size", number, [pointer, number]),
+        ("shoal_train", integer, [pointer, pointer]),
+        ("shoal_evaluate", integer, [pointer, pointer]),
+        ("shoal_weighted_sum", None, [pointer, pointer, number, number, pointer]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,18 @@
+"""The folders that commands write to."""
+
+from pathlib import Path
+
+from wire.errors import ConfigError
+
+
+def prepare_folder(out: Path) -> Path:
+    """Make the output folder.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from None
+    return out

@@ -1,0 +1,72 @@
+"""Devices whose examples lie in a pool: a device is two lists of places in it, and its windows are copied out only while they are used."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from edge_client.core.ports import Windows
+from simulation.datasets.pool import Pool
+from wire.tensors import Array
+
+
+class View(Windows):
+    """Windows at places of a pool; made when they are first read."""
+
+    def __init__(self, pool: Pool, train: Array, test: Array) -> None:
+        self.__dict__ |= {"_pool": pool, "_train": train, "_test": test}
+
+    @cached_property
+    def train_x(self) -> Array:
+        return self._pool.train_x[self._train]
+
+    @cached_property
+    def train_y(self) -> Array:
+        return self._pool.train_y[self._train]
+
+    @cached_property
+    def test_x(self) -> Array:
+        return self._pool.test_x[self._test]
+
+    @cached_property
+    def test_y(self) -> Array:
+        return self._pool.test_y[self._test]
+
+    _pool: Pool
+    _train: Array
+    _test: Array
+
+    @property
+    def num_train(self) -> int:
+        return len(self._train)
+
+    @property
+    def num_test(self) -> int:
+        return len(self._test)
+
+
+class Assigned(Mapping[str, Windows]):
+    """A fleet as places in a pool, (n,) int64 for each device's training and test part: the memory of a fleet is that of its places."""
+
+    def __init__(self, pool: Pool, names: Sequence[str], train: Sequence[Array], test: Sequence[Array]) -> None:
+        self._pool, self._train, self._test = pool, train, test
+        self._index = {name: i for i, name in enumerate(names)}
+
+    def __getitem__(self, name: str) -> Windows:
+        i = self._index[name]
+        return View(self._pool, self._train[i], self._test[i])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def squares(self) -> tuple[Array, int]:
+        """Sum of squares per channel (channels,) float64 over all training examples, and how many values a channel has."""
+        times = np.bincount(np.concatenate(self._train), minlength=len(self._pool.train_y)).astype(np.float64)
+        total = np.zeros(self._pool.train_x.shape[1])
+        for at in range(0, len(times), 4096):  # in pieces: squares are float64
+            x = np.square(self._pool.train_x[at : at + 4096], dtype=np.float64)
+            total += times[at : at + 4096] @ x.reshape(*x.shape[:2], -1).sum(2)
+        return total, int(times.sum()) * (self._pool.train_x[0].size // len(total))

@@ -1,0 +1,91 @@
+"""An objective's graphs by the native engine, where they are plain SGD on a model that it knows; by torch otherwise."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from algorithms.core.contract import Objective, Sgd
+from algorithms.models.network import Unsupported, network_of
+from algorithms.objectives.supervised import slot_of
+from host.native.trainer import Outcome, Trainer
+from simulation.engine.graphs.eager import EagerGraphs
+from wire import names
+from wire.tensors import Array, Tensors
+
+
+class NativeGraphs(EagerGraphs):
+    """Trains, evaluates and predicts without the interpreter's lock."""
+
+    def __init__(self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]) -> None:
+        """`trained`: the graphs that plans train with.
+
+        Raises:
+            Unsupported: a training graph is more than plain SGD, or the native engine does not know a layer of its model.
+            CannotCompile: the native engine cannot be built here.
+        """
+        super().__init__(objective)
+        self._sgd: dict[str, Sgd] = dict(objective.sgd())
+        if more := sorted(set(trained) - self._sgd.keys()):
+            raise Unsupported(f"graph {more[0]!r} of {objective.name} is more than plain SGD on the cross-entropy")
+        self._trainer = Trainer(network_of(objective.model, window))
+        tensors = objective.initial()
+        keys = {names.name_of(key): key for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
+        self._parts: list[tuple[str, slice, tuple[int, ...]]] = []
+        for name in self._trainer.names:
+            at = self._parts[-1][1].stop if self._parts else 0
+            value = tensors[keys[name]]
+            self._parts.append((keys[name], slice(at, at + value.numel()), tuple(value.shape)))
+        self._answers = objective.model_answers
+
+    def trains(self, graph: str) -> bool:
+        return graph in self._sgd
+
+    def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
+        sgd, flat = self._sgd[graph], self._flat(tensors)
+        momentum = np.zeros_like(flat)
+        moved = [(key, part, shape) for key, part, shape in self._parts if not _is_statistic(key) and names.role_of(key) in sgd.roles]
+        for key, part, _ in moved:
+            momentum[part] = tensors[slot_of(key)].ravel()
+        statistics = [(key, part, shape) for key, part, shape in self._parts if _is_statistic(key)]
+        scale = None
+        if len(moved) + len(statistics) < len(self._parts):
+            scale = np.zeros_like(flat)
+            for _, part, _ in moved:
+                scale[part] = 1.0
+        outcome = self._trainer.train(
+            flat,
+            momentum,
+            np.ascontiguousarray(x, np.float32),
+            np.ascontiguousarray(y, np.int64),
+            np.concatenate(batches),
+            np.cumsum([0, *map(len, batches)]),
+            float(hyper[names.hyper("lr")]),
+            float(hyper[names.hyper("momentum")]),
+            scale=scale,
+            move_statistics=sgd.moves_statistics,
+        )
+        following: Tensors = _metrics(outcome)
+        following |= {names.following(slot_of(key)): momentum[part].reshape(shape) for key, part, shape in moved}
+        changed = [*moved, *(statistics if sgd.moves_statistics else ())]
+        return following | {names.following(key): flat[part].reshape(shape) for key, part, shape in changed}
+
+    def run(self, graph: str, inputs: Tensors) -> Tensors:
+        if graph == "evaluate" and self._answers:
+            y = np.ascontiguousarray(inputs[names.Y], np.int64)
+            outcome = self._trainer.evaluate(self._flat(inputs), np.ascontiguousarray(inputs[names.X]), y)
+            return _metrics(outcome)
+        if graph == "predict" and self._answers:
+            return {names.PROBABILITIES: self._trainer.predict(self._flat(inputs), np.ascontiguousarray(inputs[names.X]))}
+        return super().run(graph, inputs)
+
+    def _flat(self, tensors: Tensors) -> Array:
+        return np.concatenate([tensors[key].ravel() for key, _, _ in self._parts], dtype=np.float32)
+
+
+def _is_statistic(key: str) -> bool:
+    """Of BatchNorm, the only layer with buffers that the native engine knows; their role may be private."""
+    return names.is_running_statistic(key)
+
+
+def _metrics(outcome: Outcome) -> Tensors:
+    return {names.LOSS_SUM: np.asarray(outcome.loss_sum), names.NUM_CORRECT: np.asarray(outcome.num_correct)}

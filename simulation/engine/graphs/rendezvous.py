@@ -1,0 +1,80 @@
+"""Where plans that are carried out at the same time wait for each other, so that what they ask for can be result together."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class Rendezvous(Generic[Q, A]):
+    """One thread for each plan, and one more that answers. A plan that asks waits until every other one has asked too, or has ended."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._asked: list[tuple[Q, Future[A]]] = []
+        self._busy = 0
+        self._closed = False
+        self._here = threading.local()
+
+    @property
+    def joined(self) -> bool:
+        """Whether the calling thread carries out a plan of this rendezvous."""
+        return getattr(self._here, "joined", False)
+
+    def expect(self, count: int) -> None:
+        """So many more plans will be carried out: each of them asks, or ends."""
+        with self._changed:
+            self._busy += count
+
+    @contextmanager
+    def taking_part(self) -> Iterator[None]:
+        """The calling thread carries out one of the plans that are expected; whatever happens, it ends when the context is left."""
+        self._here.joined = True
+        try:
+            yield
+        finally:
+            self._here.joined = False
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def ask(self, request: Q) -> A:
+        """The answer to a request, from a thread that takes part.
+
+        Raises:
+            CancelledError: the rendezvous was closed.
+        """
+        answer: Future[A] = Future()
+        with self._changed:
+            if self._closed:
+                answer.cancel()
+            else:
+                self._asked.append((request, answer))
+                self._busy -= 1
+                self._changed.notify_all()
+        return answer.result()
+
+    def answer(self, together: Callable[[list[Q]], list[A]]) -> bool:
+        """Wait until all plans have asked or ended, then answer those that asked, in one call of `together`. False: all have ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._busy == 0)
+            asked = list(self._asked)
+        answers = together([request for request, _ in asked]) if asked else []
+        with self._changed:
+            self._asked.clear()
+            self._busy = len(asked)
+        for (_, future), made in zip(asked, answers, strict=True):
+            future.set_result(made)
+        return bool(asked)
+
+    def close(self) -> None:
+        """Let every thread that waits, or asks later, end with an exception."""
+        with self._changed:
+            self._closed = True
+            for _, future in self._asked:
+                future.cancel()
+            self._asked.clear()

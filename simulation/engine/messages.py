@@ -1,0 +1,97 @@
+"""A run by messages: the aggregator's runner and one agent per device, joined by an in-process broker, on a virtual clock.
+
+Nothing here decides anything about federated learning: messages, admission, rounds and the execution of plans are the same code
+that runs in the field. It is what the faster engine is held against, to the bit.
+"""
+
+from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.core.state import Event, RoundAggregated, RunState, Started
+from aggregator.fleet import Fleet
+from aggregator.runner import Runner
+from edge_client.adapters.state import MemoryState
+from edge_client.agent import Agent
+from edge_client.core.ports import Graphs, Windows
+from simulation.engine.experiment import Experiment
+from simulation.engine.progress import OnProgress, progress_of
+from simulation.engine.result import EngineResult
+from simulation.engine.workers.attacks import Attacker
+from simulation.engine.workers.secret import repeatable_secret
+from wire.errors import Stalled
+from wire.links.in_process import InProcessBroker
+from wire.links.port import Will
+from wire.topics import Topics
+
+PATIENCE = 20
+"""A simulation gives up when time has passed so often without an end of the round."""
+
+
+class VirtualClock:
+    """Seconds since the start of a simulation; moves only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgress) -> EngineResult:
+    """Run a fleet to the end.
+
+    Raises:
+        ConfigError: the algorithm does not fit the bundle.
+        Stalled: no device can carry out its plan.
+    """
+    settings, attack = experiment.settings, experiment.attack
+    broker, clock, topics = InProcessBroker(), VirtualClock(), Topics("simulation")
+    store, blobs = MemoryStore(), MemoryBlobs()
+    fleet = Fleet(broker.connect("aggregator"), topics, "0")
+
+    def observe(state: RunState, event: Event) -> None:
+        if isinstance(event, Started | RoundAggregated):
+            on_progress(progress_of(state.trained, {d: key for d, key in state.starts.items() if d}))
+
+    runner = Runner(experiment.algorithm, experiment.bundle, experiment.probe, store, blobs, fleet, clock, observe)
+    runner.start_or_resume(settings)
+
+    def agent(device_id: str, windows: Windows) -> Agent:
+        link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
+        state = MemoryState()
+        if attack is not None and device_id in attack.attackers:
+            poisoned = attack.poison(windows)
+            return Attacker(
+                device_id, topics, link, poisoned, state, lambda _: graphs, clock=clock, secret=repeatable_secret, attack=attack
+            )
+        return Agent(device_id, topics, link, windows, state, lambda _: graphs, clock=clock, secret=repeatable_secret)
+
+    agents = {device_id: agent(device_id, windows) for device_id, windows in sorted(experiment.devices.items())}
+    _deliver(runner, list(agents.values()), clock)
+    assert runner.state is not None
+    return EngineResult(runner.state, store.rounds(), blobs, lambda device_id, x: agents[device_id].predict(x), "messages")
+
+
+def _deliver(runner: Runner, agents: list[Agent], clock: VirtualClock) -> None:
+    """Deliver until nobody has anything left to read; then let time pass to the next deadline; until the run is over."""
+    links = [(runner.link, runner.handle), *((agent.link, agent.handle) for agent in agents)]
+    reopened: dict[int, int] = {}
+    while True:
+        delivered = 0
+        for link, handle in links:
+            while (event := link.receive(timeout_s=0)) is not None:
+                handle(event)
+                delivered += 1
+        if not delivered:
+            if runner.finished:
+                return
+            next_s = min(runner.next_deadline_s(), *(agent.retry_at_s for agent in agents))
+            if next_s == float("inf"):
+                raise RuntimeError("the simulation stands still: no message, no deadline, and the run is not over")
+            clock.now_s = max(clock.now_s, next_s)
+            runner.tick()
+            for agent in agents:
+                agent.tick()
+            assert runner.state is not None
+            number = runner.state.round
+            reopened[number] = reopened.get(number, 0) + 1
+            if reopened[number] > PATIENCE:
+                raise Stalled(f"round {number} was opened {PATIENCE} times and no device could carry out its plan; the log says why")

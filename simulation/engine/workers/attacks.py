@@ -1,0 +1,135 @@
+"""Attackers among simulated devices, and what they achieve.
+
+A device is an attacker through its data (``label-flip``: V. Tolpegin et al., ESORICS 2020) or through the update that it sends instead
+of its own: ``replace`` trains on flipped labels and sends the change scaled by `scale`, so that it outweighs the fleet (E. Bagdasaryan et
+al., AISTATS 2020); ``sign-flip`` sends minus `scale` times its change; ``gaussian`` sends noise of `scale` times its change's size;
+``nan`` sends values that are not numbers. Its messages are otherwise those of an honest device: admission and defences see what they
+would see in the field.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from algorithms.spec import Choice, Option, Options, read
+from edge_client.agent import Agent
+from edge_client.core.ports import Windows
+from edge_client.executor import Result
+from simulation.datasets.windows import FleetData
+from wire import names
+from wire.errors import ConfigError
+from wire.tensors import Array, Tensors
+
+
+def _options(scale: float | None = 1.0, count: int = 0) -> dict[str, Option]:
+    return {
+        "share": Option(0.2, "share of the devices that attack, rounded to whole ones", 0, 1),
+        "count": Option(count, "number of devices that attack; 0: a share of them", 0),
+        "scale": Option(scale, "factor of what is sent" + ("; the number of devices when not given" if scale is None else "")),
+    }
+
+
+ATTACKS: Mapping[str, Options] = {
+    "label-flip": _options(),
+    "replace": _options(None, 1),
+    "sign-flip": _options(),
+    "gaussian": _options(),
+    "nan": _options(),
+}
+"""Every attack, with its options."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Who attacks, and how."""
+
+    name: str
+    attackers: frozenset[str]
+    scale: float
+    targets: Mapping[int, int]
+    """The class that each attacked class is to be taken for."""
+    seed: int = 0
+
+    def poison(self, windows: Windows) -> Windows:
+        """An attacker's windows: training labels of attacked classes are those of their targets."""
+        if self.name not in ("label-flip", "replace"):
+            return windows
+        flipped = windows.train_y.copy()
+        for source, target in self.targets.items():
+            flipped[windows.train_y == source] = target
+        return Windows(windows.train_x, flipped, windows.test_x, windows.test_y)
+
+    def tamper(self, tensors: Tensors, device_id: str, number: int) -> Tensors:
+        """What an attacker sends in place of its update's tensors in the round of this number."""
+        rng = np.random.default_rng([self.seed, number, sum(map(ord, device_id))])
+        return {key: self._tampered(key, value, rng) for key, value in tensors.items()}
+
+    def _tampered(self, key: str, value: Array, rng: np.random.Generator) -> Array:
+        if names.role_of(key) != names.DELTA or self.name == "label-flip":
+            return value
+        if self.name == "nan":
+            return np.full_like(value, np.nan)
+        if self.name == "gaussian":
+            size = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
+            return np.asarray(self.scale * size * rng.standard_normal(value.shape), np.float32)
+        return np.asarray(value * (-self.scale if self.name == "sign-flip" else self.scale), np.float32)
+
+
+class Attacker(Agent):
+    """A device that sends another update than its own."""
+
+    def __init__(self, *arguments: Any, attack: Attack, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._attack = attack
+
+    def _encode(self, plan: Any, result: Result, train_s: float) -> bytes:
+        tensors = self._attack.tamper(result.tensors, self.device_id, plan.round)
+        return super()._encode(plan, replace(result, tensors=tensors), train_s)
+
+
+def read_attack(text: str) -> Choice:
+    """Read an attack, see `ATTACKS`.
+
+    Raises:
+        ConfigError: no such attack or option, or a value it cannot have.
+    """
+    return read(text, ATTACKS, "attack")
+
+
+def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
+    """The attack that was chosen, on a fleet. The seed decides who attacks.
+
+    Raises:
+        ConfigError: nobody would attack, or nobody honest would be left.
+    """
+    devices, options, given = sorted(data.devices), choice.options, dict(choice.given)
+    by_share = "share" in given and "count" not in given
+    count = round(options["share"] * len(devices)) if by_share or not options["count"] else options["count"]
+    if not 1 <= count < len(devices):
+        raise ConfigError(
+            f"attack {str(choice)!r}: {count} attackers among {len(devices)} devices, expected at least one and one honest device"
+        )
+    scale = float(len(devices)) if options["scale"] is None else float(options["scale"])
+    chosen = np.random.default_rng([seed, 0xA77]).choice(devices, count, replace=False)
+    return Attack(choice.name, frozenset(map(str, chosen)), scale, flipped_classes(len(data.classes)), seed)
+
+
+def flipped_classes(num_classes: int) -> dict[int, int]:
+    """DistFL's flip (section 5.5): classes 0-3 and 4-7 are taken for each other; with fewer than eight, the first half and the second."""
+    half = min(4, num_classes // 2)
+    return {a: b for i in range(half) for a, b in ((i, i + half), (i + half, i))}
+
+
+def success_rate(targets: Mapping[int, int], labels: Array, predicted: Array) -> float | None:
+    """Attack success rate (DistFL, Eq. 9): of each attacked class, the share of examples predicted as its target, averaged over the
+    classes. `labels` and `predicted` are (n,) class numbers; None when no example is of an attacked class."""
+    rates = [float((predicted[labels == source] == target).mean()) for source, target in targets.items() if (labels == source).any()]
+    return float(np.mean(rates)) if rates else None
+
+
+def told_apart(groups: Mapping[str, int | None], attackers: frozenset[str]) -> bool:
+    """Whether no honest device shares a group with an attacker."""
+    theirs = {groups[d] for d in attackers if groups.get(d) is not None}
+    return not any(group in theirs for d, group in groups.items() if d not in attackers)

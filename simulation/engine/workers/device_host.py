@@ -1,0 +1,96 @@
+"""Where a simulated device's plan is carried out: by the edge client's own executor, over the device's windows and what it keeps."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from aggregator.core.admission import check_tensors
+from aggregator.core.state import RunSettings
+from algorithms.algorithm import Algorithm
+from algorithms.means.streaming import Branch
+from edge_client.core.ports import Graphs, Windows
+from edge_client.executor import Executor
+from simulation.engine.workers.attacks import Attack
+from simulation.engine.workers.private_store import PrivateStore
+from simulation.engine.workers.secret import repeatable_secret
+from wire.bundle import Bundle, Layout
+from wire.errors import ShoalError
+from wire.messages import Metrics, Plan
+from wire.tensors import Array, Tensors
+
+Models = Mapping[str, Tensors]
+"""What devices may start from in a round (roles shared, statistic, received), by key. A plan names keys, not digests."""
+
+
+@dataclass(frozen=True)
+class DeviceResult:
+    """A plan that was carried out, and the update it gave; or why there is none."""
+
+    device_id: str
+    model: str = ""
+    """Key of the model it started from."""
+    num_train: int = 0
+    num_steps: int = 0
+    evaluated: Metrics = field(default_factory=Metrics)
+    trained: Metrics = field(default_factory=Metrics)
+    train_s: float = 0.0
+    tensors: Tensors = field(default_factory=dict, repr=False)
+    carried: Layout = ()
+    """What was in the update, where its tensors have gone into a sum."""
+    sums: Mapping[str, Branch] = field(default_factory=dict, repr=False)
+    """With one device of a branch of the tree: the sums of all models there, by the key of the one that they started from."""
+    problem: str = ""
+    refused: bool = False
+    """Whether the aggregator's admission would have refused the update; else the device could not carry out the plan."""
+
+    @property
+    def layout(self) -> Layout:
+        """Name, dtype and shape of what is in the update."""
+        return self.carried or tuple((name, value.dtype.str, value.shape) for name, value in self.tensors.items())
+
+
+@dataclass(frozen=True)
+class DeviceHostSpec:
+    """All that makes a host but what its devices keep. It can be sent to another machine: graphs are made there."""
+
+    settings: RunSettings
+    bundle: Bundle
+    algorithm: Algorithm
+    make_graphs: Callable[[], Graphs]
+    devices: Mapping[str, Windows]
+    attack: Attack | None
+
+
+class DeviceHost:
+    """One worker's share of the machine. Everything but `store` is only read; different devices may be worked on at the same time."""
+
+    def __init__(self, spec: DeviceHostSpec, graphs: Graphs, store: PrivateStore) -> None:
+        """`graphs`: those that the spec makes."""
+        self._spec, self.graphs, self._store = spec, graphs, store
+
+    def carry_out(self, plan: Plan, models: Models) -> DeviceResult:
+        """Carry out a plan as the device would, and look at the update as the aggregator's admission would."""
+        device_id, started_s = plan.device_id, perf_counter()
+        windows, attack = self._windows(device_id), self._spec.attack
+        try:
+            executor = Executor(self._spec.bundle, self.graphs, windows, repeatable_secret)
+            result = executor.execute(plan, models[plan.model], self._store.get(device_id, plan.round), models.__getitem__)
+        except ShoalError as error:
+            return DeviceResult(device_id, problem=str(error))
+        tensors = result.tensors
+        if attack is not None and device_id in attack.attackers:
+            tensors = attack.tamper(tensors, device_id, plan.round)
+        self._store.put(device_id, plan.round, result.private)
+        refused = check_tensors(self._spec.settings, plan.verbs, tensors)
+        if refused is not None:
+            return DeviceResult(device_id, problem=refused.detail, refused=True)
+        took_s = perf_counter() - started_s
+        return DeviceResult(device_id, result.model, windows.num_train, result.num_steps, result.evaluated, result.trained, took_s, tensors)
+
+    def predict(self, device_id: str, model: Tensors, number: int, x: Array) -> Array:
+        """Class probabilities (n, classes) float32 by the model of this device before the round of this number."""
+        return Executor(self._spec.bundle, self.graphs, self._windows(device_id)).predict(model, self._store.get(device_id, number), x)
+
+    def _windows(self, device_id: str) -> Windows:
+        windows, attack = self._spec.devices[device_id], self._spec.attack
+        return attack.poison(windows) if attack is not None and device_id in attack.attackers else windows

@@ -1,0 +1,147 @@
+"""What simulated devices keep from round to round, in memory-mapped files that all workers share.
+
+One file holds one tensor of every device, row by row. Files are sparse: a row that no device has written takes no space, and pages that
+are not in use leave memory. A column (one entry per training example) has as many rows as the fleet has training examples.
+
+Every row is there twice, and a round writes into the older copy: a round that is made again after an interruption reads what it read the
+first time.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from wire import names
+from wire.tensors import Array, Tensors
+
+SIGNS = ".rounds"
+
+
+class PrivateStore(Protocol):
+    """What devices keep (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``)."""
+
+    def get(self, device_id: str, number: int) -> Tensors:
+        """A copy of what a device keeps before the round of this number; empty at first."""
+
+    def put(self, device_id: str, number: int, tensors: Tensors) -> None:
+        """Keep these tensors after the round of this number, in place of what the device kept before."""
+
+
+class TravellingStore:
+    """What one device at a time keeps: it comes with its plan, and goes back with the result."""
+
+    def __init__(self) -> None:
+        self.load({})
+
+    def load(self, before: Tensors) -> None:
+        """Take in what the next plan's device keeps."""
+        self._before = before
+        self.after: Tensors | None = None
+        """What was put; None: nothing was."""
+
+    def get(self, device_id: str, number: int) -> Tensors:
+        return dict(self._before)
+
+    def put(self, device_id: str, number: int, tensors: Tensors) -> None:
+        self.after = tensors
+
+
+@dataclass
+class _File:
+    rows: Array
+    """(2, devices or examples, \\*shape)"""
+    rounds: Array
+    """(devices, 2) int32: the round that wrote each copy, negative where it took the tensor away; 0: none did."""
+
+
+class MappedStore:
+    """A folder of such files, a temporary one where none is given. Forked processes see each other's writes; a device is worked on by one
+    at a time."""
+
+    def __init__(self, folder: Path | None, device_ids: Sequence[str], num_train: Iterable[int]) -> None:
+        if folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="shoal-")
+            folder = Path(self._temporary.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._index = {device_id: i for i, device_id in enumerate(device_ids)}
+        self._first = np.concatenate([[0], np.cumsum(np.fromiter(num_train, np.int64))])
+        self._open: dict[str, _File] = {}
+        self._listed: tuple[int, list[str]] = (-1, [])
+
+    def get(self, device_id: str, number: int) -> Tensors:
+        at = self._index[device_id]
+        found: Tensors = {}
+        for name in self._names(number):
+            file, key = self._file(name), _parse(name)[0]
+            copy = _newest(file.rounds[at], number)
+            if file.rounds[at, copy] > 0 and file.rounds[at, copy] < number:
+                found[key] = np.array(file.rows[copy][self._rows(key, at)])
+        return found
+
+    def put(self, device_id: str, number: int, tensors: Tensors) -> None:
+        at = self._index[device_id]
+        written = {_name(key, value): value for key, value in tensors.items()}
+        for name in sorted(written.keys() | set(self._names(number))):
+            file = self._file(name)
+            copy = 1 - _newest(file.rounds[at], number)
+            if name in written:
+                file.rows[copy][self._rows(_parse(name)[0], at)] = written[name]
+                file.rounds[at, copy] = number
+            elif file.rounds[at].any():
+                file.rounds[at, copy] = -number
+
+    def _rows(self, key: str, at: int) -> int | slice:
+        return slice(int(self._first[at]), int(self._first[at + 1])) if names.role_of(key) == names.COLUMN else at
+
+    def _names(self, number: int) -> list[str]:
+        """Of the files that a device may have a row in from before the round of this number: listed once in a round, since what is written
+        meanwhile, by this process or another, does not count yet."""
+        listed = self._listed
+        if listed[0] != number:
+            self._listed = listed = number, sorted(file.name for file in self.folder.iterdir() if file.suffix != SIGNS)
+        return listed[1]
+
+    def _file(self, name: str) -> _File:
+        if name not in self._open:
+            key, dtype, shape = _parse(name)
+            count = int(self._first[-1]) if names.role_of(key) == names.COLUMN else len(self._index)
+            rounds = _map(self.folder / f"{name}{SIGNS}", np.dtype(np.int32), (len(self._index), 2))
+            self._open[name] = _File(_map(self.folder / name, dtype, (2, count, *shape)), rounds)
+        return self._open[name]
+
+
+def _newest(rounds: Array, number: int) -> int:
+    """The copy that holds what there was before the round of this number."""
+    before = np.where(np.abs(rounds) < number, np.abs(rounds), -1)
+    return int(before.argmax())
+
+
+def _name(key: str, value: Array) -> str:
+    shape = value.shape[1:] if names.role_of(key) == names.COLUMN else value.shape
+    return f"{quote(key, safe='')},{value.dtype.name},{'x'.join(map(str, shape))}"
+
+
+def _parse(name: str) -> tuple[str, np.dtype[np.generic], tuple[int, ...]]:
+    key, dtype, shape = name.split(",")
+    return unquote(key), np.dtype(dtype), tuple(int(n) for n in shape.split("x") if n)
+
+
+def _map(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
+    """A file of zeros of this shape, or what it holds; whoever comes first makes it."""
+    if not prod(shape):
+        path.touch()
+        return np.zeros(shape, dtype)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(handle, prod(shape) * dtype.itemsize)
+    finally:
+        os.close(handle)
+    return np.memmap(path, dtype, "r+", shape=shape)

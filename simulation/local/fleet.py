@@ -1,0 +1,146 @@
+"""A fleet of real processes on this machine: one `shoal-edge` per device, each with a data folder and a state folder of its own.
+
+Some of the devices may be phones instead: they share one process, on Java.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from simulation.datasets.windows import FleetData
+from simulation.local.phones import phone_command
+
+STOP_S = 10.0
+
+
+def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
+    """Write a device's windows as ``train.npz`` and ``test.npz``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    windows = data.devices[device_id]
+    np.savez(folder / "train.npz", X=windows.train_x, y=windows.train_y)
+    np.savez(folder / "test.npz", X=windows.test_x, y=windows.test_y)
+
+
+def start_process(arguments: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a Python module or script in a session of its own, so that Ctrl-C reaches only who started it; output goes to `log`."""
+    return start_program([sys.executable, *arguments], log, environment)
+
+
+def start_program(command: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start any program as `start_process` does."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+
+
+def stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Ask every process to stop; those that have not after `STOP_S` seconds are killed."""
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    end_s = time.monotonic() + STOP_S
+    for process in processes:
+        try:
+            process.wait(max(0.1, end_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class LocalFleet:
+    """Edge processes for every device of `data`, but for `phones`, which run in one process on Java; started on entering the context,
+    stopped on leaving it.
+
+    `processes` are by device; all phones have the same one.
+
+    Raises:
+        ConfigError: phones are asked for, and what they need is not here.
+    """
+
+    def __init__(self, data: FleetData, folder: Path, broker_url: str, fleet: str, trust: Path, phones: Sequence[str] = ()) -> None:
+        self._data, self._folder, self._broker_url, self._fleet, self._trust = data, folder, broker_url, fleet, trust
+        self.phones = tuple(phones)
+        self._phone_command = phone_command() if phones else []
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, device_id: str) -> subprocess.Popen[bytes]:
+        """Start one device, also again after it was killed; its state folder is kept. A phone is started with all the others."""
+        if device_id in self.phones:
+            return self._start_phones()
+        options = self._shared_options() + self._own_options(device_id)
+        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self.processes[device_id] = start_process(["-m", "edge_client.main", "run", *options], self.log(device_id), environment)
+        return self.processes[device_id]
+
+    def log(self, device_id: str) -> Path:
+        """Where a device's process writes to."""
+        return self._folder / "phones.log" if device_id in self.phones else self._folder / device_id / "edge.log"
+
+    def _start_phones(self) -> subprocess.Popen[bytes]:
+        own = [part for device_id in self.phones for part in self._own_options(device_id)]
+        process = start_program([*self._phone_command, *self._shared_options(), *own], self.log(self.phones[0]))
+        self.processes |= dict.fromkeys(self.phones, process)
+        return process
+
+    def _shared_options(self) -> list[str]:
+        return ["--broker", self._broker_url, "--fleet", self._fleet, "--trust", str(self._trust)]
+
+    def _own_options(self, device_id: str) -> list[str]:
+        own = self._folder / device_id
+        if not (own / "data" / "test.npz").exists():
+            write_device_folder(self._data, device_id, own / "data")
+        return ["--id", device_id, "--data", str(own / "data"), "--state", str(own / "state")]
+
+    def max_rss_bytes(self) -> int:
+        """The largest peak of resident memory of any `shoal-edge` process so far."""
+        return max((_peak_rss_bytes(p.pid) for d, p in self.processes.items() if d not in self.phones), default=0)
+
+    def phones_rss_bytes(self) -> int:
+        """The peak of resident memory of the process that all phones share; 0 without phones."""
+        return max((_peak_rss_bytes(self.processes[d].pid) for d in self.phones), default=0)
+
+    def torch_loaded(self) -> bool:
+        """Whether any device's process has a torch library in its memory map."""
+        return any("libtorch" in _read_proc(p.pid, "maps") for p in self.processes.values())
+
+    def __enter__(self) -> "LocalFleet":
+        try:
+            for device_id in sorted(self._data.devices.keys() - set(self.phones)):
+                self.start(device_id)
+            if self.phones:
+                self._start_phones()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        stop_processes(list(set(self.processes.values())))
+
+
+def _peak_rss_bytes(pid: int) -> int:
+    for line in _read_proc(pid, "status").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _read_proc(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,204 @@
+"""Names with options: every table is read by the same rules, what was read can be written and read again, and errors are alike."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algorithms.registry import KINDS, AlgorithmSpec, listing, make_algorithm, make_objective, read_algorithm, read_privacy
+from algorithms.spec import Choice, Option, Options, Value, read, with_option
+from simulation.engine.workers.attacks import ATTACKS, read_attack
+from simulation.partition import PARTITIONS, read_partition
+from simulation.timing.policies import POLICIES, read_policy, with_cohort
+from simulation.timing.profiles import DISTRIBUTIONS, read_profiles
+from tests.contracts.algorithm import tiny_model
+from wire.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Table:
+    """What users choose by name: the word that begins its errors, what reads it, and its names with their options."""
+
+    what: str
+    read: Callable[[str], Choice | AlgorithmSpec]
+    names: Mapping[str, Options]
+
+
+def table_of(kind: str) -> dict[str, Options]:
+    return {row["name"]: {k: Option(v) for k, v in row["options"].items()} for row in listing() if row["choice"] == kind}
+
+
+CHOICES = {kind: table_of(kind) for kind in KINDS}
+TABLES = [
+    Table("algorithm", read_algorithm, {name: options for table in CHOICES.values() for name, options in table.items()}),
+    Table("privacy", read_privacy, CHOICES["privacy"]),
+    Table("partition", read_partition, {name: entry.options for name, entry in PARTITIONS.items()}),
+    Table("attack", read_attack, ATTACKS),
+    Table("devices", read_profiles, DISTRIBUTIONS),
+    Table("policy", read_policy, POLICIES),
+]
+everywhere = pytest.mark.parametrize("table", TABLES, ids=[table.what for table in TABLES])
+
+
+def values_of(option: Option) -> st.SearchStrategy[Value]:
+    """Values that an option can have."""
+    low, high = (None if abs(bound) == float("inf") else bound for bound in (option.low, option.high))
+    if isinstance(option.default, bool):
+        return st.booleans()
+    if isinstance(option.default, str):
+        return st.sampled_from(option.choices) if option.choices else st.text("abz019-_./,= ", max_size=12).map(str.strip)
+    if isinstance(option.default, int):
+        return st.integers(None if low is None else int(low), None if high is None else int(high))
+    return st.floats(low, high, allow_nan=False, allow_infinity=False).map(lambda x: int(x) if option.default is None and x % 1 == 0 else x)
+
+
+@st.composite
+def choices(draw: st.DrawFn, names: Mapping[str, Options]) -> Choice:
+    name = draw(st.sampled_from(sorted(names)))
+    options = names[name]
+    keys = draw(st.lists(st.sampled_from(sorted(options)), unique=True)) if options else []
+    return Choice(name, tuple((key, draw(values_of(options[key]))) for key in keys), tuple((k, o.default) for k, o in options.items()))
+
+
+@everywhere
+@settings(deadline=None)
+@given(data=st.data())
+def test_what_is_written_reads_as_the_same(table: Table, data: st.DataObject) -> None:
+    choice = data.draw(choices(table.names))
+    made = table.read(str(choice))
+    assert table.read(str(made)) == made
+    assert hash(table.read(str(made))) == hash(made)
+    found = made if isinstance(made, Choice) else made.named[0]
+    assert found == choice
+    assert [type(value) for _, value in found.given] == [type(value) for _, value in choice.given]
+    assert found.options == {**dict(choice.usual), **dict(choice.given)}
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_algorithms_of_several_choices_are_written_and_read_too(data: st.DataObject) -> None:
+    plain = {name: options for name, options in CHOICES["objective"].items() if name not in ("fedfomo", "apple")}
+    named = [data.draw(choices(table)) for table in (plain, *(CHOICES[kind] for kind in KINDS[1:]))]
+    named = data.draw(st.lists(st.sampled_from(named), min_size=1, unique_by=lambda choice: choice.name))
+    spec = read_algorithm("+".join(map(str, named)))
+    assert spec.named == tuple(named)
+    assert read_algorithm(str(spec)) == spec
+    assert set(named) <= {spec.objective, spec.grouping, spec.mean, spec.privacy}
+
+
+@everywhere
+def test_what_is_wrong_is_the_same_error_everywhere(table: Table) -> None:
+    def error_of(text: str) -> str:
+        with pytest.raises(ConfigError) as error:
+            table.read(text)
+        return str(error.value)
+
+    names = ", ".join(table.names)
+    assert error_of("") == f"{table.what} '': no name, expected one of {names}"
+    assert error_of("nothing:a=1") == f"{table.what} 'nothing:a=1': 'nothing' is none of {names}"
+    for name, options in table.names.items():
+        assert error_of(f"{name}:gone=1").startswith(f"{table.what} '{name}:gone=1': 'gone' is no option of {name}; it has ")
+        for key, option in options.items():
+            usual = "1" if option.default is None else str(option.default).lower() if isinstance(option.default, bool) else option.default
+            assert error_of(f"{name}:{key}") == f"{table.what} '{name}:{key}': '{key}' is not of the form key=value"
+            assert error_of(twice := f"{name}:{key}={usual}:{key}={usual}") == f"{table.what} '{twice}': {key} is given twice"
+            if not isinstance(option.default, str):
+                assert error_of(f"{name}:{key}=x").startswith(f"{table.what} '{name}:{key}=x': {key} is 'x', expected ")
+                assert error_of(f"{name}:{key}=nan").startswith(f"{table.what} '{name}:{key}=nan': {key} is 'nan', expected ")
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "value"),
+    [
+        (Option(1), "3", 3),
+        (Option(1.0), "3", 3.0),
+        (Option(1.0), "1e6", 1e6),
+        (Option(None), "2", 2),
+        (Option(None), "2.5", 2.5),
+        (Option(True), "false", False),
+        (Option(""), "a=b", "a=b"),
+    ],
+)
+def test_the_default_says_the_type(option: Option, text: str, value: Value) -> None:
+    choice = read(f"x:key={text}", {"x": {"key": option}}, "thing")
+    assert choice.given == (("key", value),)
+    assert type(choice.options["key"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "expected"),
+    [
+        (Option(1), "2.5", "expected a whole number"),
+        (Option(1, low=0, high=4), "5", "expected a whole number from 0 to 4"),
+        (Option(1.0, low=0), "-1", "expected a number from 0"),
+        (Option(1.0), "inf", "expected a number"),
+        (Option(None), "x", "expected a number"),
+        (Option(True), "yes", "expected true or false"),
+        (Option("a", choices=("a", "b")), "c", "expected a or b"),
+    ],
+)
+def test_a_value_that_cannot_be_is_said_with_what_was_expected(option: Option, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(f"x:key={text}", {"x": {"key": option}}, "thing")
+    assert str(error.value) == f"thing 'x:key={text}': key is {text!r}, {expected}"
+
+
+def test_an_option_that_is_added_is_checked_like_one_in_the_text() -> None:
+    known: dict[str, Options] = {"x": {"n": Option(1, low=1), "m": Option(0.5)}}
+    added = with_option(read("x:m=2", known, "thing"), "n", 3, known, "thing")
+    assert added == read("x:m=2:n=3", known, "thing")
+    for again, error in ((3, "thing 'x:m=2:n=3': n is given twice"), (0, "thing 'x': n is '0', expected a whole number from 1")):
+        with pytest.raises(ConfigError, match=error):
+            with_option(added if again else read("x", known, "thing"), "n", again, known, "thing")
+
+
+def test_a_cohort_is_added_to_a_policy_that_has_rounds_and_says_no_other() -> None:
+    assert with_cohort(read_policy("sync:wait=5"), 3).options["cohort"] == 3
+    with pytest.raises(ConfigError, match="cohort is given twice"):
+        with_cohort(read_policy("sync:cohort=2"), 3)
+    with pytest.raises(ConfigError, match="policy 'buffered' has no rounds"):
+        with_cohort(read_policy("buffered"), 3)
+
+
+class TestAlgorithmSpec:
+    def test_what_is_not_named_is_fedavgs_or_goes_with_what_is(self) -> None:
+        spec = read_algorithm("distfl")
+        assert [c.name for c in (spec.objective, spec.grouping, spec.mean, spec.privacy)] == ["fedavg", "distfl", "uniform", "no-privacy"]
+        assert read_algorithm("fedfomo").grouping.name == "individual"
+        assert read_algorithm("fedavg").mean.name == "weighted"
+
+    def test_privacy_is_added_as_if_the_name_had_it(self) -> None:
+        assert read_algorithm("fedavg").with_privacy(read_privacy("gaussian:clip_norm=2")) == read_algorithm("fedavg+gaussian:clip_norm=2")
+        assert read_algorithm("fedavg").with_privacy(read_privacy("gaussian")).mean.name == "uniform"
+        with pytest.raises(ConfigError, match="'fedavg\\+gaussian': gaussian and dp-sgd are both a privacy"):
+            read_algorithm("fedavg+gaussian").with_privacy(read_privacy("dp-sgd"))
+        with pytest.raises(ConfigError, match="privacy 'median': 'median' is none of no-privacy, gaussian"):
+            read_privacy("median")
+
+    @pytest.mark.parametrize(
+        ("name", "same"),
+        [
+            ("fedavg", True),
+            ("distfl:signature=responses+irls+gaussian", True),
+            ("fedavg:lr=0.1", False),
+            ("fedprox", False),
+            ("distfl+dp-sgd", False),
+        ],
+    )
+    def test_trains_as_fedavg(self, name: str, same: bool) -> None:
+        assert read_algorithm(name).trains_as_fedavg == same
+
+    def test_only_a_mechanism_in_the_step_changes_the_step(self) -> None:
+        assert read_algorithm("fedavg+dp-sgd:clip_norm=2").private_step == {"clip_norm": 2.0, "noise_multiplier": 1.0}
+        assert read_algorithm("fedavg+local-gaussian").private_step == {}
+
+    def test_options_reach_what_they_are_for(self) -> None:
+        spec: Any = read_algorithm("fedfomo:lr=0.1:num_others=2:epsilon=0.5")
+        assert spec.hyper == {"lr": 0.1}
+        objective: Any = make_objective(spec, tiny_model("fedfomo"))
+        assert (objective.hyper["lr"], objective.num_others) == (0.1, 2)
+        coordinator: Any = make_algorithm(spec).coordinator
+        assert (coordinator.epsilon, make_algorithm(spec).name) == (0.5, str(spec))

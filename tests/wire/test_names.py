@@ -1,0 +1,112 @@
+"""The grammar of tensor names: the vectors that every implementation is held to, and that nobody else spells a name."""
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wire.write_vectors import NAMES, names_text
+from wire import names
+
+ROOT = Path(__file__).parents[2]
+VECTORS: dict[str, list[dict[str, Any]]] = json.loads(NAMES.read_text())
+KINDS = "shared|statistic|private|slot|received|delta|response|batch|hyper|uniform|normal|next|metric|output|column|kept"
+SPELLED = re.compile(rf"^({KINDS})/|running_(mean|var)")
+"""What only `wire.names` writes: a name or its beginning, and the names of running statistics."""
+CUTS = ("split", "rsplit", "partition", "rpartition")
+OTHERS = ("wire/topics.py", "wire/links/in_process.py", "simulation/engine/checkpoint.py")
+"""These cut at slashes too: topics, and the names in a checkpoint."""
+
+
+@pytest.mark.parametrize("vector", VECTORS["parsed"], ids=lambda v: v["key"])
+def test_a_name_is_parsed(vector: dict[str, Any]) -> None:
+    key = vector["key"]
+    assert names.split(key) == (names.role_of(key), names.name_of(key)) == (vector["role"], vector["name"])
+    assert names.key_of(vector["role"], vector["name"]) == key
+    assert names.without_next(key) == vector["without_next"]
+    assert names.without_next(names.following(key)) == key
+    assert names.is_exchanged(key) is vector["is_exchanged"]
+    assert names.is_variance(key) is vector["is_variance"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["built"], ids=lambda v: v["key"])
+def test_a_name_is_built(vector: dict[str, Any]) -> None:
+    assert getattr(names, vector["function"])(*vector["arguments"]) == vector["key"]
+
+
+def test_the_vectors_are_written_and_have_every_kind() -> None:
+    assert NAMES.read_text() == names_text()
+    assert {v["role"] for v in VECTORS["parsed"]} == {*KINDS.split("|"), "statistics"}
+    built = {name for name, value in vars(names).items() if inspect.isfunction(value) and inspect.signature(value).return_annotation is str}
+    assert built - {"key_of", "role_of", "name_of", "without_next"} == {v["function"] for v in VECTORS["built"]}
+
+
+def test_start_copies_and_rows() -> None:
+    assert names.is_start("received/start.w")
+    assert not names.is_start("received/started.w")
+    assert [k for k in ("batch/x", "batch/weight", "batch/uniform/u", "batch/normal/z", "hyper/lr") if names.has_rows(k)] == [
+        "batch/x",
+        "batch/weight",
+        "batch/uniform/u",
+    ]
+
+
+def test_entries_of_a_role_keep_their_order() -> None:
+    tensors = {"statistic/b": 1, "shared/z": 2, "share/x": 3, "shared/a": 4, "shared": 5}
+    assert list(names.of_role(tensors, names.SHARED, names.STATISTIC)) == ["statistic/b", "shared/z", "shared/a"]
+    assert list(names.part(tensors, names.SHARED).items()) == [("z", 2), ("a", 4)]
+
+
+def test_a_name_without_a_role_is_an_error() -> None:
+    with pytest.raises(ValueError, match="'weight': expected ROLE/NAME"):
+        names.name_of("weight")
+
+
+def spelled(source: str) -> list[tuple[int, str]]:
+    """Line and text of each string that spells a tensor's name (of an f-string each part that is text; docstrings are none), and of each
+    cut at a slash."""
+    nodes = list(ast.walk(ast.parse(source)))
+    said = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said]
+    found = [(node.lineno, str(node.value)) for node in texts if SPELLED.search(str(node.value))]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CUTS]
+    return found + [(call.lineno, ast.unparse(call)) for call in calls if call.args and ast.unparse(call.args[0]) == "'/'"]
+
+
+def product_files() -> list[str]:
+    """The tracked Python files that are no tests."""
+    tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return [name for name in tracked if not name.startswith(("tests/", "android_bridge/")) and name != "wire/names.py"]
+
+
+@pytest.mark.parametrize("name", product_files())
+def test_no_other_module_spells_a_name(name: str) -> None:
+    found = [(line, text) for line, text in spelled((ROOT / name).read_text()) if name not in OTHERS or SPELLED.search(text)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'k = "shared/w"',
+        'k = f"delta/{n}"',
+        'k = f"next/private/{n}"',
+        'k.startswith(("shared/", "x"))',
+        'role, name = key.split("/", 1)',
+        'role = key.partition("/")[0]',
+        'b = "running_var" in n',
+        'k.endswith(("a", ".running_mean"))',
+    ],
+)
+def test_a_name_that_is_spelled_is_found(source: str) -> None:
+    assert spelled(source)
+
+
+def test_docstrings_and_other_words_are_not_names() -> None:
+    said = 'def f():\n    """``shared/NAME``"""\n'
+    assert spelled(said + '    return {"shared": 1, "a/shared/": 2, "batches/": 3, f"{group}/x": 4, "a,b".split(","): 5}\n') == []

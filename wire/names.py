@@ -1,0 +1,222 @@
+"""Every name of a tensor is built and parsed here and nowhere else (SPEC.md, 'Names of tensors').
+
+A name begins with its role, up to the first ``/``; the rest is the name within the role::
+
+    shared/NAME  statistic/NAME  private/NAME  slot/NAME  received/NAME     a bundle's tensors
+    received/start.NAME                                                     shared/NAME as the device received it
+    delta/NAME  statistic/NAME  response/GRAPH.METRIC  response/GRAPH       an update
+    batch/x  batch/y  batch/COLUMN  batch/uniform/NAME  batch/normal/NAME   inputs of a graph, besides a bundle's tensors
+    hyper/NAME  response/GRAPH.METRIC
+    next/ROLE/NAME  metric/NAME  output/NAME                                outputs of a graph
+    column/COLUMN  kept/ROLE/NAME                                           what a device keeps, besides private/NAME
+
+``uniform/NAME`` and ``normal/NAME`` are also how a manifest names random inputs. GRAPH ends at the first dot. NAME is the model's own
+name of a parameter or a buffer: it may be any text and says nothing of the role. A parameter may be called ``my_running_var``.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal, TypeVar
+
+Role = Literal["shared", "statistic", "private", "slot", "received"]
+T = TypeVar("T")
+
+SHARED: Final = "shared"
+STATISTIC: Final = "statistic"
+PRIVATE: Final = "private"
+RECEIVED: Final = "received"
+EXCHANGED: Final = (SHARED, STATISTIC)
+"""The roles of what leaves a device and is averaged."""
+DELTA: Final = "delta"
+RESPONSE: Final = "response"
+BATCH: Final = "batch"
+HYPER: Final = "hyper"
+UNIFORM: Final = "uniform"
+NORMAL: Final = "normal"
+NEXT: Final = "next"
+METRIC: Final = "metric"
+OUTPUT: Final = "output"
+COLUMN: Final = "column"
+KEPT: Final = "kept"
+
+X: Final = "batch/x"
+Y: Final = "batch/y"
+LOSS_SUM: Final = "metric/loss_sum"
+NUM_CORRECT: Final = "metric/num_correct"
+PROBABILITIES: Final = "output/probabilities"
+RUNNING_MEAN: Final = "running_mean"
+RUNNING_VAR: Final = "running_var"
+MEAN_OF: Final = "mean."
+"""How the metric begins that a survey has of a layer's mean: ``mean.LAYER``."""
+VARIANCE_OF: Final = "variance."
+"""How the metric begins that a survey has of a layer's variance: ``variance.LAYER``."""
+_START: Final = "received/start."
+
+
+def key_of(role: str, name: str) -> str:
+    """``ROLE/NAME``."""
+    return f"{role}/{name}"
+
+
+def shared(name: str) -> str:
+    """A tensor that is exchanged and averaged."""
+    return f"shared/{name}"
+
+
+def statistic(name: str) -> str:
+    """A running statistic that is exchanged and averaged; it has the same name in an update."""
+    return f"statistic/{name}"
+
+
+def private(name: str) -> str:
+    """A tensor that stays on the device between rounds."""
+    return f"private/{name}"
+
+
+def slot(name: str) -> str:
+    """A tensor that is set to its initial value in every round."""
+    return f"slot/{name}"
+
+
+def received(name: str) -> str:
+    """A tensor that the aggregator sends for a round."""
+    return f"received/{name}"
+
+
+def received_start(name: str) -> str:
+    """The device's copy of ``shared/NAME`` as it was received."""
+    return _START + name
+
+
+def delta(name: str) -> str:
+    """What an update says of ``shared/NAME``: local minus received."""
+    return f"delta/{name}"
+
+
+def response(graph: str, metric: str = "") -> str:
+    """What a graph measured: a metric of it, or its one output per example where there is no `metric`."""
+    return f"response/{graph}.{metric}" if metric else f"response/{graph}"
+
+
+def batch(column: str) -> str:
+    """An input with a row for each example, or a random input by ``uniform/NAME`` or ``normal/NAME``."""
+    return f"batch/{column}"
+
+
+def hyper(name: str) -> str:
+    """A hyper-parameter as an input, a float32 scalar."""
+    return f"hyper/{name}"
+
+
+def uniform(name: str) -> str:
+    """A random input, uniform in [0, 1), drawn for each example."""
+    return f"uniform/{name}"
+
+
+def normal(name: str) -> str:
+    """A random input, standard normal, drawn once a batch."""
+    return f"normal/{name}"
+
+
+def following(key: str) -> str:
+    """The output that is the next value of ``ROLE/NAME``."""
+    return f"next/{key}"
+
+
+def metric(name: str) -> str:
+    """An output that is a sum over the batch."""
+    return f"metric/{name}"
+
+
+def output(name: str) -> str:
+    """An output with one row per example."""
+    return f"output/{name}"
+
+
+def column(name: str) -> str:
+    """A column of a device's training windows, where it is kept; graphs read it as ``batch/COLUMN``."""
+    return f"column/{name}"
+
+
+def kept(key: str) -> str:
+    """``ROLE/NAME`` of a model that the device has trained for itself alone."""
+    return f"kept/{key}"
+
+
+def role_of(key: str) -> str:
+    """What stands before the first ``/``; a key without one is all role."""
+    return key.partition("/")[0]
+
+
+def name_of(key: str) -> str:
+    """What stands after the first ``/``: of ``next/ROLE/NAME`` it is ``ROLE/NAME``.
+
+    Raises:
+        ValueError: the key has no ``/``.
+    """
+    return split(key)[1]
+
+
+def split(key: str) -> tuple[str, str]:
+    """`role_of` and `name_of`.
+
+    Raises:
+        ValueError: the key has no ``/``.
+    """
+    role, slash, name = key.partition("/")
+    if not slash:
+        raise ValueError(f"name of a tensor {key!r}: expected ROLE/NAME")
+    return role, name
+
+
+def without_next(key: str) -> str:
+    """``ROLE/NAME`` of the tensor whose next value an output is; a key of another role as it is."""
+    return key.removeprefix("next/")
+
+
+def is_start(key: str) -> bool:
+    """Whether it is ``received/start.NAME``."""
+    return key.startswith(_START)
+
+
+def started_from(key: str) -> str:
+    """``shared/NAME`` for ``received/start.NAME``."""
+    return shared(key.removeprefix(_START))
+
+
+def is_exchanged(key: str) -> bool:
+    """Whether it leaves a device and is averaged: ``shared/NAME`` or ``statistic/NAME``."""
+    return key.startswith(("shared/", "statistic/"))
+
+
+def has_rows(key: str) -> bool:
+    """Whether an input of a graph has a row for each example: ``batch/...`` but for ``batch/normal/NAME``."""
+    return key.startswith("batch/") and not key.startswith("batch/normal/")
+
+
+def is_running_statistic(name: str) -> bool:
+    """Whether the buffer of this name is a running statistic, as BatchNorm names them. It is for buffers: a parameter may have such a name
+    and is none."""
+    return name.endswith((RUNNING_MEAN, RUNNING_VAR))
+
+
+def is_variance(key: str) -> bool:
+    """Whether a value below 0 is wrong: ``statistic/NAME`` where NAME ends with ``running_var``, and ``response/GRAPH.variance.LAYER``.
+
+    A parameter, a delta and any other metric are none, whatever their names are.
+    """
+    if key.startswith("response/"):
+        return key.partition(".")[2].startswith(VARIANCE_OF)
+    return key.startswith("statistic/") and key.endswith(RUNNING_VAR)
+
+
+def of_role(tensors: Mapping[str, T], *roles: str) -> dict[str, T]:
+    """The entries of these roles, in their order, by their whole names."""
+    prefixes = tuple(f"{role}/" for role in roles)
+    return {key: value for key, value in tensors.items() if key.startswith(prefixes)}
+
+
+def part(tensors: Mapping[str, T], role: str) -> dict[str, T]:
+    """The entries of one role, in their order, by their names within it."""
+    prefix = f"{role}/"
+    begin = len(prefix)
+    return {key[begin:]: value for key, value in tensors.items() if key.startswith(prefix)}
