@@ -1,6 +1,6 @@
 """An objective -> what devices and the aggregator are given: a signed bundle that was checked against eager torch, and the probe."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,19 +53,22 @@ def publish(
     version: int = 1,
     runtimes: Sequence[str] = (ONNX,),
     max_batch: int = MAX_BATCH,
+    on_progress: Callable[[str], None] = lambda _text: None,
 ) -> Publication:
     """Export every graph of an objective, sign them as a bundle, and run them beside eager torch on a sample: examples x (n, \\*window)
-    float32 and labels y (n,).
+    float32 and labels y (n,). `on_progress` is told what is being done.
 
     Raises:
         ConfigError: a layer or operator of the model cannot be exported; the text names it.
         ParityError: an exported graph does not do what eager torch does.
     """
     with one_thread():
-        graphs = capture_graphs(objective, window.shape, runtimes, max_batch)
+        graphs = capture_graphs(objective, window.shape, runtimes, max_batch, on_progress)
         payload = make_bundle(graphs, name=name, bundle_version=version, objective=objective, classes=classes, window=window, key=key)
         bundle = unpack(payload, key.public_key())
+        on_progress("running every graph beside eager torch")
         parity = check_parity(bundle, objective, *sample)
+        on_progress("writing the aggregator's probe")
         probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model))
     return Publication(bundle, probe, public_pem(key), parity)
 
