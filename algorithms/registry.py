@@ -38,7 +38,8 @@ from algorithms.objectives.dpsgd import with_clipped_examples
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.fedbabu import FedBABU, FedBabuServer
 from algorithms.objectives.fedbn import FedBN
-from algorithms.objectives.feddisk import DensityRatioServer, FedDisk, FedDiskAb, FedDiskServer
+from algorithms.objectives.feddisk import FedDisk, FedDiskServer
+from algorithms.objectives.feddisk_ab import DensityRatioServer, FedDiskAb
 from algorithms.objectives.fedfomo import FedFomo, FedFomoServer
 from algorithms.objectives.fedgen import FedGen, FedGenServer
 from algorithms.objectives.fedpcl import FedPCL, FedPclServer

@@ -17,7 +17,7 @@ import torch
 from algorithms.core.contract import Objective
 from algorithms.models.registry import make_model
 from algorithms.registry import make_objective, read_algorithm
-from export.bundle import to_numpy
+from export.describe import to_numpy
 from simulation.engine.graphs.batched import BatchedGraphs, Request
 from simulation.engine.graphs.eager import EagerGraphs
 from wire import names

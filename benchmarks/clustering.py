@@ -211,8 +211,8 @@ def plan(sizes: Sequence[int] = SIZES) -> list[tuple[str, int, tuple[str, ...]]]
 def main() -> None:
     """Measure everything, each case in a process of its own, and write the results."""
     if len(sys.argv) > 1:
-        case, count, *arguments = sys.argv[1:]
-        print(json.dumps(CASES[case](int(count), *arguments)))
+        name, size, *words = sys.argv[1:]
+        print(json.dumps(CASES[name](int(size), *words)))
         return
     results: dict[str, Any] = {"machine": describe_machine(), "threads": os.environ.get("OMP_NUM_THREADS", "default"), "cases": []}
     for case, count, arguments in plan():

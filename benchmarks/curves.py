@@ -25,6 +25,7 @@ from algorithms.means.weighted import WeightedMean
 from algorithms.registry import read_algorithm
 from benchmarks.clustering import devices as surveyed
 from benchmarks.results.report import describe_machine, put
+from benchmarks.stopwatch import seconds_of
 from shoal.report import COLOURS, GRID
 from simulation.engine.options import EngineOptions
 from simulation.partition import make_fleet, read_partition
@@ -60,27 +61,18 @@ def mean_of(models: int, parameters: int) -> float:
     """Seconds of the weighted mean of so many models of so many parameters."""
     arena = np.random.default_rng(0).standard_normal((models, parameters), np.float32)
     counts = np.arange(1, models + 1)
-    return _best(lambda: WeightedMean().combine(Stack(arena), counts, (), 0))
+    return min(seconds_of(lambda: WeightedMean().combine(Stack(arena), counts, (), 0), 5))
 
 
 def groups_of(count: int) -> float:
     """Seconds of DistFL's first round on the surveys of so many devices."""
     models, _ = surveyed(count, models=False)
-    return _best(lambda: DistFL().group(Memory(), models, None, 0), 1)
+    return min(seconds_of(lambda: DistFL().group(Memory(), models, None, 0), 1))
 
 
 def per_update(workers: int) -> float:
     """Seconds for each update of a round by so many threads, 256 windows a device."""
     return round_of(FLEET, COHORT, workers, 256) / COHORT
-
-
-def _best(call: Callable[[], Any], turns: int = 5) -> float:
-    times = []
-    for _ in range(turns):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
 
 
 CURVES = (

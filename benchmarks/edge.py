@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results.report import describe_machine, put
+from benchmarks.results.report import describe_machine, keep
 from wire import names
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack
 from wire.tensors import Tensors
@@ -77,7 +77,7 @@ def inputs_of(bundle: Bundle) -> Tensors:
     """Everything that the step reads, at its start."""
     rng = np.random.default_rng(0)
     hyper = {names.hyper(name): np.asarray(value, np.float32) for name, value in bundle.manifest.hyper.items()}
-    batch = {names.X: rng.standard_normal((BATCH, *WINDOW), np.float32), names.Y: rng.integers(0, CLASSES, BATCH)}
+    batch: Tensors = {names.X: rng.standard_normal((BATCH, *WINDOW), np.float32), names.Y: rng.integers(0, CLASSES, BATCH)}
     return {**bundle.initial, **hyper, **batch}
 
 
@@ -186,7 +186,8 @@ class Plain:
         """Milliseconds per step."""
         (self._folder / "batches").write_bytes((self._folder / "batch").read_bytes() * steps)
         words = (self._folder / "words").read_text().split()
-        command = [self._runner, self._program, self._folder / "state", self._folder / "out", str(steps), self._folder / "batches", *words]
+        files = self._program, self._folder / "state", self._folder / "out"
+        command: list[str | Path] = [self._runner, *files, str(steps), self._folder / "batches", *words]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         self.peak_mb = max(self.peak_mb, int(said.partition("VmHWM:")[2].split()[0]) / 1024)
         return float(said.split()[0])
@@ -260,9 +261,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         serve(chosen.serve[0], chosen.serve[1], Path(chosen.serve[2]))
         return {}
     results = measure(chosen.turns, chosen.steps)
-    chosen.out.write_text(json.dumps(results, indent=1) + "\n")
-    if chosen.out == OUT:
-        put("edge", f"## Training on a device\n\n{table(results)}")
+    keep(results, chosen.out, OUT, "edge", f"## Training on a device\n\n{table(results)}")
     print(table(results))
     return results
 

@@ -52,7 +52,8 @@ def measure_step(data: FleetData, steps: int = 60, repeats: int = 5) -> dict[str
     objective = build_objective(data, read_algorithm("distfl"), 0)
     bundle = publish(objective, data.window, data.classes, data.sample(), new_key(), name=data.name).bundle
     torch.set_num_threads(1)
-    graphs = {"onnxruntime": OnnxGraphs(bundle), "eager torch": EagerGraphs(build_objective(data, read_algorithm("fedavg"), 0))}
+    eager = EagerGraphs(build_objective(data, read_algorithm("fedavg"), 0))
+    graphs: dict[str, OnnxGraphs | EagerGraphs] = {"onnxruntime": OnnxGraphs(bundle), "eager torch": eager}
     windows = next(iter(data.devices.values()))
     hyper = {names.hyper(k): np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}
     inputs = {**bundle.initial, **hyper, names.X: windows.train_x[:32], names.Y: windows.train_y[:32]}

@@ -35,7 +35,7 @@ from algorithms.means.streaming import StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean
 from benchmarks.peers.environments import install, python_of
 from benchmarks.peers.systems import choose
-from benchmarks.results.report import put
+from benchmarks.results.report import keep
 from wire import names
 from wire.tensors import Array
 
@@ -103,7 +103,8 @@ def measure_flower(arena: Array, turns: int, venvs: Path) -> dict[str, dict[str,
 def plain_krum(arena: Array) -> Array:
     """Krum with distances made one by one."""
     squared = cdist(arena, arena, "sqeuclidean")
-    return arena[int(np.argmin(krum_scores(squared, (len(arena) - 3) // 2)))]
+    chosen: Array = arena[int(np.argmin(krum_scores(squared, (len(arena) - 3) // 2)))]
+    return chosen
 
 
 def streaming(arena: Array, counts: Sequence[int]) -> Array:
@@ -192,10 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": THREADS}
     versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
     results = {"parameters": SIZE, "machine": machine | {"load": os.getloadavg()[0]}, "versions": versions, "models": models}
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(results, indent=1) + "\n")
-    if asked.out == OUT:
-        put("server", f"## Combining models on the server\n\n{table(results)}")
+    keep(results, asked.out, OUT, "server", f"## Combining models on the server\n\n{table(results)}")
     print(table(results))
     return results
 

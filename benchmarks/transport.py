@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.results.report import describe_machine, put
+from benchmarks.stopwatch import seconds_of
 from simulation.local.broker import EmbeddedBroker, free_port
 from wire import names
 from wire.codec import decode_update, encode_update
@@ -114,12 +115,7 @@ def codec() -> dict[str, dict[str, float]]:
 
 
 def _median_us(call: Callable[[], Any], turns: int = 15) -> float:
-    times = []
-    for _ in range(turns):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return round(1e6 * statistics.median(times), 1)
+    return round(1e6 * statistics.median(seconds_of(call, turns)), 1)
 
 
 def table(results: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from export.bundle import MAX_BATCH, capture_graphs, make_bundle, save_probe
 from export.parity import Parity, check_parity
 from export.runtimes import ONNX
 from host.files import write_atomically
+from host.threads import one_thread
 from wire.bundle import Bundle, PrivateKey, Window, new_key, private_pem, public_pem, read_private, unpack
 from wire.errors import ConfigError
 from wire.tensors import Array
@@ -60,11 +61,12 @@ def publish(
         ConfigError: a layer or operator of the model cannot be exported; the text names it.
         ParityError: an exported graph does not do what eager torch does.
     """
-    graphs = capture_graphs(objective, window.shape, runtimes, max_batch)
-    payload = make_bundle(graphs, name=name, bundle_version=version, objective=objective, classes=classes, window=window, key=key)
-    bundle = unpack(payload, key.public_key())
-    parity = check_parity(bundle, objective, *sample)
-    probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model))
+    with one_thread():
+        graphs = capture_graphs(objective, window.shape, runtimes, max_batch)
+        payload = make_bundle(graphs, name=name, bundle_version=version, objective=objective, classes=classes, window=window, key=key)
+        bundle = unpack(payload, key.public_key())
+        parity = check_parity(bundle, objective, *sample)
+        probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model))
     return Publication(bundle, probe, public_pem(key), parity)
 
 

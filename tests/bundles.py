@@ -2,16 +2,21 @@
 
 from pathlib import Path
 
+from algorithms.core.contract import Objective
 from algorithms.registry import AlgorithmSpec
+from export.bundle import Captures, make_bundle
 from export.publish import own_key, publish
 from simulation.datasets.windows import FleetData
 from simulation.objective import build_objective
-from wire.bundle import Bundle
 
 
-def write_bundle(folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, runtimes: tuple[str, ...] = ("onnx",)) -> Bundle:
-    """Publish into a folder; the bundle that was written."""
+def write_bundle(folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, runtimes: tuple[str, ...] = ("onnx",)) -> None:
+    """Publish into a folder."""
     objective = build_objective(fleet, algorithm, seed=0)
     published = publish(objective, fleet.window, fleet.classes, fleet.sample(), own_key(folder), name=fleet.name, runtimes=runtimes)
     published.write(folder)
-    return published.bundle
+
+
+def pack_graphs(captures: Captures, data: FleetData, objective: Objective) -> bytes:
+    """The bytes of an unsigned bundle of captured graphs for the data of a fleet."""
+    return make_bundle(captures, name=data.name, bundle_version=1, objective=objective, classes=data.classes, window=data.window)

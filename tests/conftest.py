@@ -15,15 +15,18 @@ import torch
 from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
 from edge_client.core.ports import Windows
-from export.bundle import RUNTIMES, capture_graphs, make_bundle
+from export.bundle import RUNTIMES, capture_graphs
+from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import stop_processes
 from simulation.objective import build_objective
-from tests.bundles import write_bundle
+from tests.bundles import pack_graphs, write_bundle
+from tests.shared import shared_folder
 from wire.bundle import Bundle, Window, unpack
 from wire.links.in_process import InProcessBroker
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start: many run at a time
 torch.set_num_threads(1)  # the models are tiny: threads would wait for each other, and results would depend on their number
 
 
@@ -58,9 +61,8 @@ class Exported:
 
 @pytest.fixture(scope="session")
 def exported(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    folder = tmp_path_factory.mktemp("bundle")
-    bundle = write_bundle(folder, fleet, read_algorithm("distfl"))
-    return Exported(folder, bundle)
+    folder = shared_folder(tmp_path_factory, "distfl", lambda folder: write_bundle(folder, fleet, read_algorithm("distfl")))
+    return Exported(folder, unpack((folder / DEVICE_FILE).read_bytes()))
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,15 @@ class ExportedPrograms:
 
 
 @pytest.fixture(scope="session")
-def exported_programs(fleet: FleetData) -> ExportedPrograms:
+def exported_programs(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> ExportedPrograms:
     pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
     objective = some_graphs(build_objective(fleet, read_algorithm("fedavg"), 0), "step", "evaluate")
-    return ExportedPrograms(export_programs(fleet, objective, 32), objective)
+
+    def fill(folder: Path) -> None:
+        (folder / DEVICE_FILE).write_bytes(export_programs(fleet, objective, 32).payload)
+
+    folder = shared_folder(tmp_path_factory, "fedavg-programs", fill)
+    return ExportedPrograms(unpack((folder / DEVICE_FILE).read_bytes()), objective)
 
 
 def some_graphs(objective: Objective, *names: str) -> Objective:
@@ -89,8 +96,7 @@ def some_graphs(objective: Objective, *names: str) -> Objective:
 def export_programs(fleet: FleetData, objective: Objective, max_batch: int) -> Bundle:
     """A bundle for ONNX and ExecuTorch."""
     captures = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
-    named = {"name": fleet.name, "bundle_version": 1, "objective": objective, "classes": fleet.classes, "window": fleet.window}
-    return unpack(make_bundle(captures, **named))
+    return unpack(pack_graphs(captures, fleet, objective))
 
 
 @pytest.fixture

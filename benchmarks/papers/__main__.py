@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from benchmarks.papers import autocfl, cgau, dbe, distfl, feddisk, signature
 from benchmarks.papers.table import Table
@@ -40,9 +40,9 @@ def main() -> None:
         with Progress(TextColumn(f"{table.key:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
             task = progress.add_task("", total=rounds)
 
-            def tell(job: Job, number: int, done: dict[str, int] = done, progress: Progress = progress, task: int = task) -> None:  # type: ignore[assignment]
+            def tell(job: Job, number: int, done: dict[str, int] = done, progress: Progress = progress, task: TaskID = task) -> None:
                 done[job.key] = max(done.get(job.key, 0), number)
-                progress.update(task, completed=sum(done.values()))  # type: ignore[arg-type]
+                progress.update(task, completed=sum(done.values()))
 
             measured[table.key] = table.measure(arguments.out, arguments.full, arguments.workers, tell)
         console.print(table.markdown(measured[table.key]), f"{time.monotonic() - started_s:.0f} s", soft_wrap=True)

@@ -9,6 +9,7 @@ device. CIFAR-10 is not here without loss. Table 4 feeds one matrix to four clus
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from algorithms.registry import read_algorithm
 from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups
@@ -130,44 +131,46 @@ ABOUT_3 = (
 )
 VOTES = {"autocfl": "weighted", "autocfl:vote=unweighted": "unweighted"}
 
+
+@dataclass(frozen=True)
+class Columns:
+    """One data set in all settings: how keys of tables call it, and with which network."""
+
+    key: str
+    settings: dict[str, Setting]
+    network: str
+
+
+DATA = {
+    "MNIST": Columns("mnist", MNIST, "Shoal's usual CNN"),
+    "Fashion-MNIST": Columns("fashion", FASHION, "the paper's CNN"),
+}
+
+
+def _groups_found(data: str, about: str) -> Table:
+    of = DATA[data]
+    title = f"AutoCFL, Table 3: groups found, {data}, {of.network}"
+    paper = _clusters(TABLE_3[data])
+    return Table(f"autocfl-table-3-{of.key}", title, of.settings, FOUND, {GROUPS: groups, ARI: agreement}, paper, about, _told_right(FOUND))
+
+
+def _accuracy_reached(data: str, about: str) -> Table:
+    of = DATA[data]
+    title = f"AutoCFL, Table 1: accuracy, {data}, {of.network}"
+    return Table(f"autocfl-table-1-{of.key}", title, of.settings, NAMES, paper=_accuracies(data), about=about, only=_told_right(NAMES))
+
+
 TABLES = [
-    Table(
-        "autocfl-table-3-mnist",
-        "AutoCFL, Table 3: groups found, MNIST, Shoal's usual CNN",
-        MNIST,
-        FOUND,
-        {GROUPS: groups, ARI: agreement},
-        _clusters(TABLE_3["MNIST"]),
-        f"{ABOUT_3}{_right('MNIST')}.",
-        _told_right(FOUND),
-    ),
-    Table(
-        "autocfl-table-3-fashion",
-        "AutoCFL, Table 3: groups found, Fashion-MNIST, the paper's CNN",
-        FASHION,
-        FOUND,
-        {GROUPS: groups, ARI: agreement},
-        _clusters(TABLE_3["Fashion-MNIST"]),
+    _groups_found("MNIST", f"{ABOUT_3}{_right('MNIST')}."),
+    _groups_found(
+        "Fashion-MNIST",
         f"The paper's CNN has no BatchNorm: DistFL goes by label gradients alone. The paper's counts: {_right('Fashion-MNIST')}.",
-        _told_right(FOUND),
     ),
-    Table(
-        "autocfl-table-1-mnist",
-        "AutoCFL, Table 1: accuracy, MNIST, Shoal's usual CNN",
-        MNIST,
-        NAMES,
-        paper=_accuracies("MNIST"),
-        about="The runs of Table 3: 6 rounds with at most 256 examples a device, the paper's 100 with about 2,000 and its own CNN.",
-        only=_told_right(NAMES),
+    _accuracy_reached(
+        "MNIST", "The runs of Table 3: 6 rounds with at most 256 examples a device, the paper's 100 with about 2,000 and its own CNN."
     ),
-    Table(
-        "autocfl-table-1-fashion",
-        "AutoCFL, Table 1: accuracy, Fashion-MNIST, the paper's CNN",
-        FASHION,
-        NAMES,
-        paper=_accuracies("Fashion-MNIST"),
-        about="The runs of Table 3: 6 rounds with at most 400 examples a device, the paper's 100 with about 2,000.",
-        only=_told_right(NAMES),
+    _accuracy_reached(
+        "Fashion-MNIST", "The runs of Table 3: 6 rounds with at most 400 examples a device, the paper's 100 with about 2,000."
     ),
     Table(
         "autocfl-table-2",

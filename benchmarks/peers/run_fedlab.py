@@ -29,7 +29,7 @@ from fedlab.core.standalone import StandalonePipeline
 class Trainer(SGDSerialClientTrainer):
     """Local training replaced the way FedLab's tutorial does: its own has no momentum."""
 
-    def local_process(self, payload, id_list):
+    def local_process(self, payload: list[torch.Tensor], id_list: list[int]) -> None:
         """Train the clients of this round, one after another."""
         for number in id_list:
             self.set_model(payload[0])
@@ -40,12 +40,12 @@ class Trainer(SGDSerialClientTrainer):
 class Pipeline(StandalonePipeline):
     """`evaluate` is called after every round: it notes the time."""
 
-    def main(self):
+    def main(self) -> None:
         """All rounds."""
         self.stamps = [time.perf_counter()]
         super().main()
 
-    def evaluate(self):
+    def evaluate(self) -> None:
         """No evaluation."""
         self.stamps.append(time.perf_counter())
 

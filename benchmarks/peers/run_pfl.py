@@ -76,7 +76,9 @@ def simulate(job: Job) -> None:
         def __init__(self) -> None:
             self.stamps = [time.perf_counter()]
 
-        def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+        def after_central_iteration(
+            self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
+        ) -> tuple[bool, Metrics]:
             self.stamps.append(time.perf_counter())
             return False, Metrics()
 

@@ -46,8 +46,9 @@ def make_fleet(fleet: Fleet, devices: int) -> FleetData:
 
 def as_classifier(net: Net) -> Classifier:
     """The workload's layers as body and head; they see the windows as they are."""
-    layers = list(net)
-    return Classifier(nn.Identity(), nn.Sequential(*layers[:-1]), layers[-1])
+    *layers, head = net
+    assert isinstance(head, nn.Linear)
+    return Classifier(nn.Identity(), nn.Sequential(*layers), head)
 
 
 def main(engine: EngineOptions = DEFAULT) -> None:

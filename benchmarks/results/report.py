@@ -1,9 +1,11 @@
 """The page of results: every benchmark has a section of its own between two marks, and replaces that alone."""
 
+import json
 import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 PAGE = Path(__file__).parent / "RESULTS.md"
 
@@ -15,6 +17,14 @@ def put(name: str, text: str, page: Path = PAGE) -> None:
     before, _, rest = held.partition(begin)
     after = rest.partition(end)[2]
     page.write_text(f"{before.rstrip()}\n\n{begin}\n{text.strip()}\n{end}\n\n{after.lstrip()}".rstrip() + "\n")
+
+
+def keep(results: dict[str, Any], out: Path, usual: Path, name: str, text: str) -> None:
+    """Write results as JSON, and put their section into the page if that is their usual file."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(results, indent=1) + "\n")
+    if out == usual:
+        put(name, text)
 
 
 def describe_machine() -> str:

@@ -19,6 +19,7 @@ from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.messages import VirtualClock
 from simulation.objective import build_objective
+from tests.contracts.store import SETTINGS
 from wire import messages as m
 from wire.codec import decode, encode, encode_update
 from wire.links.in_process import InProcessBroker
@@ -128,17 +129,7 @@ def judged(key: str) -> Refused | None:
     trained = tuple((name, "float32", (2,)) for name in (*CHANGED, "statistic/norm.running_var"))
     surveyed = tuple((f"response/survey.{name}", "float32", (2,)) for name in (*MEASURED, "variance.norm"))
     verbs = (m.Train(8, 1), m.Evaluate("train", "survey"))
-    settings = RunSettings(
-        algorithm="fedavg",
-        run_id="r",
-        data="x",
-        bundle="0" * 64,
-        min_devices=2,
-        deadline_s=100.0,
-        grace_s=1.0,
-        reported={"step": trained},
-        responses={"survey": surveyed},
-    )
+    settings = msgspec.structs.replace(SETTINGS, reported={"step": trained}, responses={"survey": surveyed})
     tensors = {name: np.ones(2, np.float32) for name, _, _ in (*trained, *surveyed)}
     return check_tensors(settings, verbs, tensors | {key: np.array([1, -0.5], np.float32)})
 

@@ -21,6 +21,7 @@ from algorithms.groupings.views import coordinates_of_distances, euclidean_coord
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.fedavg import FedAvg
+from tests.known import known
 
 
 def small_model(seed: int = 0) -> HarCnn:
@@ -76,7 +77,7 @@ class TestFedAvgStep:
         reference = small_model().train()
         F.cross_entropy(reference(x), y, reduction="sum").backward()
         torch.testing.assert_close(survey["metric/gradient"], reference.head.weight.grad, rtol=1e-4, atol=1e-5)
-        features = reference.extractor.conv1(reference.scale(x))
+        features = reference.extractor.get_submodule("conv1")(reference.scale(x))
         torch.testing.assert_close(survey["metric/mean.extractor.norm1"], 6 * features.mean((0, 2)), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(survey["metric/variance.extractor.norm1"], 6 * features.var((0, 2), correction=0), rtol=1e-4, atol=1e-5)
 
@@ -122,13 +123,15 @@ class TestDistFLParts:
         module = small_model().eval()
         weights = {k.split("/", 1)[1]: torch.from_numpy(v) for k, v in models[0].tensors.items()}
         module.load_state_dict(weights, strict=False)
-        features = module.extractor.conv1(module.scale(noise))
+        conv1, norm1, conv2, norm2 = map(module.extractor.get_submodule, ("conv1", "norm1", "conv2", "norm2"))
+        features = conv1(module.scale(noise))
         expected = 0.0
-        for norm in (module.extractor.norm1, module.extractor.norm2):
+        for norm in (norm1, norm2):
+            assert isinstance(norm, nn.BatchNorm1d)
             chosen = norm.weight.abs().argsort(descending=True)[: round(0.25 * norm.num_features)]
-            expected += float((features.mean((0, 2)) - norm.running_mean)[chosen].norm())
-            expected += float((features.var((0, 2), correction=0) - norm.running_var)[chosen].norm())
-            features = module.extractor.conv2(F.max_pool1d(F.relu(norm(features)), 2)) if norm is module.extractor.norm1 else features
+            expected += float((features.mean((0, 2)) - known(norm.running_mean))[chosen].norm())
+            expected += float((features.var((0, 2), correction=0) - known(norm.running_var))[chosen].norm())
+            features = conv2(F.max_pool1d(F.relu(norm(features)), 2)) if norm is norm1 else features
         assert losses[0] == pytest.approx(expected, rel=1e-4)
 
     def test_a_model_without_batch_norm_is_refused(self) -> None:

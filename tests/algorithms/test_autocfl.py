@@ -64,7 +64,7 @@ class TestAutoCFLClustering:
         places = [0.0, 1.0, 4.0, 8.0, 10.0]
         counts = np.array([40, 10, 20, 15, 50])
         for vote in ("weighted", "unweighted"):
-            got = vote_for_clusters(distances_on_a_line(places), counts, vote)  # type: ignore[arg-type]
+            got = vote_for_clusters(distances_on_a_line(places), counts, vote)
             assert got.tolist() == slow_votes(distances_on_a_line(places).tolist(), counts.tolist(), vote == "weighted")
 
     def test_weights_can_decide(self) -> None:

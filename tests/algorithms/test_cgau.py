@@ -12,6 +12,8 @@ from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.dropout import dropping
 from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, PlainClassifier, freeze
 from algorithms.objectives.cgau import Cgau, switched_off, xor_clients
+from algorithms.objectives.supervised import Supervised
+from benchmarks.papers.cgau import First, federate, least_accuracy
 from export.bundle import capture_graphs
 from export.describe import example_inputs, named
 from simulation.datasets.pool import Pool
@@ -37,7 +39,7 @@ def pretrained(seed: int = 0) -> Classifier:
     return Classifier(Scale(torch.tensor([1.0, 2.0])), extractor, nn.Linear(28, 5))
 
 
-def make_batch(objective: Cgau, size: int, seed: int = 0) -> TorchTensors:
+def make_batch(objective: Supervised, size: int, seed: int = 0) -> TorchTensors:
     generator = torch.Generator().manual_seed(seed)
     drawn = {name: torch.rand(size, *shape, generator=generator) for name, shape in objective.random.items()}
     return {"x": torch.randn(size, *SHAPE, generator=generator), "y": torch.arange(size) % 3, **drawn}
@@ -190,7 +192,9 @@ def test_any_classifier_can_be_stood_on() -> None:
 
 @pytest.mark.parametrize("gated", [True, False])
 def test_graphs_run_on_a_device(gated: bool) -> None:
-    objective = Cgau(GatedClassifier(pretrained(), 3, units=8) if gated else PlainClassifier(pretrained(), 3, units=8, layers=1))
+    objective: Supervised = Cgau(
+        GatedClassifier(pretrained(), 3, units=8) if gated else PlainClassifier(pretrained(), 3, units=8, layers=1)
+    )
     captures = capture_graphs(objective, SHAPE)
     assert not any("frozen" in spec.name for spec in captures.tensors)
     inputs = example_inputs(objective, SHAPE)
@@ -209,38 +213,8 @@ def test_graphs_run_on_a_device(gated: bool) -> None:
 # Appendix A
 
 
-class First(nn.Module):
-    """The first feature alone."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x[:, :1]
-
-
 def points(extractor: nn.Module, num_features: int) -> Classifier:
     return Classifier(nn.Identity(), extractor, nn.Linear(num_features, 2))
-
-
-def federate(model: OnFrozen, rounds: int = 250) -> tuple[Cgau, dict[str, TorchTensors]]:
-    """FedAvg of the two clients with one step a round: each one's tensors at the end."""
-    objective = Cgau(model)
-    clients = {name: (torch.from_numpy(x), torch.from_numpy(y)) for name, (x, y) in xor_clients(100, seed=0).items()}
-    hyper = {"lr": torch.tensor(3.0), "momentum": torch.tensor(0.0), "dropout": torch.tensor(0.0)}
-    own = {name: objective.initial() for name in clients}
-    for _ in range(rounds):
-        for name, (x, y) in clients.items():
-            drawn = {key: torch.ones(len(y), *shape) for key, shape in objective.random.items()}
-            with torch.no_grad():
-                own[name] = advance(own[name], objective.step(own[name], {"x": x, "y": y, **drawn}, hyper))
-        for key in own["up"]:
-            if key.startswith("shared/"):
-                own["up"][key] = own["down"][key] = (own["up"][key] + own["down"][key]) / 2
-    return objective, own
-
-
-def least_accuracy(objective: Cgau, own: dict[str, TorchTensors]) -> float:
-    clients = xor_clients(100, seed=1)
-    right = {n: objective.predict(own[n], torch.from_numpy(x)).argmax(1).numpy() == y for n, (x, y) in clients.items()}
-    return float(min(r.mean() for r in right.values()))
 
 
 def test_each_client_of_the_xor_is_separable_and_contradicts_the_other() -> None:

@@ -117,8 +117,8 @@ class TestSizesOfThePapers:
             torch.testing.assert_close(registered[name], value, rtol=0, atol=0)
 
     def test_group_norm_divides_its_channels(self) -> None:
-        assert norm(1, 32, "group").num_groups == 8  # type: ignore[union-attr]
-        assert norm(2, 6, "group").num_groups == 6  # type: ignore[union-attr]
+        assert norm(1, 32, "group").num_groups == 8
+        assert norm(2, 6, "group").num_groups == 6
         model = make_model("har-cnn-gn", HAR, 6, sizes(HAR))
         assert sum(isinstance(m, nn.GroupNorm) for m in model.modules()) == 2
         assert [n for n, _ in model.named_buffers()] == ["scale.size"]

@@ -35,7 +35,7 @@ def test_what_is_not_known_is_named(reason: str, layers: list[nn.Module]) -> Non
 
 
 def test_models_of_windows_are_known_but_for_group_norm() -> None:
-    window = Window(("x", "y", "z"), 60, 20.0)
+    window = Window(("x", "y", "z"), 60, 20)
     refused = {}
     for name, make in MODELS.items():
         try:

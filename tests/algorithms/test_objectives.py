@@ -269,7 +269,7 @@ class TestServers:
         context = server.absorb(context, [one, two], {"a": NEWCOMER, "b": NEWCOMER}, {})
         assert not server.preparing(context)
         received = server.received(context, {}, "0")
-        np.testing.assert_allclose(received["received/prototypes"], [[5 / 35, 30 / 35], [0, 1], [0, 0]], atol=1e-6)
+        np.testing.assert_allclose(received["received/prototypes"], [[5 / 35, 30 / 35], [0.0, 1.0], [0.0, 0.0]], atol=1e-6)
         np.testing.assert_array_equal(received["received/known"], [1, 1, 0])
         np.testing.assert_allclose(received["received/others.prototypes"], [[[1, 0], [0, 1], [0, 0]], [[0, 1], [0, 0], [0, 0]]], atol=1e-6)
         np.testing.assert_array_equal(received["received/others.known"], [[1, 1, 0], [1, 0, 0]])

@@ -8,8 +8,9 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -161,7 +162,7 @@ def _ambiguous(payload: bytes) -> bool:
 
 def _tensor_file(rng: np.random.Generator) -> bytes:
     dtypes = [np.float32, np.int64, np.int32, np.uint8, np.bool_]
-    tensors = {}
+    tensors: Tensors = {}
     for _ in range(rng.integers(0, 8)):
         name = "".join(rng.choice(list('ab/."\\é￿😀\n')) for _ in range(rng.integers(1, 8)))
         shape = rng.integers(0, 4, rng.integers(0, 5))
@@ -255,6 +256,11 @@ class ListedNoise:
         return np.array([next(self._numbers) for _ in range(int(np.prod(shape)))], dtype).reshape(shape)
 
 
+def _listed_noise(numbers: list[float], _plan: m.Plan) -> np.random.Generator:
+    """`ListedNoise`, which has the one method of a generator that the executor calls."""
+    return cast(np.random.Generator, ListedNoise(numbers))
+
+
 def _write_executor_cases(folder: Path) -> None:
     """A signed bundle, windows, blobs, and in `cases` each plan with its noise, what the device kept before, and the update it makes."""
     (folder / "blobs").mkdir(parents=True)
@@ -298,7 +304,7 @@ def _write_executor_cases(folder: Path) -> None:
     private: Tensors = {}
     for number, (model, verbs) in enumerate(plans, start=1):
         noise = rng.standard_normal(2000).tolist()
-        executor = Executor(unpack(payload), FakeGraphs(), windows, lambda _plan, noise=noise: ListedNoise(noise))  # type: ignore[misc]
+        executor = Executor(unpack(payload), FakeGraphs(), windows, partial(_listed_noise, noise))
         plan = m.Plan("run", number, "phone.1", digest(payload), model, verbs, 2**40 + number, 1e9)
         case = folder / "cases" / f"{number:02d}"
         case.mkdir()

@@ -9,10 +9,11 @@ import torch
 
 from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
-from export.bundle import capture_graphs, make_bundle
+from export.bundle import capture_graphs
 from export.parity import _draw, _eager_step, _next
 from simulation.objective import build_objective
 from tests.android.bridge import host_command
+from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
 from wire.bundle import Bundle, unpack
 from wire.tensors import Tensors, decode_tensors, encode_tensors
@@ -29,8 +30,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     data = synthetic_fleet(2, num_windows=96)
     objective = build_objective(data, read_algorithm(request.param), 0)
     captures = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
-    named = {"name": data.name, "bundle_version": 1, "objective": objective, "classes": data.classes, "window": data.window}
-    payload = make_bundle(captures, **named)
+    payload = pack_graphs(captures, data, objective)
     path = tmp_path_factory.mktemp("steps") / "device.shoal"
     path.write_bytes(payload)
     windows, rng = data.devices["d0"], np.random.default_rng(3)

@@ -59,7 +59,8 @@ def directions(count: int) -> np.ndarray:
     """(count, SIZE): one direction for each group, of length 4, with sum zero."""
     rows = np.random.default_rng(5).normal(size=(count, SIZE))
     rows -= rows.mean(0)
-    return 4 * rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    found: np.ndarray = 4 * rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return found
 
 
 COMMON = directions(3)[0] * 0.75

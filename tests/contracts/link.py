@@ -106,22 +106,25 @@ class LinkContract:
         assert deliveries(link, 1, patience_s=0.5) == []
 
     def test_will_is_published_when_a_client_vanishes(self, connect: Connect) -> None:
-        watcher = connect("watcher")
-        watcher.subscribe("will/#")
-        settle(watcher)
+        watcher = self.watch(connect)
         link = connect("mortal", will=Will("will/mortal", b"gone"))
         settle(link)
         self.vanish(link)
         assert deliveries(watcher, 1) == [Delivery("will/mortal", b"gone")]
 
     def test_will_is_not_published_after_close(self, connect: Connect) -> None:
-        watcher = connect("watcher")
-        watcher.subscribe("will/#")
-        settle(watcher)
+        watcher = self.watch(connect)
         link = connect("polite", will=Will("will/polite", b"gone"))
         settle(link)
         link.close()
         assert deliveries(watcher, 1, patience_s=0.7) == []
+
+    def watch(self, connect: Connect) -> Link:
+        """A link that hears wills."""
+        watcher = connect("watcher")
+        watcher.subscribe("will/#")
+        settle(watcher)
+        return watcher
 
     def vanish(self, link: Link) -> None:
         """End a link's connection as a crash would."""

@@ -1,10 +1,12 @@
 """A workbench for objectives: every one of them on a tiny model, run by hand, and what an optimiser does to a module."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.core.contract import Objective, TorchTensors
@@ -129,7 +131,8 @@ class Device:
 
 
 def features_of(module: HarCnn, x: Tensor) -> Tensor:
-    return module.extractor(module.scale(x))
+    features: Tensor = module.extractor(module.scale(x))
+    return features
 
 
 def assert_holds(tensors: Mapping[str, Tensor], module: nn.Module, prefix: str = "") -> None:
@@ -138,7 +141,7 @@ def assert_holds(tensors: Mapping[str, Tensor], module: nn.Module, prefix: str =
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         for key in [f"{prefix}{name}"] if prefix else [f"{role}/{name}" for role in ("shared", "statistic", "private")]:
             if key in tensors:
-                torch.testing.assert_close(tensors[key], value.detach(), rtol=2e-4, atol=2e-6, msg=lambda text, key=key: f"{key}: {text}")
+                torch.testing.assert_close(tensors[key], value.detach(), rtol=2e-4, atol=2e-6, msg=partial("{}: {}".format, key))
                 met += 1
     assert met >= len(list(module.parameters()))
 
@@ -153,6 +156,24 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
     optimiser.step()
 
 
+def step_both(device: Device, graph: str, module: nn.Module, optimiser: torch.optim.Optimizer, given: list[TorchTensors]) -> None:
+    """Run a graph of the device on every batch; beside it, descend a module's cross-entropy."""
+    for batch in given:
+        device.run(graph, batch)
+        descend(optimiser, F.cross_entropy(module(batch["x"]), batch["y"]))
+
+
 def assert_metrics(outputs: TorchTensors, loss: Tensor, logits: Tensor, y: Tensor) -> None:
     assert float(outputs["metric/loss_sum"]) == pytest.approx(float(loss.detach()) * len(y), rel=1e-4)
     assert float(outputs["metric/num_correct"]) == float((logits.argmax(1) == y).sum())
+
+
+def assert_used(device: Device, logits: Tensor, batch: TorchTensors) -> None:
+    """`evaluate` and `predict` speak of the model that gave these logits."""
+    probabilities = device.run("predict", batch)["output/probabilities"]
+    torch.testing.assert_close(probabilities, torch.softmax(logits, 1).detach(), rtol=2e-3, atol=1e-5)
+    outputs = device.run("evaluate", batch)
+    assert float(outputs["metric/loss_sum"]) == pytest.approx(
+        float(F.cross_entropy(logits, batch["y"], reduction="sum").detach()), rel=1e-3
+    )
+    assert float(outputs["metric/num_correct"]) == float((logits.argmax(1) == batch["y"]).sum())

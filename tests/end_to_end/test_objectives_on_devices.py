@@ -19,12 +19,13 @@ from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
 from edge_client.agent import Agent
-from export.bundle import capture_graphs, make_bundle
+from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
 from simulation.engine.workers.secret import repeatable_secret
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import build_objective
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
 from wire.bundle import Bundle, unpack
 from wire.links.mqtt import BrokerAddress, MqttLink
@@ -97,8 +98,7 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runne
     """One run of edge clients with the exported graphs, in threads, over a real broker."""
     objective = build_objective(data, read_algorithm(algorithm), 0)
     captures = capture_graphs(objective, data.window.shape)
-    named = {"name": data.name, "bundle_version": 1, "objective": objective, "classes": data.classes, "window": data.window}
-    bundle = unpack(make_bundle(captures, **named))
+    bundle = unpack(pack_graphs(captures, data, objective))
     probe = make_probe(objective.model, data.window.shape)
     topics, blobs = Topics("f"), MemoryBlobs()
     with EmbeddedBroker() as broker:

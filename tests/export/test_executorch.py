@@ -50,6 +50,7 @@ def test_convolutions_equal_autograd(layer: nn.Conv1d, shape: tuple[int, ...], b
     out = layer(x)
     grad = torch.randn_like(out)
     assert layer.bias is not None
+    assert isinstance(layer.padding, tuple)
     expected = torch.autograd.grad(out, (x, layer.weight, layer.bias), grad)
     given = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0] * (x.dim() - 2), layer.groups)
     for a, b in zip(backward(grad, x, layer.weight, [len(layer.bias)], *given, [True] * 3), expected, strict=True):
@@ -117,7 +118,7 @@ def test_batch_norm_equals_autograd(shape: tuple[int, ...], affine: bool) -> Non
     for a, b in zip((found[0], *found[3:]), (out, *moved), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     grad = torch.randn_like(out)
-    expected = torch.autograd.grad(out, [x, *([weight, bias] if affine else [])], grad)  # type: ignore[list-item]
+    expected = torch.autograd.grad(out, [x, *(t for t in (weight, bias) if t is not None)], grad)
     made = executorch.batch_norm_backward(grad, x, weight, None, None, found[1], found[2], True, 1e-5, [True, affine, affine])
     for c, d in zip([t for t in made if t is not None], expected, strict=True):
         torch.testing.assert_close(c, d, rtol=1e-4, atol=1e-5)

@@ -1,5 +1,7 @@
 """Lowering against autograd, parity of the whole step, and loud failures."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import onnxruntime
@@ -18,10 +20,12 @@ from export import parity
 from export.bundle import save_probe
 from export.onnx_graph import capture_onnx, count_operators
 from export.parity import ParityError, check_parity
+from export.publish import DEVICE_FILE
 from host.native.answers import answer
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
 from simulation.objective import build_objective
+from tests.bundles import write_bundle
 from tests.conftest import Exported
 from wire.bundle import Window, pack, unpack
 from wire.errors import BundleError, ConfigError
@@ -82,12 +86,11 @@ def test_unsupported_convolution_names_itself() -> None:
         capture_onnx(step, example)
 
 
-def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path: Path) -> None:
     """The watch model on real windows: differences to float64 of the size that eager float32 itself has."""
-    from tests.bundles import write_bundle
-
     data = load_watch()
-    bundle = write_bundle(tmp_path_factory.mktemp("watch"), data, read_algorithm("distfl"))
+    write_bundle(tmp_path, data, read_algorithm("distfl"))
+    bundle = unpack((tmp_path / DEVICE_FILE).read_bytes())
     windows = data.devices["p01-left"]
     found = check_parity(bundle, build_objective(data, read_algorithm("fedavg"), 0), windows.train_x, windows.train_y, steps=20)
     assert found.graph_drift < max(2e-3, 5 * found.eager_drift)

@@ -40,6 +40,7 @@ def test_help_lists_every_command_with_its_line_and_imports_no_package_of_an_ext
 def test_a_commands_own_help_begins_with_its_line(name: str) -> None:
     command = getattr(import_module(f"shoal.commands.{name}"), name)
     text = command.info.help if isinstance(command, typer.Typer) else command.__doc__
+    assert text is not None
     assert text.startswith(COMMANDS[name].summary)
 
 

@@ -15,8 +15,7 @@ from algorithms.core.contract import TorchTensors
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import OBJECTIVES, read_algorithm
 from edge_client.core.ports import Windows
-from export.bundle import to_numpy
-from export.describe import describe_bundle
+from export.describe import describe_bundle, to_numpy
 from simulation.datasets.windows import FleetData
 from simulation.engine.backend import choose
 from simulation.engine.graphs.batched import BatchedGraphs, Request
@@ -215,7 +214,7 @@ def test_no_tensor_is_left_on_the_processor(algorithm: str, monkeypatch: pytest.
     fleet = uneven_fleet(3)
     objective = build_objective(fleet, read_algorithm(algorithm), 0)
     graphs = BatchedGraphs(objective, fleet.window.shape, torch.device("meta"))
-    tensors, hyper = to_numpy(objective.initial()), {name: np.float32(value) for name, value in objective.hyper.items()}
+    tensors, hyper = to_numpy(objective.initial()), {name: np.asarray(value, np.float32) for name, value in objective.hyper.items()}
     asked = [
         Request(name, tensors, {"x": w.train_x, "y": w.train_y}, hyper) for name in ("evaluate", "survey") for w in fleet.devices.values()
     ]

@@ -57,7 +57,7 @@ class TestImages:
         pool = load("mnist")
         assert isinstance(pool, Pool)
         assert (pool.name, pool.classes, pool.window) == ("mnist", DIGITS, Window(("grey",), 5, 5, height=6))
-        assert (pool.train_x.shape, pool.train_x.dtype) == ((40, 1, 6, 5), np.float32)
+        assert (pool.train_x.shape, pool.train_x.dtype) == ((40, 1, 6, 5), np.dtype(np.float32))
         with np.load(folder / "mnist" / "mnist.npz") as file:
             np.testing.assert_allclose(pool.test_x[:, 0] * 255, file["x_test"], rtol=1e-6)
         assert pool.train_y.dtype == np.int64
@@ -117,7 +117,7 @@ class TestImages:
         ],
     )
     def test_wrong_file_is_one_clear_error(self, folder: Path, changes: dict[str, np.ndarray | None], error: str) -> None:
-        write_images(folder / "mnist" / "mnist.npz", **changes)
+        write_images(folder / "mnist" / "mnist.npz", colours=False, **changes)
         with pytest.raises(DataError, match=error):
             load("mnist")
 
@@ -157,7 +157,7 @@ class TestPoolsFromNpz:
     def write(self, path: Path, images: bool, **changes: np.ndarray) -> None:
         rng = np.random.default_rng(0)
         shape = (40, 2, 6, 5) if images else (40, 2, 16)
-        arrays = {"X": rng.normal(size=shape).astype(np.float32), "y": np.arange(40) % 4, **changes}
+        arrays: dict[str, np.ndarray] = {"X": rng.normal(size=shape).astype(np.float32), "y": np.arange(40) % 4, **changes}
         np.savez(path, allow_pickle=False, **arrays)
 
     @pytest.mark.parametrize("images", [True, False])

@@ -11,6 +11,7 @@ from simulation.objective import build_objective
 from simulation.pretrain import pretrained_extractor
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
+from tests.known import known
 from wire.errors import DataError
 
 
@@ -29,13 +30,13 @@ def test_the_objective_starts_from_the_extractor_and_a_fresh_head(other: str) ->
         assert torch.equal(made.extractor.state_dict()[name], value)
     plain = build_objective(data, read_algorithm("fedavg"), 3).model
     assert torch.equal(made.head.weight, plain.head.weight)
-    assert not torch.equal(made.extractor.conv1.weight, plain.extractor.conv1.weight)
+    assert not torch.equal(made.extractor.state_dict()["conv1.weight"], plain.extractor.state_dict()["conv1.weight"])
 
 
 def test_cgau_learns_on_a_frozen_extractor_that_knows_something(other: str) -> None:
     data = synthetic_fleet(3)
     summary = simulate(data, SimulationSettings(read_algorithm("cgau:units=16"), 15, hyper={"lr": 0.05}, pretrain=other)).summary
-    assert summary.accuracy.mean > 0.6
+    assert known(summary.accuracy.mean) > 0.6
     bundle_bytes = summary.bytes.up / (3 * 15)
     assert bundle_bytes < 4 * (16 * 512 * 2 + 4000)  # two gated layers and a head leave the device, the extractor does not
 

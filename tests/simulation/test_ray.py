@@ -21,7 +21,7 @@ from wire.errors import ConfigError, ShoalError
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
-MACHINE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+MACHINE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
 SOON_LOST = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
 
 
@@ -126,7 +126,7 @@ def test_graphs_that_cannot_be_made_on_a_machine_end_the_run(cluster: Any) -> No
     fleet, here = synthetic_fleet(2), os.getpid()
     objective = build_objective(fleet, read_algorithm("fedavg"), 0)
 
-    class Homely(type(objective)):
+    class Homely(type(objective)):  # type: ignore[misc]  # a class that is known only now
         def graphs(self) -> Any:
             if os.getpid() != here:
                 raise RuntimeError("out of order")

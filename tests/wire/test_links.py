@@ -36,7 +36,7 @@ class OverMqtt(LinkContract):
         link._closing = True
         link._client.loop_stop()
         sock = link._client.socket()
-        assert sock is not None
+        assert isinstance(sock, socket.socket)
         sock.shutdown(socket.SHUT_RDWR)
         sock.close()
 

@@ -1,0 +1,111 @@
+"""FedDisk's ablation: the binary classifier sees the raw examples themselves, and there is no density model.
+
+H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights. IEEE Transactions on Artificial
+Intelligence, 2023, section VI.
+
+The paper pools the raw data of all clients on one machine. Here they stay where they are. With label 1 for the fleet, 0 for the
+device and p = a^T phi(x), the squared loss E_fleet (1 - p)^2 + E_device p^2 needs no more of the fleet than the mean of phi phi^T: an
+average, weighted by examples, found in a preparation and the same as over pooled data. So of the paper's classifier the 100
+ReLU units phi keep their random weights, and only their output layer is trained, by that loss instead of the
+cross-entropy. The server sends the average as a matrix W that makes it the unit matrix, for SGD to converge: psi = W phi.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.models.classifier import Classifier
+from algorithms.models.gated import freeze
+from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step, seeded
+from wire import names
+from wire.messages import Evaluate
+from wire.tensors import Tensors
+
+_MOMENTS = names.response("moments", "second")
+_RATIO = names.slot("ratio")
+_WHITENING, _FLEET_MEAN = names.received("whitening"), names.received("fleet_mean")
+_LEAST = 1e-4
+"""A least-squares probability nearer to 0 or 1 counts as this near."""
+_RIDGE = 1e-4
+"""Directions of phi with less than this share of the largest second moment are damped."""
+
+
+class FedDiskAb(Weighted):
+    """Examples count by weights that a classifier with random hidden units finds from the examples themselves."""
+
+    name: ClassVar[str] = "feddisk-ab"
+    citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, section VI"
+
+    def __init__(self, model: Classifier, density_features: int = 784, max_weight: float = 100.0) -> None:
+        """`density_features`: how many values of an example the binary classifier sees at most."""
+        super().__init__(model, density_features, max_weight)
+        self.hidden = seeded(lambda: freeze(nn.Linear(self.inputs.num_values, RATIO_UNITS)))
+
+    def initial(self) -> TorchTensors:
+        size = RATIO_UNITS + 1
+        own = {_WHITENING: torch.zeros(size, size), _FLEET_MEAN: torch.zeros(size), _RATIO: torch.zeros(size)}
+        return super().initial() | own
+
+    def graphs(self) -> Mapping[str, GraphFunction]:
+        return {**super().graphs(), "moments": self.moments}
+
+    def units(self, batch: TorchTensors) -> Tensor:
+        """phi (batch, 101): 1 and the ReLU units."""
+        hidden = torch.relu(self.hidden(self.inputs(batch["x"])))
+        return torch.cat([torch.ones_like(hidden[:, :1]), hidden], dim=1)
+
+    def moments(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """The sum of phi phi^T over a batch; its first row is the sum of phi."""
+        units = self.units(batch)
+        return {names.metric("second"): units.T @ units}
+
+    def probabilities(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
+        """p = a^T psi (batch,)."""
+        return (self.units(batch) @ tensors[_WHITENING].T) @ tensors[_RATIO]
+
+    def tell_apart(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        def loss_of(weights: TorchTensors) -> tuple[Tensor, Tensor]:
+            a, p = weights[_RATIO], self.probabilities({**tensors, **weights}, batch)
+            fleet = 1 - 2 * (a * tensors[_FLEET_MEAN]).sum() + a.square().sum()
+            return fleet + p.square().mean(), (p < 0.5).to(torch.float32).sum()
+
+        return plain_step(loss_of, _RATIO, tensors, hyper["ratio_lr"], batch)
+
+    def log_odds(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
+        p = self.probabilities(tensors, batch).clamp(_LEAST, 1 - _LEAST)
+        return p.log() - (1 - p).log()
+
+
+class DensityRatioServer(WeightedServer):
+    """The server's half of `FedDiskAb`: one preparation, in which it averages what devices say of their units."""
+
+    responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
+
+    def begin(self, initial: Tensors) -> Context:
+        return Context(names.of_role(initial, names.RECEIVED), super().begin(initial).info | {"prepared": False})
+
+    def preparing(self, context: Context) -> bool:
+        return not context.info["prepared"]
+
+    def programs(self, context: Context, work: Work) -> Programs:
+        return {"": (Evaluate("train", "moments"),)} if self.preparing(context) else super().programs(context, work)
+
+    def absorb(
+        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> Context:
+        if not self.preparing(context):
+            return super().absorb(context, models, membership, averages)
+        stack = np.stack([m.responses[_MOMENTS].astype(np.float64) for m in models])
+        second = np.average(stack, axis=0, weights=[m.num_examples for m in models])
+        values, vectors = np.linalg.eigh((second + second.T) / 2)
+        whitening = vectors.T / np.sqrt(np.maximum(values, 0.0) + _RIDGE * values[-1])[:, None]
+        arrays = {_WHITENING: whitening, _FLEET_MEAN: whitening @ second[0]}
+        return Context({k: v.astype(np.float32) for k, v in arrays.items()}, {**context.info, "prepared": True})
+
+    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+        return dict(context.arrays)

@@ -1,0 +1,50 @@
+"""A run under test, and an update that it may receive."""
+
+from typing import Any
+
+import msgspec
+
+from aggregator.core import state as s
+from aggregator.core.round import step
+from algorithms.core.contract import Programs
+from tests.contracts.store import PROGRAMS, SETTINGS
+from wire.messages import Metrics
+
+MODEL, MEMORY = "1" * 64, "2" * 64
+RECEIVED = s.Received(
+    blob="a" * 64,
+    start="initial",
+    num_train=10,
+    num_steps=2,
+    evaluated=Metrics(4, 1.0, 3),
+    trained=Metrics(10, 2.0, 5),
+    bytes_up=100,
+    bytes_down=50,
+)
+
+
+class Run:
+    """A run under test: feeds events and keeps what followed."""
+
+    def __init__(self, preparing: bool = False, programs: Programs = PROGRAMS, **settings: Any) -> None:
+        chosen = msgspec.structs.replace(SETTINGS, **settings)
+        self.state, _ = step(None, s.Started(0.0, chosen, {"initial": MODEL}, MEMORY, programs, preparing))
+
+    def feed(self, event: s.Event) -> list[s.Command]:
+        self.state, commands = step(self.state, event)
+        return commands
+
+    def check_in(self, device: str, at_s: float = 1.0) -> list[s.Command]:
+        return self.feed(s.DeviceCheckedIn(at_s, device, 10, 4))
+
+    def update(self, device: str, number: int | None = None, at_s: float = 2.0) -> list[s.Command]:
+        return self.feed(s.UpdateAdmitted(at_s, device, number or self.state.round, RECEIVED))
+
+    def aggregated(self, at_s: float = 3.0, starts: dict[str, str] | None = None, **others: Any) -> list[s.Command]:
+        starts = dict.fromkeys(self.state.devices, "0") | {"": "0"} if starts is None else starts
+        others = {"programs": self.state.programs, **others}
+        return self.feed(s.RoundAggregated(at_s, self.state.round, {"initial": MODEL, "0": "3" * 64}, MEMORY, starts, **others))
+
+
+def kinds(commands: list[s.Command]) -> list[str]:
+    return [type(c).__name__ for c in commands]

@@ -1,0 +1,128 @@
+"""The round as a state machine: its table of transitions, and properties over random histories."""
+
+import re
+from itertools import product
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aggregator.core import round as core
+from aggregator.core import state as s
+from aggregator.core.round import OPEN, TRANSITIONS, step
+from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
+from tests.contracts.store import PROGRAMS
+
+
+def documented() -> dict[tuple[s.Phase, str], str]:
+    """The table in the docstring of `aggregator.core.round`: by phase and event, the name of a function, or a dash."""
+    assert core.__doc__ is not None
+    found = re.search(r"^=[= ]+\n(.+?)\n=[= ]+\n(.+?)\n=[= ]+$", core.__doc__, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    columns = [get_args(s.OpenPhase) if name == "open" else (name,) for name in found[1].split()[1:]]
+    rows = [line.split() for line in found[2].splitlines()]
+    return {(phase, row[0]): name for row in rows for phases, name in zip(columns, row[1:], strict=True) for phase in phases}
+
+
+def test_the_docstring_says_of_every_event_in_every_phase_what_the_table_of_transitions_says() -> None:
+    phases, events = get_args(s.Phase), set(get_args(s.Event)) - {s.Started}
+    assert set(TRANSITIONS) == set(phases)
+    named = {(phase, event.__name__): f.__name__[1:] for phase, row in TRANSITIONS.items() for event, f in row.items()}
+    every = [(phase, event.__name__) for phase, event in product(phases, events)]
+    assert named.keys() <= set(every)
+    assert documented() == {pair: named.get(pair, "-") for pair in every}
+
+
+def in_every_phase() -> dict[s.Phase, Run]:
+    """A run of one device in each phase; its update is missing where a round is open."""
+    runs = {phase: Run(rounds=1, preparing=phase == "preparing") for phase in get_args(s.Phase)}
+    for phase, run in runs.items():
+        if phase != "waiting":
+            run.check_in("a")
+        if phase in ("aggregating", "evaluating", "finished"):
+            run.update("a")
+        if phase in ("evaluating", "finished"):
+            run.aggregated()
+        if phase == "finished":
+            run.update("a")
+    assert {phase: run.state.phase for phase, run in runs.items()} == {phase: phase for phase in runs}
+    return runs
+
+
+def any_event(kind: Any, run: Run) -> s.Event:
+    """An event of this kind that concerns the run's device and its latest round."""
+    values = {"at_s": 1e6, "device_id": "a", "round": run.state.round, "num_train": 1, "num_test": 1, "models": run.state.models}
+    values |= {"memory": MEMORY, "starts": {}, "programs": PROGRAMS, "update": RECEIVED}
+    made: s.Event = kind(**{name: values[name] for name in kind.__struct_fields__ if name in values})
+    return made
+
+
+@pytest.mark.parametrize("phase", get_args(s.Phase))
+@pytest.mark.parametrize("kind", [kind for kind in get_args(s.Event) if kind is not s.Started])
+def test_an_event_is_ignored_where_the_table_has_no_transition_and_does_something_where_it_has(kind: Any, phase: s.Phase) -> None:
+    run = in_every_phase()[phase]
+    before = run.state
+    commands = run.feed(any_event(kind, run))
+    nobody_to_lose = phase == "waiting" and kind is s.DeviceLost  # no device has checked in
+    assert ((run.state, commands) == (before, [])) == (kind not in TRANSITIONS[phase] or nobody_to_lose)
+
+
+def test_open_phases_are_those_in_which_plans_are_sent_and_updates_count() -> None:
+    assert {phase for phase, row in TRANSITIONS.items() if row.get(s.UpdateAdmitted) is core._receive} == set(OPEN)
+    for phase, run in in_every_phase().items():
+        assert (kinds(run.feed(s.Resumed(2.0))) == ["SetDeadline", "SendPlan"]) == (phase in OPEN)
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("check-in"), st.sampled_from("abc")),
+        st.tuples(st.just("lost"), st.sampled_from("abc")),
+        st.tuples(st.just("update"), st.sampled_from("abc")),
+        st.tuples(st.just("deadline"), st.integers(0, 30)),
+        st.tuples(st.just("aggregated"), st.none()),
+        st.tuples(st.just("resumed"), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=200)
+@given(events)
+def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history: list[tuple[str, Any]]) -> None:
+    run = Run(min_devices=2, rounds=2, deadline_s=5.0, grace_s=2.0)
+    log: list[s.Event] = []
+    original = run.feed
+
+    def feed(event: s.Event) -> list[s.Command]:
+        log.append(event)
+        return original(event)
+
+    run.feed = feed  # type: ignore[method-assign]
+    for at_s, (kind, value) in enumerate(history, start=1):
+        before = run.state
+        if kind == "check-in":
+            run.check_in(value, at_s)
+        elif kind == "lost":
+            run.feed(s.DeviceLost(at_s, value))
+        elif kind == "update" and value in run.state.cohort and run.state.phase in ("training", "evaluating"):
+            commands = run.update(value, at_s=at_s)
+            assert s.Acknowledge(value, before.round) in commands
+        elif kind == "deadline":
+            run.feed(s.DeadlinePassed(at_s + value, run.state.round))
+        elif kind == "aggregated" and run.state.phase == "aggregating":
+            run.aggregated(at_s)
+        elif kind == "resumed":
+            run.feed(s.Resumed(at_s))
+        assert run.state.received.keys() <= run.state.cohort.keys() <= run.state.devices.keys()
+        assert before.round <= run.state.round <= 3
+        assert before.phase != "finished" or run.state.phase == "finished"
+        if run.state.round == before.round and run.state.phase == before.phase and kind != "deadline":
+            assert before.received.keys() <= run.state.received.keys(), "an acknowledged update was lost"
+    replayed, _ = step(None, s.Started(0.0, run.state.settings, {"initial": MODEL}, MEMORY, PROGRAMS))
+    for event in log:
+        decoded = msgspec.json.decode(msgspec.json.encode(event), type=s.Event)
+        replayed, _ = step(replayed, decoded)
+    assert replayed == run.state
+    assert msgspec.json.decode(msgspec.json.encode(run.state), type=s.RunState) == run.state

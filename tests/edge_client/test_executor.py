@@ -1,0 +1,135 @@
+"""The executor: batches, every verb of a plan, and what does not fit the bundle."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.core.ports import Windows
+from edge_client.executor import Executor, batch_slices, held_out, training_batches
+from simulation.datasets.windows import FleetData
+from tests.conftest import Exported
+from tests.edge_client.plans import plan
+from wire import messages as m
+from wire.errors import BundleError, DataError, WrongLayout
+
+
+class TestBatches:
+    @given(n=st.integers(1, 200), size=st.integers(2, 64))
+    def test_every_example_is_in_one_batch_and_none_is_too_small(self, n: int, size: int) -> None:
+        slices = batch_slices(n, size, 2)
+        assert [i for part in slices for i in range(n)[part]] == list(range(n))
+        assert all(2 <= part.stop - part.start <= size + 1 for part in slices) or n == 1
+
+    def test_steps_and_epochs(self) -> None:
+        rng = np.random.default_rng(0)
+        assert len(list(training_batches(m.Train(8, epochs=3), np.arange(20), 2, rng))) == 9
+        assert len(list(training_batches(m.Train(8, steps=7), np.arange(20), 2, rng))) == 7
+
+
+class TestExecutor:
+    def test_train_evaluate_respond_annotate(self, fleet: FleetData, exported: Exported) -> None:
+        bundle, windows = exported.bundle, fleet.devices["d0"]
+        executor = Executor(bundle, OnnxGraphs(bundle), windows)
+        model = {k: v for k, v in bundle.initial.items() if not k.startswith("slot/")}
+        inputs = {"x": windows.test_x[:5]}
+        verbs = (
+            m.Evaluate(),
+            m.Evaluate("train", "survey", "initial"),
+            m.Respond("2" * 64),
+            m.Annotate("predict", "weight"),
+            m.Train(16, 2),
+        )
+        result = executor.execute(plan(verbs=verbs), model, {}, lambda _name: inputs)
+        assert result.evaluated.num_examples == windows.num_test
+        assert result.trained.num_examples == 2 * windows.num_train
+        assert result.num_steps == 6
+        assert result.tensors["response/predict"].shape == (5, 3)
+        np.testing.assert_allclose(result.tensors["response/predict"].sum(1), 1, rtol=1e-5)
+        assert result.tensors["response/survey.gradient"].shape == model["shared/head.weight"].shape
+        layout = {name for name, _, _ in bundle.manifest.reported("step")}
+        assert layout <= result.tensors.keys()
+        assert np.abs(result.tensors["delta/head.weight"]).max() > 0
+
+    def test_annotated_columns_stay_on_the_device(self, fleet: FleetData, exported: Exported) -> None:
+        executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
+        model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
+        result = executor.execute(plan(verbs=(m.Annotate("predict", "weight"),)), model, {}, lambda _n: {})
+        assert list(result.private) == ["column/weight"]
+        assert len(result.private["column/weight"]) == fleet.devices["d0"].num_train
+        again = executor.execute(plan(verbs=(m.Evaluate(),)), model, result.private, lambda _n: {})
+        np.testing.assert_array_equal(again.private["column/weight"], result.private["column/weight"])
+
+    def test_choose_goes_on_from_the_model_that_fits_best(self, fleet: FleetData, exported: Exported) -> None:
+        executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
+        model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
+        trained = executor.execute(plan(verbs=(m.Train(16, 5, hyper={"lr": 0.05}),)), model, {}, lambda _n: {})
+        better = {k: v + trained.tensors.get(k.replace("shared/", "delta/"), np.float32(0)) for k, v in model.items()}
+        blobs = {"1" * 64: model, "2" * 64: better}
+        result = executor.execute(plan(verbs=(m.Choose(("1" * 64, "2" * 64)), m.Train(16))), model, {}, blobs.__getitem__)
+        assert result.model == "2" * 64
+        expected = executor.execute(plan(verbs=(m.Train(16),)), better, {}, lambda _n: {})
+        np.testing.assert_array_equal(result.tensors["delta/head.weight"], expected.tensors["delta/head.weight"])
+
+    def test_protect_clips_and_noises_everything_that_training_changed(self, fleet: FleetData, exported: Exported) -> None:
+        secret = lambda _plan: np.random.default_rng(7)  # noqa: E731
+        executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"], secret)
+        model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
+
+        def change(*verbs: m.Verb) -> np.ndarray:
+            sent = executor.execute(plan(verbs=(m.Train(16), *verbs)), model, {}, lambda _n: {}).tensors
+            parts = [sent[f"delta/{k[7:]}"] if k.startswith("shared/") else sent[k] - v for k, v in model.items()]
+            return np.concatenate([part.ravel() for part in parts])
+
+        free, clipped, noised = change(), change(m.Protect(0.1)), change(m.Protect(0.1, 0.01))
+        assert np.linalg.norm(free) > 0.2
+        assert np.linalg.norm(clipped) == pytest.approx(0.1, rel=1e-3)
+        np.testing.assert_allclose(clipped, free * 0.1 / np.linalg.norm(free), atol=1e-6)
+        assert np.std(noised - clipped) == pytest.approx(0.01, rel=0.1)
+
+    def test_what_is_held_out_is_not_trained_on_and_is_the_same_each_time(self, fleet: FleetData, exported: Exported) -> None:
+        executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
+        model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
+        num_train = fleet.devices["d0"].num_train
+        mask = held_out(num_train, 0.25, "d0")
+        assert mask.sum() == round(0.25 * num_train)
+        np.testing.assert_array_equal(mask, held_out(num_train, 0.25, "d0"))
+        verbs = (m.Train(16, holdout=0.25), m.Evaluate("holdout", holdout=0.25))
+        result = executor.execute(plan(verbs=verbs), model, {}, lambda _n: {})
+        assert (result.trained.num_examples, result.evaluated.num_examples) == ((~mask).sum(), mask.sum())
+
+    def test_a_model_tuned_for_the_device_alone_is_kept_and_not_sent(self, fleet: FleetData, exported: Exported) -> None:
+        executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
+        model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
+        verbs = (m.Train(16, 8, hyper={"lr": 0.05}, report=False), m.Evaluate())
+        result = executor.execute(plan(verbs=verbs), model, {}, lambda _n: {})
+        assert result.tensors == {}
+        windows = fleet.devices["d0"]
+        predicted = executor.predict(model, result.private, windows.test_x).argmax(1)
+        assert (predicted == windows.test_y).sum() == result.evaluated.num_correct
+        untuned = executor.predict(model, {}, windows.test_x).argmax(1)
+        assert (untuned == windows.test_y).sum() < result.evaluated.num_correct
+        after = executor.execute(plan(verbs=(m.Evaluate(),)), model, result.private, lambda _n: {})
+        assert after.evaluated.num_correct == (untuned == windows.test_y).sum()
+
+    def test_one_example_can_be_predicted(self, fleet: FleetData, exported: Exported) -> None:
+        executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
+        assert executor.predict(exported.bundle.initial, {}, fleet.devices["d0"].test_x[:1]).shape == (1, 3)
+
+    def test_model_of_another_layout_is_refused(self, fleet: FleetData, exported: Exported) -> None:
+        executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
+        with pytest.raises(WrongLayout, match="is missing"):
+            executor.execute(plan(), {}, {}, lambda _n: {})
+
+    def test_windows_that_do_not_fit_the_bundle_are_refused(self, exported: Exported) -> None:
+        x, y = np.zeros((4, 3, 32), np.float32), np.zeros(4, np.int64)
+        with pytest.raises(DataError, match=r"expects \(2, 32\)"):
+            Executor(exported.bundle, OnnxGraphs(exported.bundle), Windows(x, y, x, y))
+        x, y = np.zeros((4, 2, 32), np.float32), np.full(4, 7)
+        with pytest.raises(DataError, match=r"classes 0\.\.2"):
+            Executor(exported.bundle, OnnxGraphs(exported.bundle), Windows(x, y, x, y))
+
+    def test_unknown_graph_is_one_clear_error(self, exported: Exported) -> None:
+        with pytest.raises(BundleError, match="no graph 'other'"):
+            OnnxGraphs(exported.bundle).run("other", {})

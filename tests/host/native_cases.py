@@ -1,0 +1,71 @@
+"""Classifiers, examples, and the steps in torch that the native engine is compared with."""
+
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from algorithms.models.classifier import Classifier, Scale
+from algorithms.models.network import Network
+from host.native.trainer import Floats, Outcome
+from tests.known import known
+
+LR, MOMENTUM = 0.05, 0.9
+
+
+def classifier(layers: list[nn.Module], channels: int, time: int, classes: int) -> Classifier:
+    """A classifier of these layers with parameters and statistics away from their usual start."""
+    extractor = nn.Sequential(*layers)
+    extractor.eval()
+    features = extractor(torch.zeros(2, channels, time)).shape[1]
+    model = Classifier(Scale(torch.rand(channels) + 0.5), extractor, nn.Linear(features, classes))
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            known(module.running_mean).normal_()
+            known(module.running_var).uniform_(0.5, 2)
+            if module.affine:
+                nn.init.normal_(module.weight, 0.7, 0.5)
+                nn.init.normal_(module.bias, 0, 0.3)
+    return model
+
+
+def flat_of(model: Classifier, network: Network) -> Floats:
+    state = model.state_dict()
+    return np.concatenate([state[n].numpy().ravel() for n in network.shapes]).astype(np.float32)
+
+
+def examples(channels: int, time: int, classes: int, n: int, seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, channels, time)).astype(np.float32), rng.integers(0, classes, n)
+
+
+def train_in_torch(model: Classifier, x: Any, y: Any, batches: list[Any], frozen: tuple[str, ...] = ()) -> Outcome:
+    """The same steps in torch, double precision: the outcome before each step; `model` becomes the trained one."""
+    model.double().train()
+    optimizer = torch.optim.SGD([p for n, p in model.named_parameters() if n not in frozen], LR, MOMENTUM)
+    loss_sum, correct = 0.0, 0
+    for chosen in batches:
+        logits = model(torch.from_numpy(x[chosen]).double())
+        loss = F.cross_entropy(logits, torch.from_numpy(y[chosen]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss_sum += loss.item() * len(chosen)
+        correct += int((logits.argmax(1).numpy() == y[chosen]).sum())
+    return Outcome(loss_sum, correct, sum(map(len, batches)))
+
+
+def batches_of(sizes: list[int]) -> tuple[Any, Any, list[Any]]:
+    """A shuffled order of sum(sizes) examples, its bounds, and the batches that they describe."""
+    order, bounds = np.random.default_rng(1).permutation(sum(sizes)), np.cumsum([0, *sizes])
+    return order, bounds, [order[a:b] for a, b in pairwise(bounds)]
+
+
+def parts_of(network: Network) -> list[tuple[str, slice]]:
+    """Where each tensor lies in the flat vector."""
+    ends = np.cumsum([0, *(prod(s) for s in network.shapes.values())])
+    return [(name, slice(a, b)) for name, (a, b) in zip(network.shapes, pairwise(ends), strict=True)]
