@@ -50,8 +50,8 @@ class Lowered:
 def trace(function: NamedFunction, example: TorchTensors) -> Trace:
     """Trace `function` with symbolic sizes.
 
-    `torch.export` alone does not pass through `torch.func.grad`; tracing with symbolic sizes first makes the gradient ordinary
-    operators.
+    `torch.export` alone does not pass through `torch.func.grad`; tracing with symbolic sizes first turns the gradient into
+    ordinary operators.
 
     Raises:
         ConfigError: an operator of the model cannot be captured; the text names it.
