@@ -98,8 +98,8 @@ def make_bundle(
 
 
 def save_probe(probe: Probe, model: TorchTensors) -> bytes:
-    """A probe as one `torch.export` file, for an aggregator that does not have the model's code. `model` holds a value of everything it
-    needs."""
+    """A probe as one `torch.export` file, for an aggregator that does not have the model's code. `model` holds a value for each tensor
+    that the probe reads."""
 
     def run(inputs: TorchTensors) -> TorchTensors:
         probabilities, met = probe.run({k: v for k, v in inputs.items() if k != names.X}, inputs[names.X])

@@ -102,9 +102,10 @@ def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int) ->
 
 
 def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
-    """Run one job with so many workers; `on_round` is called with the number of every round that is over. The result is what `tabulate` and
-    the pictures need.
-    A run that ends without a model, because no device's update could be accepted any more, has nothing but the reason (`failed`).
+    """Run one job with so many workers; `on_round` is called with the number of every round that is over.
+
+    The result has what `tabulate` and the pictures need. When no device's update can be accepted any more, the run ends without a model,
+    and the result has the reason (`failed`) in place of numbers.
     """
     torch.set_num_threads(1)
     fleet_of = job.data, job.devices, job.partition, job.settings.seed

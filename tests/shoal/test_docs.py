@@ -165,7 +165,7 @@ def test_readme_and_map_have_every_folder() -> None:
     names, house = [folder.name for folder in folders()], page("house")
     assert set(names) == set(re.findall(r"^\| `(\w+)/`", (ROOT / "README.md").read_text(), re.MULTILINE))
     assert [name for name in names if not re.search(rf"^(## |\| `){name}/", house, re.MULTILINE)] == []
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["packages"]
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
     inner = sorted(path.parent for name in packages for path in (ROOT / name).glob("*/__init__.py"))
     assert inner != []
     assert [path for path in inner if f"`{path.relative_to(ROOT)}/`" not in house] == []
