@@ -1,6 +1,6 @@
 """Runs the round core: messages and deadlines become events, an event a new state, which is saved, and commands, which are carried out.
 
-The service and a simulation by messages (`simulation.by_messages`) both run this; they differ in adapters alone.
+The service runs this, and so does a simulation by messages (`simulation.engine.messages`); only their adapters differ.
 """
 
 import heapq

@@ -171,8 +171,7 @@ class AlgorithmSpec:
 
     @property
     def trains_as_fedavg(self) -> bool:
-        """Whether devices train by FedAvg's own step as it is, so that a bundle exported for FedAvg serves this algorithm, and its bundle
-        FedAvg."""
+        """Whether devices train by FedAvg's own step as it is, so that one bundle serves FedAvg and this algorithm."""
         return self.objective.name == "fedavg" and not self.objective.given and not self.private_step
 
     def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":

@@ -32,9 +32,10 @@ def from_entropy(_plan: Plan) -> np.random.Generator:
 
 @dataclass
 class Result:
-    """What carrying out a plan gave: the model it started from (a digest), metrics, the tensors of the update, and what the device
-    keeps afterwards: ``private/NAME``, ``column/COLUMN``, and until its next plan ``kept/ROLE/NAME`` of a model that it has trained for
-    itself alone."""
+    """The result of a plan: the digest of the model that the device started from, metrics, and the tensors of the update.
+
+    `private` stays on the device: ``private/NAME``, ``column/COLUMN``, and, until the next plan, ``kept/ROLE/NAME`` of a model that the
+    device trained for itself alone."""
 
     model: str
     evaluated: Metrics = field(default_factory=Metrics)
@@ -93,8 +94,7 @@ class Executor:
         self._check_windows()
 
     def execute(self, plan: Plan, model: Tensors, private: Tensors, fetch: Fetch) -> Result:
-        """Carry out every verb in order, starting from the tensors in `model` (shared, statistic, received) and what the device has
-        kept.
+        """Carry out every verb in order. The first one starts from the tensors in `model` (shared, statistic, received) and in `private`.
 
         Raises:
             WrongLayout: the model's tensors are not the manifest's.
@@ -199,7 +199,7 @@ class _Job:
             self.result.trained = Metrics(num_examples, loss_sum, round(num_correct))
 
     def evaluate(self, verb: Evaluate, initial: Tensors) -> None:
-        """Sum a graph's metrics over a split: ``loss_sum`` and ``num_correct`` become the metrics of the model as it is now; others
+        """Sum a graph's metrics over a split. ``loss_sum`` and ``num_correct`` become the metrics of the model as it is now; other sums
         become responses."""
         held = {**self.tensors, **initial} if verb.model == "initial" else self.tensors
         sums, count = self._sums(verb.graph, held, verb.split, verb.holdout)

@@ -30,8 +30,7 @@ OPTIONS = {"cpp.threads": 1}
 
 
 def compile_ahead(function: Function, example: TorchTensors) -> Function:
-    """The same function, compiled for tensors of the shapes and dtypes that `example` has; loaded from the cache where it was compiled
-    before.
+    """The same function, compiled for tensors of the shapes and dtypes in `example`. If it was compiled before, the cache has it.
 
     Raises:
         CannotCompile: the cache folder cannot be written.

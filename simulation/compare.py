@@ -11,7 +11,7 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -102,9 +102,10 @@ def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int) ->
 
 
 def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
-    """Run one job with so many workers; `on_round` is called with the number of every round that is over. The result is what `tabulate` and
-    the pictures need.
-    A run that ends without a model, because no device's update could be accepted any more, has nothing but the reason (`failed`).
+    """Run one job with so many workers; `on_round` is called with the number of every round that is over.
+
+    The result has what `tabulate` and the pictures need. When no device's update can be accepted any more, the run ends without a model,
+    and the result has the reason (`failed`) in place of numbers.
     """
     torch.set_num_threads(1)
     fleet_of = job.data, job.devices, job.partition, job.settings.seed
@@ -214,8 +215,8 @@ def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
 
 
 def _as_json(job: Job) -> dict[str, Any]:
-    settings = {field.name: getattr(job.settings, field.name) for field in fields(job.settings)}
-    return {"data": job.data, "partition": str(job.partition), "settings": _texts(settings), "devices": job.devices}
+    settings = _texts(msgspec.structs.asdict(job.settings))
+    return {"data": job.data, "partition": str(job.partition), "settings": settings, "devices": job.devices}
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,8 +107,7 @@ class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
 
     ``loss_sum`` and ``num_correct`` become the update's `evaluated`; other metrics, of any shape, divided by the number of examples, are
     called ``response/GRAPH.NAME``: later graphs of the plan may read them, and they go back unless `report` is false. The split
-    ``holdout`` is the
-    share of the training windows that `Train` leaves out.
+    ``holdout`` is the share of the training windows that `Train` leaves out.
     """
 
     split: Literal["train", "test", "holdout"] = "test"
@@ -146,9 +145,8 @@ class Respond(msgspec.Struct, frozen=True, tag="respond"):
 
 
 class Protect(msgspec.Struct, frozen=True, tag="protect"):
-    """Clip what training changed, all tensors as one vector, to the Euclidean norm `clip_norm`, and add Gaussian noise to it from the
-    device's
-    own secret: the last verb of a plan that has it."""
+    """Clip the change that training made, all tensors as one vector, to the Euclidean norm `clip_norm`. Then add Gaussian noise from the
+    device's own secret. In a plan that has this verb, it is the last one."""
 
     clip_norm: Annotated[float, msgspec.Meta(gt=0)]
     noise_std: Annotated[float, msgspec.Meta(ge=0)] = 0.0

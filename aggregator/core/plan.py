@@ -15,8 +15,8 @@ def round_seed(settings: RunSettings, number: int) -> int:
 
 
 def program_for(programs: Mapping[str, tuple[Verb, ...]], device_id: str, start: str) -> tuple[Verb, ...]:
-    """What a device does that starts from the model of the key `start`: its own program, else that of all devices that start there,
-    else everybody's."""
+    """The program of a device that starts from the model of the key `start`: the device's own program if there is one, else that of the
+    devices that start from this model, else the program of all devices."""
     return programs.get(f"device:{device_id}") or programs.get(f"start:{start}") or programs[""]
 
 

@@ -214,8 +214,8 @@ class DeadlinePassed(msgspec.Struct, frozen=True, tag="deadline-passed"):
 
 
 class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
-    """The algorithm was applied; new models and memory are safe. `starts` says what each device trains from next, `programs` what it
-    does."""
+    """The algorithm was applied; new models and memory are safe. `starts` names the model that each device trains from next, `programs`
+    the verbs that it carries out then."""
 
     at_s: float
     round: int

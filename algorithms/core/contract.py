@@ -100,8 +100,8 @@ class Context:
 
 
 Programs = dict[str, tuple[Verb, ...]]
-"""What devices are told to do in a round: under ``device:ID`` or ``start:KEY`` where one device, or those that start from one model,
-differ; under the empty string for all others."""
+"""The verbs that devices carry out in a round. ``device:ID`` is the key of one device's own program, ``start:KEY`` that of the devices that
+start from one model, the empty string that of all other devices."""
 
 
 class Coordinator(Protocol):
@@ -193,7 +193,7 @@ class Grouped:
 
     memory: Memory
     views: dict[str, Matrix] = field(default_factory=dict, repr=False)
-    """Distance matrices by view, (M, M) in the order of `device_ids`, for people to look at: of a large fleet, a sample."""
+    """Distance matrices by view, (M, M) in the order of `device_ids`, for the report; of a large fleet, a sample."""
     device_ids: tuple[str, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
     extra_epochs: dict[str, int] = field(default_factory=dict)

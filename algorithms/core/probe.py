@@ -1,4 +1,4 @@
-"""What a model makes of given inputs, as the server sees it: class probabilities, and the statistics each BatchNorm layer meets."""
+"""What a model makes of given inputs, as the server sees it: class probabilities, and the statistics at each BatchNorm layer."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,9 +1,8 @@
-"""What most groupings have in common: they choose nothing on the device, ask no survey, begin from one model; and where devices that come
-later belong.
+"""What most groupings have in common, and how a device that comes later gets its group.
 
-A device that comes after the fleet was split has made one round of training from the bundle's initial model. That is what every
-device of the first round has made as well, and those first models, as short sketches, are what it is compared with: a model trained
-for one round has too little in common with the models that the groups have by then.
+Most groupings let the device choose nothing, ask for no survey, and begin from one model. A device that comes after the fleet was split
+trains one round from the bundle's initial model. Every device of the first round did the same, and the memory holds short sketches of
+those first models. The new device is compared with these sketches: its model has too little in common with the groups' later models.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

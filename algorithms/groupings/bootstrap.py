@@ -78,8 +78,8 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
 
 
 def _compare(observed: Matrix, null: Matrix) -> tuple[int, float, Matrix, Matrix]:
-    """How many populations are as grouped, by how many deviations the points are more grouped than their mean, and the gap for each k with
-    its deviation."""
+    """Compares the points with the populations: the number of populations that are as grouped, by how many deviations the points are more
+    grouped than the populations' mean, and for each k the gap and its deviation."""
     mean, sd = null.mean(0), null.std(0) + 1e-12
     gap = mean - observed
     z = float((gap / sd).max())

@@ -3,10 +3,9 @@
 C. Briggs, Z. Fan, P. Andras. Federated learning with hierarchical clustering of local updates to improve training on non-IID data.
 IJCNN 2020. The round is the fifth, as in AutoCFL's experiments (section 5.1).
 
-The paper leaves the distance at which the tree is cut to the user, and no distance fits every model. Without one, the tree is cut at
-JUMP times the median height of its merges: as long as most merges join devices of one cluster, the median is what noise looks like,
-in any unit. Under Ward all merges inside a cluster have about one height, however large it is, while a merge of two clusters grows with
-their sizes.
+The paper leaves the distance at which the tree is cut to the user, and no distance fits every model. Without a threshold, this file cuts
+the tree at JUMP times the median height of its merges. As long as most merges join devices of one cluster, the median is the height of
+noise, in any unit. Under Ward all merges inside a cluster have about the same height, but a merge of two clusters grows with their sizes.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Distribution knowledge: inputs made from a model alone, such that its BatchNorm layers meet the statistics they remember.
+"""Distribution knowledge: inputs made from a model alone, such that the statistics at its BatchNorm layers are the stored ones.
 
 B. Liu, Y. Cai, Z. Zhang, Y. Li, L. Wang, D. Li, Y. Guo, X. Chen. DistFL: Distribution-aware Federated Learning for Mobile
 Scenarios. IMWUT 5(4), 2021, section 4.2. Legend: z inputs (`num_inputs`), E % of the channels of each BatchNorm layer with the largest
-scaling factor (`channel_share`), mu_i and sigma_i^2 the mean and variance that layer i meets (Eq. 2, 4).
+scaling factor (`channel_share`), mu_i and sigma_i^2 the mean and variance at the input of layer i (Eq. 2, 4).
 """
 
 from dataclasses import dataclass

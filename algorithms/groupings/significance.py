@@ -98,9 +98,8 @@ def _split(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draw
 
 
 def _keep_compact(view: View, n: Matrix, usual: Array, chosen: Array, labels: Array) -> Array:
-    """Labels without the groups that are no group but the rim of a population with long tails: those of fewer than
-    half of FEWEST_DEVICES, and those
-    whose members are, in the median, farther from their own centre than all but a share ALPHA of a usual sample are from theirs."""
+    """Labels without the groups that are only the rim of a population with long tails. Such a group has fewer than half of FEWEST_DEVICES
+    devices, or its median distance from its own centre is larger than all but a share ALPHA of the distances in a usual sample."""
     bound = np.quantile(_roots(_own_distances(view, usual), n[usual], n[usual]), 1 - ALPHA)
     groups = [chosen[labels == g] for g in range(labels.max() + 1)]
     kept = [g for g in groups if len(g) >= FEWEST_DEVICES // 2 and np.median(_roots(_own_distances(view, g), n[g], n[usual])) <= bound]

@@ -64,8 +64,8 @@ class Surveys:
         return Surveys(ids, tuple(counts[d] for d in ids), arrays)
 
     def rows(self, scale: "Surveys | None" = None) -> dict[str, Array]:
-        """Rows (N, D) by view: BatchNorm means over the pooled deviation (of `scale`, if given), and the gradient with its length taken
-        out."""
+        """Rows (N, D) by view. BatchNorm means are divided by the pooled deviation (of `scale`, if given); the length of gradients is taken
+        out of them."""
         parts = []
         for name in (n for n in sorted(self.arrays) if n.startswith(names.MEAN_OF)):
             variances = (scale or self).arrays[names.VARIANCE_OF + name.removeprefix(names.MEAN_OF)]

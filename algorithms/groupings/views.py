@@ -71,8 +71,8 @@ class Points:
 
 @dataclass(frozen=True)
 class Responses:
-    """Class probabilities (N, z, classes), compared by the Kullback-Leibler divergence in both directions, which stands for a squared
-    distance."""
+    """Class probabilities (N, z, classes). They are compared by the Kullback-Leibler divergence in both directions, which stands in for a
+    squared distance."""
 
     responses: Array
 

@@ -30,8 +30,8 @@ from wire.tensors import Array
 MOST_ROUNDS = 10
 """Times the half to train on is chosen anew; in practice it stays the same after two or three."""
 MOST_LEFT_OUT = 64
-"""Up to so many models to train on, a model's error comes from an auto-encoder that has not seen it; with more, one among them
-changes nothing."""
+"""With at most so many models to train on, a model's error comes from an auto-encoder that has not seen this model. With more, a single
+model changes nothing."""
 
 
 class Credit:

@@ -34,8 +34,8 @@ class Residual(nn.Module):
 
 
 def resnet18(window: Window, num_classes: int, size: Tensor, share: float = 1.0) -> Classifier:
-    """A convolution, eight residual blocks in four stages, the mean of every channel, one linear layer. `share` of the channels makes a
-    narrower one."""
+    """A convolution, eight residual blocks in four stages, the mean of every channel, one linear layer. With a
+    `share` below 1 every layer has only this share of its channels."""
     dims, inputs = dimensions(window), max(1, round(share * WIDTHS[0]))
     layers: list[nn.Module] = [conv(dims, len(window.channels), inputs, 3, padding=1, bias=False), norm(dims, inputs), nn.ReLU()]
     for stage, width in enumerate(WIDTHS):

@@ -1,5 +1,4 @@
-"""FedBABU: only the body is trained and exchanged; the head keeps its initial values until the whole model is fine-tuned at the
-end.
+"""FedBABU: only the body is trained and exchanged; the head has its initial values until the whole model is fine-tuned at the end.
 
 J. Oh, S. Kim, S.-Y. Yun. FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022, Algorithm 1.
 """

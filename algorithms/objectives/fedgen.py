@@ -161,8 +161,8 @@ class Generator:
     def train(
         self, heads: Sequence[tuple[Array, Array]], counts: Array, rng: np.random.Generator, steps: int, lr: float, batch: int
     ) -> None:
-        """Adam on what the heads say, each counting for a class as its device has examples of it (`counts` (devices, classes)), and on
-        diversity."""
+        """Adam on the heads' loss and on diversity. For a class, a head counts by its device's number of examples of this class (`counts`
+        (devices, classes))."""
         classes = np.flatnonzero(counts.sum(0) > 0)
         shares = torch.from_numpy((counts / np.maximum(counts.sum(0), 1.0)).astype(np.float32))
         weight, bias = (torch.from_numpy(np.stack(parts)) for parts in zip(*heads, strict=True))

@@ -46,7 +46,7 @@ class PFedMe(Supervised):
         return following_values(copy_as_personal_model(tensors))
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Find theta, then move w. The running statistics of w are those that theta meets."""
+        """Find theta, then move w. The running statistics of w are those of the passes with theta."""
         keys = self.trained(tensors)
         theta = {key: tensors[personal_key(key)] for key in keys}
         following: TorchTensors = {}

@@ -4,10 +4,9 @@ S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh. SCAFFOLD
 Learning. ICML 2020, Algorithm 1. Legend: c the server's control variate (``received/control.NAME``), c_i the device's
 (``private/control.NAME``).
 
-Option II sets c_i to (x - y_i) / (K * lr) - c + c_i, which for plain SGD is the mean of the raw gradients of the round's K steps. That
-mean is
-what is kept here, so that it holds with momentum too. The server moves c by the mean change of c_i over all devices (Eq. 5); the
-device reports its change.
+Option II sets c_i to (x - y_i) / (K * lr) - c + c_i, which for plain SGD is the mean of the raw gradients of the round's K steps. The
+device stores that mean as c_i, so that Option II holds with momentum too, and reports the change of c_i. The server moves c by the mean
+of these changes over all devices (Eq. 5).
 """
 
 from collections.abc import Mapping, Sequence

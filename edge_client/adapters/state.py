@@ -11,7 +11,7 @@ from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 
 
 class FolderState:
-    """An `edge_client.core.ports.DeviceState` in a folder: ``session.json update.safetensors private.safetensors blobs/SHA256``."""
+    """An `edge_client.core.ports.DeviceState` in a folder: ``session.json update.safetensors private.RUN_ID.ROUND blobs/SHA256``."""
 
     def __init__(self, folder: Path) -> None:
         """

@@ -1,7 +1,7 @@
-"""A run kept between rounds, so that it goes on after an interruption with the same bits.
+"""Saves a run between rounds, so that it goes on after an interruption with the same bits.
 
-What the algorithm holds, the records so far and the blobs they name are one file, replaced as a whole. What devices keep lies in the
-store's folder beside it, where a round that is made again finds what it found the first time.
+The algorithm's state, the records so far and the blobs that they name are one file, which is replaced as a whole. The private tensors of
+devices lie in the store's folder beside it. A round that is repeated reads there what it read the first time.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class _Text(msgspec.Struct):
 
 
 class Checkpoint:
-    """A folder for one run, which settings and `asked` decide: another one is not gone on with."""
+    """A folder for one run. `settings` and `asked` say which run it is; the folder of a run with other values is refused."""
 
     def __init__(self, folder: Path, settings: RunSettings, asked: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ class Checkpoint:
         self._asked: dict[str, Any] = {**asked_settings, **asked, "bundle": bundle}
 
     def load(self, blobs: MemoryBlobs, traffic: Traffic) -> Snapshot | None:
-        """The run as it was last kept; None when it was not. Fills the blobs and what devices hold.
+        """The run as it was last saved; None when the folder holds none. Fills `blobs`, and in `traffic` what devices hold.
 
         Raises:
             ConfigError: the folder holds another run, or a file that cannot be read.
@@ -77,7 +77,7 @@ class Checkpoint:
         return Snapshot(state, text.round, text.trained, tuple(text.records), text.finished, older)
 
     def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: Traffic) -> None:
-        """Keep a run between two rounds."""
+        """Save a run between two rounds."""
         arrays: Tensors = {"memory": np.frombuffer(encode_memory(snapshot.state), np.uint8)}
         versions = {"": snapshot.state.models, **{str(version): models for version, models in snapshot.older.items()}}
         for version, models in versions.items():

@@ -1,7 +1,7 @@
 """The rounds of a fast simulation: the same phases as `aggregator.core.round`, for a fleet that is always reachable, without messages.
 
-What a round needs is proportional to its cohort, not to the fleet. All that changes from round to round is in `Snapshot`, so that a
-run can be kept and gone on with.
+The cost of a round is proportional to its cohort, not to the fleet. `Snapshot` holds everything that changes from round to round, so that a
+run can be saved and continued.
 """
 
 import logging
@@ -165,8 +165,8 @@ class Rounds:
         return plans
 
     def _contribution(self, result: DeviceResult, start: str, state: State, invited: Invitation) -> Contribution:
-        """An update as the algorithm reads it. The change of a device that started from an older model is applied to the newest one, and
-        counts less."""
+        """An update as the algorithm reads it. If the device started from an older model, its change is applied to the newest model with a
+        smaller weight."""
         tensors, stale = dict(sorted(result.tensors.items())), result.device_id in invited.versions
         weight = invited.weights.get(result.device_id)
         if weight is not None:

@@ -44,7 +44,7 @@ def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int)
 
 
 def turn(x: Array, quarters: int, sensors: list[int]) -> Array:
-    """Images (n, channels, height, width), or windows (n, channels, time) whose sensors begin at these channels, turned by so many
+    """Turn images (n, channels, height, width), or windows (n, channels, time) whose sensors begin at the channels `sensors`, by so many
     quarter turns."""
     if x.ndim == 4:
         return np.ascontiguousarray(np.rot90(x, quarters, axes=(2, 3)))

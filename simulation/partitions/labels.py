@@ -23,7 +23,7 @@ def iid(pool: Pool, rng: np.random.Generator, *, devices: int) -> Assignment:
 def dirichlet(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, least: int) -> Assignment:
     """Every class is assigned to the devices in shares drawn from a Dirichlet distribution; the smaller `alpha`, the more uneven.
 
-    A device with fewer than `least` training examples takes what it lacks, of the class it has most of, from whoever can spare most.
+    A device with fewer than `least` training examples takes the missing ones, of its most frequent class, from the device that has most.
 
     Raises:
         ConfigError: the pool does not have `least` training examples for every device.

@@ -1,7 +1,7 @@
 """Random numbers as a function of what they are for, so that no draw depends on how many were made before it.
 
-A hash of a key and of counters gives each number (J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011): what
-becomes of device 7 at second 120 is the same whoever asks, and however often. The hash is the finaliser of SplitMix64 (G. Steele et
+A hash of a key and of counters gives each number (J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011): the
+draw for device 7 at second 120 is the same whoever asks, and however often. The hash is the finaliser of SplitMix64 (G. Steele et
 al., OOPSLA 2014); the shuffled order of many devices is a Feistel network over it, which gives its first elements without the others.
 """
 

@@ -1,5 +1,6 @@
 """Every command in the README and the docs is run here, and what they say of files and options is there."""
 
+import ast
 import os
 import re
 import shlex
@@ -7,12 +8,15 @@ import subprocess
 import sys
 import time
 import tomllib
+import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from aggregator.aggregation import load_state
 from algorithms.registry import read_algorithm
 from simulation.datasets.watch import load_watch
 from simulation.engine.workers.attacks import read_attack
@@ -23,8 +27,9 @@ from tests.known import known
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROGRAMS = re.compile(r"^```python\n(.+?)^```$", re.MULTILINE | re.DOTALL)
+FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = sorted(
-    {line.split("#")[0].strip() for p in PAGES for line in re.findall(r"^    (.+)$", PROGRAMS.sub("", p.read_text()), re.MULTILINE)}
+    {line.split("#")[0].strip() for p in PAGES for line in re.findall(r"^    (.+)$", FENCES.sub("", p.read_text()), re.MULTILINE)}
 )
 WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 """What a command of this kind writes into the folder after --out."""
@@ -133,16 +138,59 @@ def check_options(command: str) -> None:
     assert [word for word in words if word.startswith("--") and word not in told.stdout] == []
 
 
+MADE = {"runs", "build", "dist"}
+"""Folders that commands make in a checkout."""
+
+
+def folders() -> list[Path]:
+    """The top-level folders of the repository."""
+    found = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))]
+    return sorted(path for path in found if path.name not in MADE and path.suffix != ".egg-info")
+
+
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [*PAGES, ROOT / "android_bridge" / "README.md", ROOT / "wire" / "SPEC.md"]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    hidden = re.compile(r"/[._][^/]*/")
+    inner = [page for folder in folders() for page in folder.rglob("*.md") if not hidden.search(str(page.relative_to(ROOT)))]
+    pages = [*ROOT.glob("*.md"), *inner]
+    assert set(PAGES) <= set(pages)
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", FENCES.sub("", page.read_text()))
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
 
 
-def test_map_of_the_tree_is_complete() -> None:
-    folders = {p.name for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith((".", "_")) and not p.name.endswith(".egg-info")}
-    folders -= {"tests", "runs", "build", "dist"}
-    assert folders <= set(re.findall(r"^\| `(\w+)/`", (ROOT / "README.md").read_text(), re.MULTILINE))
+def test_readme_and_map_have_every_folder() -> None:
+    names, house = [folder.name for folder in folders()], page("house")
+    assert set(names) == set(re.findall(r"^\| `(\w+)/`", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert [name for name in names if not re.search(rf"^(## |\| `){name}/", house, re.MULTILINE)] == []
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+    inner = sorted(path.parent for name in packages for path in (ROOT / name).glob("*/__init__.py"))
+    assert inner != []
+    assert [path for path in inner if f"`{path.relative_to(ROOT)}/`" not in house] == []
+
+
+@pytest.mark.parametrize("name", ["house", "round", "extend"])
+def test_files_and_functions_that_a_page_names_exist(name: str) -> None:
+    top = {folder.name for folder in folders()}
+    named = re.findall(r"`([\w./-]+/[\w./-]*)(?:: ([\w.]+))?`", page(name))
+    places = {(place, function) for place, function in named if place.split("/")[0] in top}
+    assert len(places) >= 5
+    assert [place for place, _ in sorted(places) if not (ROOT / place).exists()] == []
+    assert [f"{place}: {function}" for place, function in sorted(places) if function and not defines(ROOT / place, function)] == []
+
+
+def defines(file: Path, name: str) -> bool:
+    """Whether a Python file has a function of this name, ``CLASS.METHOD`` or a class."""
+    body = ast.parse(file.read_text()).body
+    for part in name.split("."):
+        found = [n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part]
+        if not found:
+            return False
+        body = found[0].body
+    return True
 
 
 def test_reasons_of_the_spec_are_those_of_the_messages() -> None:
@@ -211,16 +259,74 @@ def test_other_pages_name_every_choice_every_mechanism_and_every_attack() -> Non
     assert not_named([*PRIVACY, *ATTACKS], page("privacy")) == []
 
 
-def test_the_objective_of_the_algorithms_page_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def example(number: int) -> dict[str, Any]:
+    """What the program of this number on the page about extensions defines."""
+    made: dict[str, Any] = {"__name__": "example"}
+    exec(PROGRAMS.findall(page("extend"))[number], made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("number", "table", "name", "options"),
+    [
+        (0, "OBJECTIVES", "shrinking", "shrinking:decay=0.1"),
+        (1, "GROUPINGS", "by-size", "by-size:examples=20"),
+        (2, "MEANS", "middle-half", "middle-half"),
+    ],
+)
+def test_the_choices_of_the_page_about_extensions_work(
+    monkeypatch: pytest.MonkeyPatch, number: int, table: str, name: str, options: str
+) -> None:
+    """They are registered with the words of the page, and pass the contract of every choice."""
+    from algorithms import registry
+    from tests.algorithms.test_declarations import TestObjectives
+    from tests.algorithms.test_every_choice import TestEveryChoice
+
+    entry = re.search(rf"`{table}`[^`]*(?:`[^`]*\.py` )?is `\"{name}\": (.+?)`[.:]?\s", page("extend"))
+    assert entry is not None
+    monkeypatch.setitem(getattr(registry, table), name, eval(entry[1], {"TwoHalves": registry.TwoHalves, **example(number)}))
+    if table == "OBJECTIVES":
+        TestObjectives().test_a_step_is_declared_plain_where_nothing_of_it_was_replaced(name)
+        TestObjectives().test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(name)
+        TestObjectives().test_a_server_absorbs_where_it_says_so(name)
+    TestEveryChoice().test_same_seed_same_bits_whatever_the_order_and_over_bytes(options)
+    TestEveryChoice().test_every_device_has_a_group_with_a_model_also_one_that_comes_late(options)
+
+
+def test_the_mean_of_the_page_about_extensions_drops_both_ends() -> None:
+    from algorithms.core.stack import Stack
+
+    rows = np.array([[0.0], [1.0], [3.0], [1000.0]], np.float32)
+    assert example(2)["MiddleHalf"]().combine(Stack(rows), np.ones(4), [], 0).flat.tolist() == [2.0]
+
+
+def test_the_objective_of_the_page_about_extensions_reports_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
     from algorithms import registry
     from simulation.simulate import SimulationSettings, simulate
     from tests.conftest import synthetic_fleet
 
-    program = PROGRAMS.search(page("algorithms"))
-    assert program is not None
-    made: dict[str, Any] = {"__name__": "example"}
-    exec(program[1], made)
-    halves = registry.TwoHalves(made["Shrinking"], made["ShrinkingServer"])
-    monkeypatch.setitem(registry.OBJECTIVES, "shrinking", halves)
+    made = example(0)
+    monkeypatch.setitem(registry.OBJECTIVES, "shrinking", registry.TwoHalves(made["Shrinking"], made["ShrinkingServer"]))
     outcome = simulate(synthetic_fleet(3), SimulationSettings(read_algorithm("shrinking:decay=0.1"), 1))
     assert outcome.summary.accuracy.mean is not None
+    state = load_state(outcome.state, outcome.blobs)
+    assert state.context.info.keys() == {"d0", "d1", "d2"}
+    assert all(length > 0 for length in state.context.info.values())
+
+
+def test_the_command_of_the_page_about_extensions_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from shoal import cli
+
+    text = page("extend")
+    entry = re.search(r'is `"windows": (Command\(.+?\))`', text)
+    assert entry is not None
+    command = eval(entry[1], {"Command": cli.Command})
+    module = types.ModuleType("shoal.commands.windows")
+    exec(PROGRAMS.findall(text)[3], module.__dict__)
+    assert module.windows.__doc__.startswith(command.summary)
+    monkeypatch.setitem(sys.modules, "shoal.commands.windows", module)
+    monkeypatch.setitem(cli.COMMANDS, "windows", command)
+    cli.application("windows")(["windows", "--data", "watch"], standalone_mode=False)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 20
+    assert re.fullmatch(r"p01-left \d+ \d+", printed[0])

@@ -47,7 +47,7 @@ class Request:
 
 
 class BatchedGraphs(EagerGraphs):
-    """An objective's functions, over many devices at a time where these meet (`rendezvous`)."""
+    """An objective's functions. Devices that ask for the same graph at the same time (`rendezvous`) are run together."""
 
     def __init__(self, objective: Objective, window: tuple[int, ...], device: torch.device, bf16: bool = False) -> None:
         """`bf16`: matrix products and convolutions in bfloat16 by torch's autocast; weights stay float32.

@@ -45,8 +45,8 @@ class EagerGraphs:
         return self._examples_alone and graph in self._graphs
 
     def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
-        """See `edge_client.core.ports.WholeTraining`: the same as `run` batch by batch, to the same bits, with the tensors left to torch in
-        between."""
+        """See `edge_client.core.ports.WholeTraining`. It gives the bits of `run` batch by batch; tensors stay with torch between the
+        batches."""
         held = self._tensors(tensors | hyper)
         sums = {names.LOSS_SUM: 0.0, names.NUM_CORRECT: 0.0}
         following: TorchTensors = {}

@@ -1,4 +1,4 @@
-"""Where plans that are carried out at the same time wait for each other, so that what they ask for can be result together."""
+"""Plans that are carried out at the same time wait for each other here, so that their requests can be answered together."""
 
 import threading
 from collections.abc import Callable, Iterator

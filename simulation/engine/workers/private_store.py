@@ -1,10 +1,10 @@
-"""What simulated devices keep from round to round, in memory-mapped files that all workers share.
+"""The private tensors of simulated devices from round to round, in memory-mapped files that all workers share.
 
 One file holds one tensor of every device, row by row. Files are sparse: a row that no device has written takes no space, and pages that
 are not in use leave memory. A column (one entry per training example) has as many rows as the fleet has training examples.
 
-Every row is there twice, and a round writes into the older copy: a round that is made again after an interruption reads what it read the
-first time.
+Every row exists twice, and a round writes into the older copy. So a round that is repeated after an interruption reads the same values
+as before.
 """
 
 import os
