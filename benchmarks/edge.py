@@ -58,9 +58,9 @@ def write_workload(folder: Path) -> None:
 
     objective = Workload(make_model())
     window = Window(tuple(f"c{i}" for i in range(WINDOW[0])), WINDOW[1], WINDOW[1])
-    captures = capture_graphs(objective, WINDOW, RUNTIMES, BATCH)
+    exported = capture_graphs(objective, WINDOW, RUNTIMES, BATCH)
     classes = tuple(map(str, range(CLASSES)))
-    payload = make_bundle(captures, name="workload", bundle_version=1, objective=objective, classes=classes, window=window)
+    payload = make_bundle(exported, name="workload", bundle_version=1, objective=objective, classes=classes, window=window)
     (folder / "bundle.shoal").write_bytes(payload)
     bundle, inputs = unpack(payload), inputs_of(unpack(payload))
     graph = bundle.manifest.graphs["step"]

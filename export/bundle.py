@@ -2,7 +2,7 @@
 
 import io
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -13,9 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from algorithms.core.contract import Objective, Probe, TorchTensors
 from export.capture import capture_program, trace
 from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
-from export.executorch_program import Written, to_executorch
-from export.onnx_graph import Captured, to_onnx
+from export.executorch_program import ExecutorchProgram, to_executorch
+from export.onnx_graph import OnnxGraph, to_onnx
 from export.runtimes import ONNX
+from export.shortcuts import no_garbage_collection
 from wire import names
 from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
@@ -28,20 +29,25 @@ MAX_BATCH = 64
 
 
 @dataclass(frozen=True)
-class Captures:
+class ExportedGraphs:
     """The graphs of one objective, before they are packed; `programs` are those for other runtimes than ONNX, by graph and runtime."""
 
-    graphs: dict[str, Captured]
+    graphs: dict[str, OnnxGraph]
     initial: Tensors
     tensors: tuple[TensorSpec, ...]
-    programs: dict[str, dict[str, Written]] = field(default_factory=dict)
+    programs: dict[str, dict[str, ExecutorchProgram]] = field(default_factory=dict)
     max_batch: int = MAX_BATCH
 
 
 def capture_graphs(
-    objective: Objective, window: tuple[int, ...], runtimes: Sequence[str] = (ONNX,), max_batch: int = MAX_BATCH
-) -> Captures:
-    """Capture every graph of an objective for examples of shape `window`, for each of the `runtimes` (of `RUNTIMES`).
+    objective: Objective,
+    window: tuple[int, ...],
+    runtimes: Sequence[str] = (ONNX,),
+    max_batch: int = MAX_BATCH,
+    on_progress: Callable[[str], None] = lambda _text: None,
+) -> ExportedGraphs:
+    """Capture every graph of an objective for examples of shape `window`, for each of the `runtimes` (of `RUNTIMES`). `on_progress` is told
+    what is done next, as in "step: writing it for ExecuTorch".
 
     Raises:
         ConfigError: an operator of the model cannot be captured; the text names it. Or no such runtime, or a `max_batch` that is too small.
@@ -52,17 +58,21 @@ def capture_graphs(
         raise ConfigError(f"max_batch {max_batch}: expected more than {TRACE_BATCH}")
     tensors = objective.initial()
     inputs, graphs, programs = example_inputs(objective, window), {}, {}
-    for name, function in objective.graphs().items():
-        traced = trace(named(function), inputs)
-        graphs[name] = to_onnx(traced)
-        if EXECUTORCH in runtimes:
-            programs[name] = to_executorch(traced, max_batch)
-        inputs = inputs | {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(traced.example)}
-    return Captures(graphs, to_numpy(tensors), specs_of(tensors), programs, max_batch)
+    with no_garbage_collection():
+        for name, function in objective.graphs().items():
+            on_progress(f"{name}: capturing it")
+            traced = trace(named(function), inputs)
+            on_progress(f"{name}: writing it for ONNX")
+            graphs[name] = to_onnx(traced)
+            if EXECUTORCH in runtimes:
+                on_progress(f"{name}: writing it for ExecuTorch")
+                programs[name] = to_executorch(traced, max_batch)
+            inputs = inputs | {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(traced.example)}
+    return ExportedGraphs(graphs, to_numpy(tensors), specs_of(tensors), programs, max_batch)
 
 
 def make_bundle(
-    captures: Captures,
+    exported: ExportedGraphs,
     *,
     name: str,
     bundle_version: int,
@@ -72,19 +82,19 @@ def make_bundle(
     key: Ed25519PrivateKey | None = None,
 ) -> bytes:
     """Pack captured graphs into a bundle, signed when a key is given. The same content gives the same bytes."""
-    packages = ("shoal", "torch", "onnx", *(["executorch"] if captures.programs else []))
+    packages = ("shoal", "torch", "onnx", *(["executorch"] if exported.programs else []))
     created_by = {package: version(package) for package in packages} | {"python": platform.python_version()}
     files, graphs = {}, {}
-    for n, captured in captures.graphs.items():
-        files[f"{n}.onnx"] = captured.onnx
+    for n, graph in exported.graphs.items():
+        files[f"{n}.onnx"] = graph.onnx
         programs = {}
-        for runtime, written in captures.programs.get(n, {}).items():
+        for runtime, program in exported.programs.get(n, {}).items():
             file = f"{n}.{runtime.removeprefix(EXECUTORCH).removeprefix('-') or 'xnnpack'}.pte"
-            files[file] = written.data
-            programs[runtime] = Program(file, captures.max_batch, written.operators, len(written.data), written.memory_bytes)
-        graphs[n] = Graph(f"{n}.onnx", captured.inputs, captured.outputs, responses_of(captured.shapes), programs)
-    manifest = manifest_of(objective, captures.tensors, graphs, name, bundle_version, created_by, classes, window)
-    return pack(manifest, files, captures.initial, key)
+            files[file] = program.data
+            programs[runtime] = Program(file, exported.max_batch, program.operators, len(program.data), program.memory_bytes)
+        graphs[n] = Graph(f"{n}.onnx", graph.inputs, graph.outputs, responses_of(graph.shapes), programs)
+    manifest = manifest_of(objective, exported.tensors, graphs, name, bundle_version, created_by, classes, window)
+    return pack(manifest, files, exported.initial, key)
 
 
 def save_probe(probe: Probe, model: TorchTensors) -> bytes:

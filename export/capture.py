@@ -7,12 +7,18 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from algorithms.core.contract import TorchTensors
+from export.core_program import CoreProgram, core_program, read_sizes_once
 from export.describe import MIN_BATCH
 from export.lowering.onnx import onnx_decompositions
 from export.lowering.shared import Table
@@ -26,8 +32,8 @@ NamedFunction = Callable[[TorchTensors], TorchTensors]
 
 @dataclass(frozen=True)
 class Trace:
-    """A function as ordinary operators, gradients included, before it is lowered for a runtime. Inputs that it does not read are not
-    among its inputs."""
+    """A function as ordinary operators without side effects, gradients included, before it is lowered for a runtime. Inputs that it does
+    not read are not among its inputs."""
 
     module: torch.fx.GraphModule = field(repr=False)
     inputs: tuple[str, ...]
@@ -42,16 +48,15 @@ class Trace:
 class Lowered:
     """A program of the operators that a runtime has, with positional inputs and outputs, and their names."""
 
-    exported: torch.export.ExportedProgram
+    exported: CoreProgram
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 def trace(function: NamedFunction, example: TorchTensors) -> Trace:
-    """Trace `function` with symbolic sizes.
+    """Trace `function` with a symbolic batch: the first dimension of every ``batch/...`` input but ``batch/normal/...``.
 
-    `torch.export` alone does not pass through `torch.func.grad`; tracing with symbolic sizes first turns the gradient into
-    ordinary operators.
+    `torch.export` does not pass through `torch.func.grad`; `make_fx` does, and makes the gradient ordinary operators.
 
     Raises:
         ConfigError: an operator of the model cannot be captured; the text names it.
@@ -66,24 +71,69 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
 
     with _naming("the model cannot be captured as a graph"), quiet():
         made = function(example)
-        with torch.backends.mkldnn.flags(enabled=False):  # its LSTM is one operator whose gradient cannot be traced
-            traced = make_fx(positional, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example.values())
+        traced, _ = _make_graph(torch.func.functionalize(positional), example, {}, MAX_BATCH)
         read = _drop_unread(traced, names)
     return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
 
 
-def lower(traced: Trace, table: Table, max_batch: int = MAX_BATCH) -> Lowered:
-    """Lower a trace by a table of decompositions, with a dynamic batch (the first dimension of every ``batch/...`` input but
-    ``batch/normal/...``) of at most `max_batch` examples.
+def lower(
+    traced: Trace, table: Table, max_batch: int = MAX_BATCH, rewrite: Callable[[torch.fx.GraphModule], None] | None = None
+) -> Lowered:
+    """Lower a trace by a table of decompositions, for batches of at most `max_batch` examples; `rewrite` then changes the graph in place.
 
     Raises:
         ConfigError: an operator of the model cannot be lowered; the text names it.
     """
-    batch = torch.export.Dim("batch", min=MIN_BATCH, max=max_batch)
-    dynamic = tuple({0: batch} if has_rows(n) else None for n in traced.inputs)
     with _naming("the model cannot be captured as a graph"), quiet():
-        program = torch.export.export(traced.module, traced.values, dynamic_shapes=dynamic, strict=False).run_decompositions(table)
+        example = dict(zip(traced.inputs, traced.values, strict=True))
+        graph, sizes = _make_graph(torch.fx.Interpreter(traced.module).run, example, table, max_batch)
+        read_sizes_once(graph)
+        share_results(graph)
+        if rewrite is not None:
+            rewrite(graph)
+        program = core_program(graph, traced.values, sizes.var_to_range)
     return Lowered(program, traced.inputs, traced.outputs)
+
+
+def share_results(module: torch.fx.GraphModule) -> None:
+    """Compute once what is computed twice: the backward of a layer unfolds and centres its input again."""
+    seen: dict[object, torch.fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            key = (node.target, repr(node.args), repr(sorted(node.kwargs.items())))
+            if (before := seen.setdefault(key, node)) is not node:
+                node.replace_all_uses_with(before)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _make_graph(function: Callable[..., Any], example: TorchTensors, table: Table, max_batch: int) -> tuple[torch.fx.GraphModule, ShapeEnv]:
+    """What `function` computes of the values of `example`, operators in `table` decomposed, for 2 to `max_batch` examples.
+
+    Raises:
+        ConfigError: it would compute that for some numbers of examples only.
+    """
+    sizes = ShapeEnv()
+    fakes = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
+    values = []
+    for name, value in example.items():
+        dims = [
+            DimDynamic.DUCK if has_rows(name) and d == 0 else DimDynamic.STATIC for d in range(value.dim())
+        ]  # one symbol for all batches
+        values.append(fakes.from_tensor(value, symbolic_context=StatelessSymbolicContext(dims), source=ConstantSource(name)))
+    for symbol in list(sizes.var_to_range):
+        sizes.constrain_symbol_range(symbol, MIN_BATCH, max_batch)
+    with (
+        fakes,
+        enable_python_dispatcher(),  # without it, some operators ask for sizes as numbers
+        torch.backends.mkldnn.flags(enabled=False),  # its LSTM is one operator whose gradient cannot be traced
+        torch.backends.nnpack.flags(enabled=False),  # it takes batches from 16 on only, which would be a condition
+    ):
+        graph = make_fx(function, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True)(*values)
+    graph.graph.eliminate_dead_code()
+    if conditions := [str(guard.expr) for guard in sizes.guards]:
+        raise ConfigError(f"what the model computes depends on how many examples a batch has: {', '.join(conditions)}")
+    return graph, sizes
 
 
 def capture_program(function: NamedFunction, example: TorchTensors) -> Lowered:

@@ -10,6 +10,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from export.capture import Trace, lower, quiet
 from export.lowering.executorch import executorch_decompositions
 from export.runtimes import registered_operators
+from export.shortcuts import known_results, needed_passes, no_generated_code
 from wire.bundle import EXECUTORCH, PORTABLE
 from wire.errors import ConfigError
 
@@ -17,7 +18,7 @@ METHOD = "forward"
 
 
 @dataclass(frozen=True)
-class Written:
+class ExecutorchProgram:
     """A program's bytes, its operators (what XNNPACK carries out as ``delegated/XnnpackBackend/NAME``) and the memory that the runtime
     plans for its tensors, in bytes."""
 
@@ -26,7 +27,7 @@ class Written:
     memory_bytes: int
 
 
-def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
+def to_executorch(traced: Trace, max_batch: int) -> dict[str, ExecutorchProgram]:
     """A trace as a program for each of ExecuTorch's two ways, `wire.bundle.EXECUTORCH` and `wire.bundle.PORTABLE`.
 
     Raises:
@@ -39,12 +40,9 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
         raise ConfigError(f"programs for ExecuTorch need the package {error.name}: pip install 'shoal[executorch]'") from None
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
-    program = lower(traced, executorch_decompositions(), max_batch)
-    share_results(program.exported.graph_module)
-    infer_batch_in_views(program.exported.graph_module)
-    drop_unread_constants(program.exported)
+    program = lower(traced, executorch_decompositions(), max_batch, infer_batch_in_views)
     try:
-        with quiet():
+        with quiet(), no_generated_code(), known_results(), needed_passes():
             edge = to_edge_transform_and_lower(program.exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
             edge = edge.transform([drop_copies])
             return {EXECUTORCH: _write(edge.to_backend(XnnpackPartitioner())), PORTABLE: _write(edge)}
@@ -54,7 +52,7 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, Written]:
         raise ConfigError(f"the graph cannot be written for ExecuTorch: {type(error).__name__}: {str(error).splitlines()[0]}") from error
 
 
-def _write(edge: Any) -> Written:
+def _write(edge: Any) -> ExecutorchProgram:
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes import MemoryPlanningPass
     from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
@@ -65,7 +63,7 @@ def _write(edge: Any) -> Written:
     own = {name for name in operators if not name.startswith("delegated/")}
     if missing := sorted(own - registered_operators()):
         raise ConfigError(f"ExecuTorch's runtime has no {', '.join(missing)}: the graph cannot be carried out")
-    return Written(bytes(made.buffer), operators, sum(made.executorch_program.execution_plan[0].non_const_buffer_sizes))
+    return ExecutorchProgram(bytes(made.buffer), operators, sum(made.executorch_program.execution_plan[0].non_const_buffer_sizes))
 
 
 def drop_copies(module: torch.fx.GraphModule) -> PassResult:
@@ -76,30 +74,6 @@ def drop_copies(module: torch.fx.GraphModule) -> PassResult:
     module.graph.eliminate_dead_code()
     module.recompile()
     return PassResult(module, True)
-
-
-def drop_unread_constants(program: torch.export.ExportedProgram) -> None:
-    """Remove what a trace noted as a constant and nothing reads: it may have the size of the example's batch."""
-    signature = program.graph_signature
-    names = {spec.arg.name: spec.target for spec in signature.input_specs if spec.kind.name in ("BUFFER", "CONSTANT_TENSOR")}
-    for node in [n for n in program.graph.nodes if n.op == "placeholder" and n.name in names and not n.users]:
-        program.graph.erase_node(node)
-        program.state_dict.pop(names[node.name], None)
-        program.constants.pop(names[node.name], None)
-        signature.input_specs[:] = [spec for spec in signature.input_specs if spec.arg.name != node.name]
-    program.graph_module.recompile()
-
-
-def share_results(module: torch.fx.GraphModule) -> None:
-    """Compute once what is computed twice: the backward of a layer unfolds and centres its input again."""
-    seen: dict[object, torch.fx.Node] = {}
-    for node in module.graph.nodes:
-        if node.op == "call_function":
-            key = (node.target, repr(node.args), repr(sorted(node.kwargs.items())))
-            if (before := seen.setdefault(key, node)) is not node:
-                node.replace_all_uses_with(before)
-    module.graph.eliminate_dead_code()
-    module.recompile()
 
 
 def infer_batch_in_views(module: torch.fx.GraphModule) -> None:

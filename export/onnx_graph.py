@@ -2,18 +2,23 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 
 import onnx
 import torch
+from torch.onnx._internal.exporter import _core, _registration
 
 from algorithms.core.contract import TorchTensors
 from export.capture import Lowered, NamedFunction, Trace, lower, quiet, trace
 from export.lowering.onnx import onnx_decompositions
 from wire.errors import ConfigError
 
+OPSET = 20
+"""The version of ONNX's operators that graphs are written with."""
+
 
 @dataclass(frozen=True)
-class Captured:
+class OnnxGraph:
     """One graph: its ONNX bytes and the names of its inputs and outputs, in order."""
 
     onnx: bytes
@@ -23,7 +28,7 @@ class Captured:
     """The outputs for the example."""
 
 
-def capture_onnx(function: NamedFunction, example: TorchTensors) -> Captured:
+def capture_onnx(function: NamedFunction, example: TorchTensors) -> OnnxGraph:
     """A function as ONNX with the example's keys as input names and the function's keys as output names.
 
     Raises:
@@ -32,7 +37,7 @@ def capture_onnx(function: NamedFunction, example: TorchTensors) -> Captured:
     return to_onnx(trace(function, example))
 
 
-def to_onnx(traced: Trace) -> Captured:
+def to_onnx(traced: Trace) -> OnnxGraph:
     """A trace as ONNX.
 
     Raises:
@@ -47,7 +52,7 @@ def to_onnx(traced: Trace) -> Captured:
     _strip(model)
     _rename(model.graph, {value.name: value.name for value in (*model.graph.input, *model.graph.output)})
     onnx.checker.check_model(model)
-    return Captured(model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example)
+    return OnnxGraph(model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example)
 
 
 def count_operators(data: bytes) -> dict[str, int]:
@@ -60,17 +65,22 @@ def count_operators(data: bytes) -> dict[str, int]:
 
 
 def _export(program: Lowered) -> torch.onnx.ONNXProgram:
+    """What `torch.onnx.export` does with a program; that one would read its hundreds of translations anew for every graph."""
     with quiet():
-        exported = torch.onnx.export(
+        return _core.export(
             program.exported,
-            dynamo=True,
-            optimize=True,
+            registry=_translations(),
+            opset_version=OPSET,
             verbose=False,
             input_names=list(program.inputs),
             output_names=list(program.outputs),
         )
-    assert exported is not None
-    return exported
+
+
+@cache
+def _translations() -> _registration.ONNXRegistry:
+    """How torch's exporter writes each operator in ONNX."""
+    return _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
 
 
 def _strip(model: onnx.ModelProto) -> None:

@@ -1,6 +1,6 @@
 """An objective -> what devices and the aggregator are given: a signed bundle that was checked against eager torch, and the probe."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from export.bundle import MAX_BATCH, capture_graphs, make_bundle, save_probe
 from export.parity import Parity, check_parity
 from export.runtimes import ONNX
 from host.files import write_atomically
+from host.threads import one_thread
 from wire.bundle import Bundle, PrivateKey, Window, new_key, private_pem, public_pem, read_private, unpack
 from wire.errors import ConfigError
 from wire.tensors import Array
@@ -52,19 +53,23 @@ def publish(
     version: int = 1,
     runtimes: Sequence[str] = (ONNX,),
     max_batch: int = MAX_BATCH,
+    on_progress: Callable[[str], None] = lambda _text: None,
 ) -> Publication:
     """Export every graph of an objective, sign them as a bundle, and run them beside eager torch on a sample: examples x (n, \\*window)
-    float32 and labels y (n,).
+    float32 and labels y (n,). `on_progress` is told what is being done.
 
     Raises:
         ConfigError: a layer or operator of the model cannot be exported; the text names it.
         ParityError: an exported graph does not do what eager torch does.
     """
-    graphs = capture_graphs(objective, window.shape, runtimes, max_batch)
-    payload = make_bundle(graphs, name=name, bundle_version=version, objective=objective, classes=classes, window=window, key=key)
-    bundle = unpack(payload, key.public_key())
-    parity = check_parity(bundle, objective, *sample)
-    probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model))
+    with one_thread():
+        graphs = capture_graphs(objective, window.shape, runtimes, max_batch, on_progress)
+        payload = make_bundle(graphs, name=name, bundle_version=version, objective=objective, classes=classes, window=window, key=key)
+        bundle = unpack(payload, key.public_key())
+        on_progress("running every graph beside eager torch")
+        parity = check_parity(bundle, objective, *sample)
+        on_progress("writing the aggregator's probe")
+        probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model))
     return Publication(bundle, probe, public_pem(key), parity)
 
 

@@ -50,6 +50,7 @@ def registered_operators() -> frozenset[str]:
 def _onnx(data: bytes) -> Callable[[list[Any]], list[Any]]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     names = [entry.name for entry in session.get_inputs()]
     return lambda values: session.run(None, dict(zip(names, values, strict=True)))

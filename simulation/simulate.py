@@ -5,7 +5,6 @@ from time import perf_counter
 
 import msgspec
 import numpy as np
-import torch
 
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
@@ -17,6 +16,7 @@ from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
 from algorithms.spec import Choice
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
+from host.threads import one_thread
 from simulation.datasets.windows import FleetData
 from simulation.engine.experiment import Experiment
 from simulation.engine.graphs.eager import EagerGraphs
@@ -99,7 +99,7 @@ def simulate(
         grace_s=60.0,
     )
     experiment = Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack)
-    with _one_thread():
+    with one_thread():
         graphs = EagerGraphs(objective)
         if engine.backend == "messages":
             result = run_by_messages(experiment, graphs, on_progress)
@@ -156,14 +156,3 @@ def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, s
         told_apart=told_apart({d: device.group for d, device in summary.devices.items()}, attack.attackers),
         honest_accuracy=spread(a for a in accuracies if a is not None),
     )
-
-
-class _one_thread:  # noqa: N801  # a context manager reads as a verb
-    """The order in which threads add changes a float sum: one thread gives the same bits every time, and is faster at this size."""
-
-    def __enter__(self) -> None:
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *_error: object) -> None:
-        torch.set_num_threads(self._threads)

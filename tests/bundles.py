@@ -4,7 +4,7 @@ from pathlib import Path
 
 from algorithms.core.contract import Objective
 from algorithms.registry import AlgorithmSpec
-from export.bundle import Captures, make_bundle
+from export.bundle import ExportedGraphs, make_bundle
 from export.publish import own_key, publish
 from simulation.datasets.windows import FleetData
 from simulation.objective import build_objective
@@ -17,6 +17,6 @@ def write_bundle(folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, runti
     published.write(folder)
 
 
-def pack_graphs(captures: Captures, data: FleetData, objective: Objective) -> bytes:
+def pack_graphs(exported: ExportedGraphs, data: FleetData, objective: Objective) -> bytes:
     """The bytes of an unsigned bundle of captured graphs for the data of a fleet."""
-    return make_bundle(captures, name=data.name, bundle_version=1, objective=objective, classes=data.classes, window=data.window)
+    return make_bundle(exported, name=data.name, bundle_version=1, objective=objective, classes=data.classes, window=data.window)

@@ -26,6 +26,7 @@ from tests.shared import shared_folder
 from wire.bundle import Bundle, Window, unpack
 from wire.links.in_process import InProcessBroker
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start: many run at a time
 torch.set_num_threads(1)  # the models are tiny: threads would wait for each other, and results would depend on their number
 
 
@@ -94,8 +95,8 @@ def some_graphs(objective: Objective, *names: str) -> Objective:
 
 def export_programs(fleet: FleetData, objective: Objective, max_batch: int) -> Bundle:
     """A bundle for ONNX and ExecuTorch."""
-    captures = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
-    return unpack(pack_graphs(captures, fleet, objective))
+    exported = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
+    return unpack(pack_graphs(exported, fleet, objective))
 
 
 @pytest.fixture

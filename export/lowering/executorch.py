@@ -21,6 +21,7 @@ LARGE = 1e38
 """Brings every positive normal float32 to at least 1."""
 
 
+@functools.cache
 def executorch_decompositions() -> Table:
     """The table for ExecuTorch."""
     return {

@@ -4,17 +4,22 @@ The gradient of its input is a convolution with the flipped kernel (a transposed
 weight a matrix product over the unfolded input.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
+from torch._decomp import get_decompositions
 
 from export.lowering.shared import Table, convolution_geometry, shared_decompositions, taps
 
 _aten = torch.ops.aten
 
 
+@cache
 def onnx_decompositions() -> Table:
     """The table for ONNX."""
-    return {**shared_decompositions(), _aten.convolution_backward.default: convolution_backward}
+    own = get_decompositions([_aten.var.correction, _aten.squeeze.dims])  # torch's exporter for ONNX would decompose them
+    return {**shared_decompositions(), **own, _aten.convolution_backward.default: convolution_backward}
 
 
 def convolution_backward(

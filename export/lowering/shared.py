@@ -18,6 +18,7 @@ Table = dict[Any, Callable[..., Any]]
 """For `torch.export.ExportedProgram.run_decompositions`: what takes the place of an operator."""
 
 
+@functools.cache
 def shared_decompositions() -> Table:
     """The table without what is particular to a runtime: the gradients of a convolution."""
     table: Table = dict(core_aten_decompositions().items())

@@ -14,6 +14,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.status import Status
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
@@ -63,15 +64,15 @@ def demo(
     _make_room(prepare_folder(out))
     others = len(fleet.devices) - len(chosen)
     console.print(f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.")
-    with console.status("exporting the training step and checking it against eager torch"):
+    with console.status("exporting") as status:
         folder = prepare_folder(out / "bundle")
         key = own_key(folder)
-        published = _publish(folder, fleet, spec, seed, key, runtimes)
+        published = _publish(folder, fleet, spec, seed, key, runtimes, status)
         bundle, error = published.bundle, published.parity.step_error
         plain = folder
         if not spec.trains_as_fedavg:
             plain = prepare_folder(out / "bundle-fedavg")
-            _publish(plain, fleet, FEDAVG, seed, key, runtimes)
+            _publish(plain, fleet, FEDAVG, seed, key, runtimes, status)
     console.print(f"bundle: {len(bundle.payload) / 1000:.0f} KB, signed; one step differs from float64 by {error:.0e} of a tensor's scale")
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
@@ -102,10 +103,14 @@ def demo(
 
 
 def _publish(
-    folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...]
+    folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], status: Status
 ) -> Publication:
-    objective = build_objective(fleet, algorithm, seed)
-    published = publish(objective, fleet.window, fleet.classes, fleet.sample(), key, name=fleet.name, runtimes=runtimes)
+    published = publish(
+        *(build_objective(fleet, algorithm, seed), fleet.window, fleet.classes, fleet.sample(), key),
+        name=fleet.name,
+        runtimes=runtimes,
+        on_progress=lambda text: status.update(f"exporting {algorithm}: {text}"),
+    )
     published.write(folder)
     return published
 

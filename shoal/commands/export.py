@@ -49,7 +49,7 @@ def write(
     if key is not None and not key.exists():
         raise ConfigError(f"--key {key}: there is no such file")
     signing = read_key(key) if key else own_key(out)
-    with console.status("capturing the step, checking 50 steps against eager torch"):
+    with console.status("making the model") as status:
         objective = build_objective(fleet, opt.with_privacy(read_algorithm(algorithm), privacy), seed, model, pretrain)
         published = publish(
             *(objective, fleet.window, fleet.classes, fleet.sample(), signing),
@@ -57,6 +57,7 @@ def write(
             version=bundle_version,
             runtimes=runtimes.split(","),
             max_batch=max_batch,
+            on_progress=lambda text: status.update(f"exporting: {text}"),
         )
     published.write(out)
     bundle = published.bundle

@@ -195,10 +195,10 @@ def test_graphs_run_on_a_device(gated: bool) -> None:
     objective: Supervised = Cgau(
         GatedClassifier(pretrained(), 3, units=8) if gated else PlainClassifier(pretrained(), 3, units=8, layers=1)
     )
-    captures = capture_graphs(objective, SHAPE)
-    assert not any("frozen" in spec.name for spec in captures.tensors)
+    exported = capture_graphs(objective, SHAPE)
+    assert not any("frozen" in spec.name for spec in exported.tensors)
     inputs = example_inputs(objective, SHAPE)
-    for name, captured in captures.graphs.items():
+    for name, captured in exported.graphs.items():
         assert any(key.startswith("batch/uniform/") for key in captured.inputs) == (name == "step")
         session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
         for size in (2, 7, 32):

@@ -142,16 +142,16 @@ def test_what_cannot_be_made_is_refused() -> None:
 
 def check_graphs(objective: Supervised, window: tuple[int, ...]) -> None:
     """Every graph's ONNX equals the function itself, for several batch sizes."""
-    captures = capture_graphs(objective, window)
+    exported = capture_graphs(objective, window)
     inputs = example_inputs(objective, window)
     functions: dict[str, Callable[[TorchTensors], TorchTensors]] = {n: named(f) for n, f in objective.graphs().items()}
-    assert set(captures.graphs) == set(functions)
-    for name, captured in captures.graphs.items():
+    assert set(exported.graphs) == set(functions)
+    for name, captured in exported.graphs.items():
         session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
         for size in (2, 7, 32):
             generator = torch.Generator().manual_seed(size)
             given = dict(inputs)
-            given |= {f"response/{g}.{n}": torch.rand(v.shape) + 0.5 for g, c in captures.graphs.items() for n, v in metrics_of(c.shapes)}
+            given |= {f"response/{g}.{n}": torch.rand(v.shape) + 0.5 for g, c in exported.graphs.items() for n, v in metrics_of(c.shapes)}
             given |= {key: torch.randn(v.shape, generator=generator) / 10 for key, v in inputs.items() if key.startswith("received/")}
             given["batch/x"] = torch.randn(size, *window, generator=generator)
             given["batch/y"] = torch.randint(0, 2, (size,), generator=generator)

@@ -29,8 +29,8 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A bundle's file, its objective, the bundle, and what the batches of twenty steps hold."""
     data = synthetic_fleet(2, num_windows=96)
     objective = build_objective(data, read_algorithm(request.param), 0)
-    captures = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
-    payload = pack_graphs(captures, data, objective)
+    exported = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
+    payload = pack_graphs(exported, data, objective)
     path = tmp_path_factory.mktemp("steps") / "device.shoal"
     path.write_bytes(payload)
     windows, rng = data.devices["d0"], np.random.default_rng(3)

@@ -97,8 +97,8 @@ def model_of(outcome: SimulationResult, key: str) -> Tensors:
 def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runner, MemoryBlobs]:
     """One run of edge clients with the exported graphs, in threads, over a real broker."""
     objective = build_objective(data, read_algorithm(algorithm), 0)
-    captures = capture_graphs(objective, data.window.shape)
-    bundle = unpack(pack_graphs(captures, data, objective))
+    exported = capture_graphs(objective, data.window.shape)
+    bundle = unpack(pack_graphs(exported, data, objective))
     probe = make_probe(objective.model, data.window.shape)
     topics, blobs = Topics("f"), MemoryBlobs()
     with EmbeddedBroker() as broker:

@@ -1,0 +1,21 @@
+"""How many threads torch computes with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """While the context is open, torch computes with one thread.
+
+    For small models that is faster, the more so beside other work, since threads wait for each other by spinning. It also gives the same
+    bits every time: a float sum depends on the order in which threads add.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
