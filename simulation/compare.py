@@ -11,7 +11,7 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -215,8 +215,8 @@ def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
 
 
 def _as_json(job: Job) -> dict[str, Any]:
-    settings = {field.name: getattr(job.settings, field.name) for field in fields(job.settings)}
-    return {"data": job.data, "partition": str(job.partition), "settings": _texts(settings), "devices": job.devices}
+    settings = _texts(msgspec.structs.asdict(job.settings))
+    return {"data": job.data, "partition": str(job.partition), "settings": settings, "devices": job.devices}
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
