@@ -20,8 +20,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from algorithms.core.contract import TorchTensors
 from export.core_program import CoreProgram, core_program, read_sizes_once
 from export.describe import MIN_BATCH
-from export.lowering.onnx import onnx_decompositions
-from export.lowering.shared import Table
+from export.lowering.shared import Table, shared_decompositions
 from wire.errors import ConfigError
 from wire.names import has_rows
 
@@ -77,7 +76,7 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
 
 
 def lower(
-    traced: Trace, table: Table, max_batch: int = MAX_BATCH, rewrite: Callable[[torch.fx.GraphModule], None] | None = None
+    traced: Trace, table: Table, max_batch: int = MAX_BATCH, rewrite: Callable[[torch.fx.GraphModule], None] = lambda _module: None
 ) -> Lowered:
     """Lower a trace by a table of decompositions, for batches of at most `max_batch` examples; `rewrite` then changes the graph in place.
 
@@ -89,8 +88,7 @@ def lower(
         graph, sizes = _make_graph(torch.fx.Interpreter(traced.module).run, example, table, max_batch)
         read_sizes_once(graph)
         share_results(graph)
-        if rewrite is not None:
-            rewrite(graph)
+        rewrite(graph)
         program = core_program(graph, traced.values, sizes.var_to_range)
     return Lowered(program, traced.inputs, traced.outputs)
 
@@ -117,10 +115,10 @@ def _make_graph(function: Callable[..., Any], example: TorchTensors, table: Tabl
     fakes = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
     values = []
     for name, value in example.items():
-        dims = [
-            DimDynamic.DUCK if has_rows(name) and d == 0 else DimDynamic.STATIC for d in range(value.dim())
-        ]  # one symbol for all batches
-        values.append(fakes.from_tensor(value, symbolic_context=StatelessSymbolicContext(dims), source=ConstantSource(name)))
+        kinds = [DimDynamic.STATIC] * value.dim()
+        if has_rows(name):
+            kinds[0] = DimDynamic.DUCK  # one symbol for the rows of all inputs
+        values.append(fakes.from_tensor(value, symbolic_context=StatelessSymbolicContext(kinds), source=ConstantSource(name)))
     for symbol in list(sizes.var_to_range):
         sizes.constrain_symbol_range(symbol, MIN_BATCH, max_batch)
     with (
@@ -137,12 +135,12 @@ def _make_graph(function: Callable[..., Any], example: TorchTensors, table: Tabl
 
 
 def capture_program(function: NamedFunction, example: TorchTensors) -> Lowered:
-    """`trace` and `lower`, for ONNX and for torch itself.
+    """`trace` and `lower`, for torch itself.
 
     Raises:
         ConfigError: as both.
     """
-    return lower(trace(function, example), onnx_decompositions())
+    return lower(trace(function, example), shared_decompositions())
 
 
 def _drop_unread(traced: torch.fx.GraphModule, names: list[str]) -> list[str]:

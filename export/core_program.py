@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sympy import Symbol
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
@@ -19,15 +18,15 @@ class CoreProgram(ExportedProgram):
 
     def run_decompositions(self, decomp_table: dict[Any, Any] | None = None, **options: Any) -> ExportedProgram:
         """As that of torch; the program itself where none of its operators is in the table."""
-        operators = {
-            node.target for node in self.graph.nodes if node.op == "call_function" and not isinstance(node.meta["val"], torch.SymInt)
-        }
+        called = [node for node in self.graph.nodes if node.op == "call_function"]
+        operators = {node.target for node in called if not isinstance(node.meta["val"], torch.SymInt)}
         if decomp_table is not None and not operators & decomp_table.keys():
             return self
-        return super().run_decompositions(decomp_table, **options)
+        decomposed: ExportedProgram = super().run_decompositions(decomp_table, **options)
+        return decomposed
 
 
-def core_program(module: torch.fx.GraphModule, values: tuple[Tensor, ...], sizes: dict[Symbol, ValueRanges[Any]]) -> CoreProgram:
+def core_program(module: torch.fx.GraphModule, values: tuple[Tensor, ...], sizes: dict[Any, ValueRanges[Any]]) -> CoreProgram:
     """The program of a graph that has neither side effects nor operators to decompose.
 
     `values` are the inputs of an example, `sizes` the ranges of the symbols that stand for sizes. Constants of the graph become inputs of
@@ -38,12 +37,12 @@ def core_program(module: torch.fx.GraphModule, values: tuple[Tensor, ...], sizes
     results = list(module.graph.output_node().args[0])  # type: ignore[arg-type]
     module.graph.output_node().args = (tuple(results),)
     module.recompile()
-    outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]  # type: ignore[union-attr]
+    outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
     call = ModuleCallSignature([], [], tree_structure((values, {})), tree_structure([0] * len(outputs)))
     return CoreProgram(
         root=module,
         graph=module.graph,
-        graph_signature=ExportGraphSignature([*lifted, *inputs], outputs),  # type: ignore[arg-type]
+        graph_signature=ExportGraphSignature([*lifted, *inputs], outputs),
         state_dict={},
         range_constraints=sizes,
         module_call_graph=[ModuleCallEntry("", call)],
@@ -66,10 +65,10 @@ def read_sizes_once(module: torch.fx.GraphModule) -> None:
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_numel.default):
         count: torch.fx.Node | int = 1
         with graph.inserting_before(node):
-            for d, size in enumerate(node.args[0].meta["val"].shape):  # type: ignore[union-attr]
+            for d, size in enumerate(node.args[0].meta["val"].shape):
                 factor = size if isinstance(size, int) else _computed(graph, torch.ops.aten.sym_size.int, (node.args[0], d), size)
                 count = _product(graph, count, factor)
-        node.replace_all_uses_with(count)  # type: ignore[arg-type]
+        node.replace_all_uses_with(count)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
         if (before := known.get(node.meta["val"].node.expr)) is not None and before is not node:
             node.replace_all_uses_with(before)
@@ -89,9 +88,9 @@ def _product(graph: torch.fx.Graph, a: torch.fx.Node | int, b: torch.fx.Node | i
     return _computed(graph, operator.mul, (a, b), value)
 
 
-def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Tensor], list[InputSpec]]:
+def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Any], list[InputSpec]]:
     """Replace the graph's constants by inputs in front of the others; the constants by name, and what the signature says of them."""
-    constants: dict[str, Tensor] = {}
+    constants: dict[str, Any] = {}
     lifted: dict[int, torch.fx.Node] = {}
     specs = []
     first = next(iter(module.graph.nodes))

@@ -60,7 +60,7 @@ def no_generated_code() -> Iterator[None]:
         if info := getattr(module.graph._codegen, "pytree_info", None):
             module._in_spec, module._out_spec = info.in_spec, info.out_spec  # how arguments are nested
         module._code = ""  # ExecuTorch puts a module's code into debugging messages
-        type(module).forward = generate_and_call  # type: ignore[method-assign]
+        type(module).forward = generate_and_call
 
     def generate_and_call(module: GraphModule, *args: Any, **kwargs: Any) -> Any:
         generate(module)
@@ -107,13 +107,13 @@ def needed_passes() -> Iterator[None]:
     parts, there are seventeen passes, and each traces the part again."""
     from executorch.backends.xnnpack import xnnpack_preprocess
 
-    every = xnnpack_preprocess.XNNPACKPassManager
+    every: Any = xnnpack_preprocess.XNNPACKPassManager
 
-    class Needed(every):  # type: ignore[misc, valid-type]
+    class Needed(every):  # type: ignore[misc]
         def __init__(self, exported_program: torch.export.ExportedProgram, passes: list[type] | None = None) -> None:
             super().__init__(exported_program, passes)
             if not passes:
-                self.passes = [one for one in self.passes if _is_needed(one.__name__, exported_program.graph)]
+                self.passes: list[type] = [one for one in self.passes if _is_needed(one.__name__, exported_program.graph)]
 
     with _replaced(xnnpack_preprocess, "XNNPACKPassManager", Needed):
         yield

@@ -41,8 +41,9 @@ def test_every_top_level_package_is_checked() -> None:
     assert set(PROJECT["tool"]["importlinter"]["root_packages"]) == folders
 
 
-ALONE = {"PYTHONPATH": "", "SHOAL_DATA": "", "PYTHONDONTWRITEBYTECODE": "", "COLUMNS": "200"}
-"""What commands of an installed wheel run with: no module and no data from elsewhere; what is compiled for one is there for the next."""
+ALONE = {"PYTHONPATH": "", "SHOAL_DATA": "", "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+"""What commands of an installed wheel run with: no module and no data from elsewhere, bytecode kept for the next one, one thread each as
+in all tests."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Installed:
 
     def run(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run an installed command to its end."""
-        return subprocess.run([*self.command(name), *arguments], cwd=self.folder, capture_output=True, text=True, timeout=280)
+        return subprocess.run([*self.command(name), *arguments], cwd=self.folder, capture_output=True, text=True, timeout=400)
 
     def succeeds(self, name: str, *arguments: str) -> str:
         """Run an installed command, which must end well; returns what it printed."""
@@ -139,6 +140,7 @@ def recordings(fleet: FleetData, tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_edge_extra_trains_without_torch_and_says_which_extra_another_command_needs(
     install: Install, fleet: FleetData, exported: Exported, tmp_path: Path
 ) -> None:
@@ -152,6 +154,7 @@ def test_edge_extra_trains_without_torch_and_says_which_extra_another_command_ne
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_aggregator_extra_serves_a_round_with_noise(install: Install, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
     server = install("aggregator")
     assert not server.has("sklearn")
@@ -161,11 +164,12 @@ def test_aggregator_extra_serves_a_round_with_noise(install: Install, fleet: Fle
     line = server.fails("serve", "--folder", "nowhere", "--bundle", str(exported.folder), "--broker", nowhere)
     assert line.startswith(f"error: broker {nowhere}")
     edge = [sys.executable, "-m", "edge_client.main"]
-    log = run_a_round(fleet, exported, tmp_path, server.command("shoal"), edge, "--privacy", "gaussian")
+    log = run_a_round(fleet, exported, tmp_path, server.command("shoal"), edge, "--algorithm", "fedavg", "--privacy", "gaussian")
     assert "run run-1: finished" in log
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_export_extra_exports_files_and_the_watches(install: Install, recordings: str) -> None:
     desk = install("export")
     assert [name for name in ("sqlalchemy", "matplotlib", "opacus") if desk.has(name)] == []
@@ -176,6 +180,7 @@ def test_export_extra_exports_files_and_the_watches(install: Install, recordings
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_simulation_extra_simulates_a_round(install: Install, recordings: str) -> None:
     desk = install("simulation")
     desk.succeeds("shoal", "simulate", "--data", recordings, "--rounds", "1", "--out", "out")
