@@ -1,6 +1,7 @@
 """Reads the probe that was exported beside a bundle, so that the aggregator needs no model code."""
 
 import io
+import warnings
 from copy import deepcopy
 
 import msgspec
@@ -24,7 +25,9 @@ def load_probe(payload: bytes) -> Probe:
     """
     extra = {"names.txt": "", "network.json": ""}
     try:
-        module = torch.export.load(io.BytesIO(payload), extra_files=extra).module()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its own parts
+            module = torch.export.load(io.BytesIO(payload), extra_files=extra).module()
         names, layers, shape = (part.split("\n") if part else [] for part in extra["names.txt"].split("\n\n"))
         network = msgspec.json.decode(extra["network.json"] or "null", type=Network | None)
     except Exception as error:  # torch raises many kinds for a file that is not its own
