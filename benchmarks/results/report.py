@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent / "RESULTS.md"
+PAGE = Path(__file__).parents[1] / "RESULTS.md"
 
 
 def put(name: str, text: str, page: Path = PAGE) -> None:
