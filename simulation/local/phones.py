@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wire.errors import ConfigError
 
-BUILD = Path(__file__).resolve().parents[1] / "android_bridge" / "build"
+BUILD = Path(__file__).resolve().parents[2] / "android_bridge" / "build"
 
 
 def phone_command() -> list[str]:
