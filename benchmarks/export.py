@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import describe_machine, put
+from benchmarks.results.report import describe_machine, put
 from wire.bundle import EXECUTORCH
 
 OUT = Path(__file__).parent / "results" / "export.json"
@@ -31,7 +31,7 @@ def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:
     from export.bundle import capture_graphs
     from export.onnx_graph import count_operators
     from simulation.datasets.watch import load_watch
-    from simulation.simulate import build_objective
+    from simulation.objective import build_objective
 
     torch.set_num_threads(1)
     data = load_watch()
