@@ -31,8 +31,8 @@ NamedFunction = Callable[[TorchTensors], TorchTensors]
 
 @dataclass(frozen=True)
 class Trace:
-    """A function as ordinary operators without side effects, gradients included, before it is lowered for a runtime. Inputs that it does
-    not read are not among its inputs."""
+    """A function as ordinary operators, gradients included, before it is lowered for a runtime. Inputs that it does not read are not
+    among its inputs."""
 
     module: torch.fx.GraphModule = field(repr=False)
     inputs: tuple[str, ...]
@@ -70,7 +70,7 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
 
     with _naming("the model cannot be captured as a graph"), quiet():
         made = function(example)
-        traced, _ = _make_graph(torch.func.functionalize(positional), example, {}, MAX_BATCH)
+        traced, _ = _make_graph(positional, example, {}, MAX_BATCH)
         read = _drop_unread(traced, names)
     return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
 
@@ -85,7 +85,8 @@ def lower(
     """
     with _naming("the model cannot be captured as a graph"), quiet():
         example = dict(zip(traced.inputs, traced.values, strict=True))
-        graph, sizes = _make_graph(torch.fx.Interpreter(traced.module).run, example, table, max_batch)
+        without_side_effects = torch.func.functionalize(torch.fx.Interpreter(traced.module).run)
+        graph, sizes = _make_graph(without_side_effects, example, table, max_batch)
         read_sizes_once(graph)
         share_results(graph)
         rewrite(graph)
