@@ -95,10 +95,10 @@ def lower(
 
 
 def share_results(module: torch.fx.GraphModule) -> None:
-    """Compute once what is computed twice: the backward of a layer unfolds and centres its input again."""
+    """Compute once what is computed twice: the backward of a layer unfolds and centres its input again. What is drawn stays drawn twice."""
     seen: dict[object, torch.fx.Node] = {}
     for node in module.graph.nodes:
-        if node.op == "call_function":
+        if node.op == "call_function" and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             key = (node.target, repr(node.args), repr(sorted(node.kwargs.items())))
             if (before := seen.setdefault(key, node)) is not node:
                 node.replace_all_uses_with(before)
@@ -130,8 +130,11 @@ def _make_graph(function: Callable[..., Any], example: TorchTensors, table: Tabl
     ):
         graph = make_fx(function, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True)(*values)
     graph.graph.eliminate_dead_code()
-    if conditions := [str(guard.expr) for guard in sizes.guards]:
-        raise ConfigError(f"what the model computes depends on how many examples a batch has: {', '.join(conditions)}")
+    if sizes.guards:
+        conditions = ", ".join(str(guard.expr) for guard in sizes.guards)
+        for symbol in sizes.var_to_range:
+            conditions = conditions.replace(str(symbol), "batch")
+        raise ConfigError(f"what the model computes depends on how many examples a batch has: {conditions}")
     return graph, sizes
 
 

@@ -95,7 +95,7 @@ def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Any], list[
     specs = []
     first = next(iter(module.graph.nodes))
     for node in module.graph.find_nodes(op="get_attr"):
-        value = getattr(module, node.target)
+        value = operator.attrgetter(node.target)(module)
         if id(value) not in lifted:
             name = f"constant_{len(constants)}"
             with module.graph.inserting_before(first):

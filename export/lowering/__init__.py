@@ -1,1 +1,1 @@
-"""Decompositions that make a captured training step run on a runtime that was made for inference."""
+"""Tables of decompositions, one for each runtime: by operator of a training step, the operators that the runtime has instead."""

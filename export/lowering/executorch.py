@@ -1,10 +1,12 @@
-"""For ExecuTorch: convolutions, linear layers and BatchNorm, forward and backward, as batched matrix products and element-wise operators.
+"""The table for ExecuTorch: convolutions, linear layers, pooling and BatchNorm, forward and backward, as batched matrix products and
+element-wise operators.
 
-Its own convolutions are plain loops, and XNNPACK takes weights that are constants only; its batched matrix product takes any two
-tensors. So a convolution is the product of its weight with the unfolded input, and so are its gradients. A sum over a channel is a
-product with ones and then a sum over the batch: its own sums add number after number, which loses digits over thousands of them.
+ExecuTorch's own convolutions are plain loops, and XNNPACK has convolutions for weights that are constants only, which a training step's
+are not. XNNPACK's batched matrix product takes any two tensors: a convolution is the product of its weight with the unfolded input, and
+so are its gradients. A sum over a channel is a product with ones and then a sum over the batch: ExecuTorch's sums add number after
+number, which loses digits over thousands of them.
 
-XNNPACK has no comparisons either, and ExecuTorch's own are slow: where a gradient passes, and where it does not, is found by arithmetic.
+XNNPACK has no comparisons, and ExecuTorch's are slow: where a gradient passes, and where it does not, is found by arithmetic.
 """
 
 import functools
@@ -23,7 +25,7 @@ LARGE = 1e38
 
 @functools.cache
 def executorch_decompositions() -> Table:
-    """The table for ExecuTorch."""
+    """The whole table: the shared part, and what is computed otherwise for ExecuTorch."""
     return {
         **shared_decompositions(),
         _aten.convolution.default: convolution,

@@ -1,7 +1,7 @@
-"""For ONNX, which has no operator for the backward of a convolution.
+"""The table for ONNX, which has no operator for the backward of a convolution.
 
-The gradient of its input is a convolution with the flipped kernel (a transposed one where the stride is not 1), the gradient of its
-weight a matrix product over the unfolded input.
+The gradient of a convolution's input is a convolution with the flipped kernel (a transposed one where the stride is not 1), the gradient
+of its weight a matrix product over the unfolded input.
 """
 
 from functools import cache
@@ -17,7 +17,7 @@ _aten = torch.ops.aten
 
 @cache
 def onnx_decompositions() -> Table:
-    """The table for ONNX."""
+    """The whole table: the shared part, and the backward of a convolution."""
     own = get_decompositions([_aten.var.correction, _aten.squeeze.dims])  # torch's exporter for ONNX would decompose them
     return {**shared_decompositions(), **own, _aten.convolution_backward.default: convolution_backward}
 

@@ -1,4 +1,4 @@
-"""What every runtime needs: the operators of a backward pass that none of them has, as operators that all of them have."""
+"""What the tables of all runtimes have in common: operators of a backward pass that no runtime has, as operators that each of them has."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ from wire.errors import ConfigError
 _aten = torch.ops.aten
 
 Table = dict[Any, Callable[..., Any]]
-"""For `torch.export.ExportedProgram.run_decompositions`: what takes the place of an operator."""
+"""By operator, a function of the same arguments that computes the same by other operators."""
 
 
 @functools.cache
 def shared_decompositions() -> Table:
-    """The table without what is particular to a runtime: the gradients of a convolution."""
+    """The part of the tables that is the same for every runtime: torch's own for its core operators, and pooling and BatchNorm backward."""
     table: Table = dict(core_aten_decompositions().items())
     table.update(get_decompositions([_aten._native_batch_norm_legit_functional.default, _aten.native_batch_norm_backward.default]))
     table[_aten.max_pool2d_with_indices_backward.default] = max_pool_backward

@@ -1,5 +1,6 @@
 """Programs for ExecuTorch: decompositions against autograd, whole steps on the real runtime, parity of objectives, and what is refused."""
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import OBJECTIVES, read_algorithm
-from export import parity
+from export import executorch_program, parity
 from export.bundle import RUNTIMES, capture_graphs
 from export.capture import trace
 from export.describe import example_inputs, named
@@ -150,6 +151,13 @@ class Deciding(nn.Module):
         return x if float(x.sum()) > 0 else -x
 
 
+class Counting(nn.Module):
+    """What it computes depends on how many examples it meets: no graph for all batches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.shape[0] < 10 else -x
+
+
 NETS = {
     "batch norm, max pool": (
         lambda: Net(nn.Conv1d(2, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(2), features=32), (2, 16)),
@@ -213,6 +221,11 @@ class TestWhatCannotBeLowered:
         with pytest.raises(ConfigError, match=r"cannot be captured as a graph \(Deciding"):
             trace(named(objective.step), example_inputs(objective, (2, 6)))
 
+    def test_a_layer_that_asks_how_many_examples_there_are_is_refused(self) -> None:
+        objective = FedAvg(Net(nn.Flatten(), Counting(), features=12))
+        with pytest.raises(ConfigError, match=r"depends on how many examples a batch has: batch < 10"):
+            trace(named(objective.step), example_inputs(objective, (2, 6)))
+
     def test_an_operator_that_the_runtime_does_not_have_is_named(self) -> None:
         def determinant(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
             return {"output/x": torch.linalg.det(inputs["batch/x"].unsqueeze(1).expand(-1, 3, 3) + torch.eye(3))}
@@ -228,20 +241,24 @@ class TestWhatCannotBeLowered:
             capture_graphs(objective, fleet.window.shape, max_batch=4)
 
 
-def test_the_same_content_has_the_same_bytes() -> None:
-    """Whatever was exported before. Two small layers: how a graph is named and ordered does not depend on how large it is."""
+def export_small(seed: int, *layers: nn.Module) -> tuple[bytes, ...]:
+    """The step of FedAvg for small layers that make 12 features of windows of 2 x 8: for ONNX, XNNPACK, and portable."""
+    torch.manual_seed(seed)
+    objective = some_graphs(FedAvg(Net(*layers, nn.ReLU(), features=12)), "step")
+    exported = capture_graphs(objective, (2, 8), RUNTIMES, 16)
+    return exported.graphs["step"].onnx, *(program.data for program in exported.programs["step"].values())
 
-    def export(seed: int, *layers: nn.Module) -> tuple[bytes, ...]:
-        torch.manual_seed(seed)
-        objective = some_graphs(FedAvg(Net(*layers, nn.ReLU(), features=12)), "step")
-        graphs = capture_graphs(objective, (2, 8), RUNTIMES, 16)
-        return graphs.graphs["step"].onnx, *(program.data for program in graphs.programs["step"].values())
 
-    first = export(0, nn.Conv1d(2, 2, 3), nn.BatchNorm1d(2))
-    other = export(1, nn.Conv1d(2, 2, 3, padding=1), nn.MaxPool1d(2), nn.Conv1d(2, 4, 2))
+def test_the_same_content_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was exported before, and with or without the shortcuts. Small layers: how a graph is named and ordered does not depend on
+    how large they are."""
+    first = export_small(0, nn.Conv1d(2, 2, 3), nn.BatchNorm1d(2))
+    other = export_small(1, nn.Conv1d(2, 2, 3, padding=1), nn.MaxPool1d(2), nn.Conv1d(2, 4, 2))
     assert len(first) == 3
     assert not set(first) & set(other)
-    assert export(2, nn.Conv1d(2, 2, 3), nn.BatchNorm1d(2)) == first
+    for shortcut in ("known_results", "needed_passes", "no_generated_code"):
+        monkeypatch.setattr(executorch_program, shortcut, contextlib.nullcontext)
+    assert export_small(2, nn.Conv1d(2, 2, 3), nn.BatchNorm1d(2)) == first
 
 
 def test_inspection_counts_operators_of_every_runtime(exported_programs: ExportedPrograms) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from aggregator.adapters.probe_file import load_probe
+from algorithms.core.contract import TorchTensors
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
@@ -17,7 +18,7 @@ from algorithms.models.resnet import resnet18
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import read_algorithm
 from export import parity
-from export.bundle import save_probe
+from export.bundle import capture_graphs, save_probe
 from export.onnx_graph import capture_onnx, count_operators
 from export.parity import ParityError, check_parity
 from export.publish import DEVICE_FILE
@@ -161,3 +162,21 @@ def test_damaged_probe_file_is_one_clear_error() -> None:
 
 def test_inspect_counts_operators(exported: Exported) -> None:
     assert count_operators(exported.bundle.graph_bytes("predict"))["Conv"] == 2
+
+
+def test_a_capture_says_what_it_does() -> None:
+    told: list[str] = []
+    objective = FedAvg(Net(nn.Flatten(), features=6))
+    exported = capture_graphs(objective, (2, 3), on_progress=told.append)
+    assert told == [f"{graph}: {what}" for graph in exported.graphs for what in ("capturing it", "writing it for ONNX")]
+
+
+def test_what_is_drawn_is_drawn_for_each_layer() -> None:
+    """Two dropouts alike in a graph do not share a draw, as what is computed twice does."""
+
+    def twice(inputs: TorchTensors) -> TorchTensors:
+        return {f"output/{n}": torch.rand_like(inputs["batch/x"]) * inputs["batch/x"] for n in "ab"}
+
+    captured = capture_onnx(twice, {"batch/x": torch.ones(7, 5)})
+    (a, b) = onnxruntime.InferenceSession(captured.onnx).run(None, {"batch/x": np.ones((3, 5), np.float32)})
+    assert not np.array_equal(a, b)
