@@ -171,7 +171,7 @@ def test_a_cluster_of_this_machine_alone(address: str) -> None:
 def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"cluster '127.0.0.1:9': .*Connection refused"):
         on_ray("127.0.0.1:9", "fedavg")
-    with pytest.raises(ConfigError, match="ray 'nonsense': Invalid address format"):
+    with pytest.raises(ConfigError, match="cluster 'nonsense': Invalid address format"):
         on_ray("nonsense", "fedavg")
     with pytest.raises(ConfigError, match="cluster 'auto': backend messages is for one process"):
         EngineOptions("messages", cluster="auto")
