@@ -24,11 +24,13 @@ $(VENV)/.dev: $(DEPENDENCIES)
 demo: $(VENV)/.demo
 	$(BIN)/shoal demo
 
+# Many tests wait for processes and brokers: half as many workers again as there are cores keep the cores busy.
+WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 test: setup deploy/.debian
-	$(BIN)/pytest -n auto $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 slow: setup deploy/.debian
-	$(BIN)/pytest -n auto -m 'slow or not slow'
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow or not slow'
 
 check: setup
 	$(BIN)/ruff check .
