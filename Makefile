@@ -25,7 +25,7 @@ demo: $(VENV)/.demo
 	$(BIN)/shoal demo
 
 # Many tests wait for processes and brokers: half as many workers again as there are cores keep the cores busy.
-WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+WORKERS ?= $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
 test: setup deploy/.debian
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
