@@ -26,7 +26,7 @@ from simulation.objective import build_objective
 from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationSettings, simulate
 from wire import names
-from wire.bundle import new_key
+from wire.keys import new_key
 
 HERE = Path(__file__).parent
 SEEDS = range(5)

@@ -8,6 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from edge_client.core.held import held_out
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from wire import names
 from wire.bundle import Bundle
@@ -56,15 +57,6 @@ def batch_slices(num_examples: int, batch_size: int, min_batch: int) -> list[sli
 def evaluation_slices(num_examples: int, min_batch: int, max_batch: int | None) -> list[slice]:
     """Cut examples into batches for a graph that does not train: none is above `max_batch`, also with the rest that joins it."""
     return batch_slices(num_examples, min(EVALUATION_BATCH, max_batch - min_batch + 1) if max_batch else EVALUATION_BATCH, min_batch)
-
-
-def held_out(num_examples: int, share: float, device_id: str) -> Array:
-    """Boolean mask (num_examples,) of the share that is held out, at least two examples of a share above 0: the same ones each time."""
-    mask = np.zeros(num_examples, bool)
-    if share:
-        order = np.random.default_rng([zlib.crc32(device_id.encode()), 0x401D]).permutation(num_examples)
-        mask[order[: max(2, round(share * num_examples))]] = True
-    return mask
 
 
 def training_batches(train: Train, examples: Array, min_batch: int, rng: np.random.Generator) -> Iterator[Array]:

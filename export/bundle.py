@@ -8,7 +8,6 @@ from importlib.metadata import version
 
 import msgspec
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from algorithms.core.contract import Objective, Probe, TorchTensors
 from export.capture import capture_program, trace
@@ -20,6 +19,7 @@ from export.shortcuts import no_garbage_collection
 from wire import names
 from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
+from wire.keys import PrivateKey
 from wire.tensors import Tensors, TensorSpec
 
 RUNTIMES = (ONNX, EXECUTORCH)
@@ -79,7 +79,7 @@ def make_bundle(
     objective: Objective,
     classes: tuple[str, ...],
     window: Window,
-    key: Ed25519PrivateKey | None = None,
+    key: PrivateKey | None = None,
 ) -> bytes:
     """Pack captured graphs into a bundle, signed when a key is given. The same content gives the same bytes."""
     packages = ("shoal", "torch", "onnx", *(["executorch"] if exported.programs else []))

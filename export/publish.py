@@ -11,8 +11,9 @@ from export.parity import Parity, check_parity
 from export.runtimes import ONNX
 from host.files import write_atomically
 from host.threads import one_thread
-from wire.bundle import Bundle, PrivateKey, Window, new_key, private_pem, public_pem, read_private, unpack
+from wire.bundle import Bundle, Window, unpack
 from wire.errors import ConfigError
+from wire.keys import PrivateKey, new_key, private_pem, public_pem, read_private
 from wire.tensors import Array
 
 DEVICE_FILE, SERVER_FILE, TRUST_FILE, KEY_FILE = "device.shoal", "server.pt2", "trust.pem", "signing.key"
@@ -65,7 +66,7 @@ def publish(
     with one_thread():
         graphs = capture_graphs(objective, window.shape, runtimes, max_batch, on_progress)
         payload = make_bundle(graphs, name=name, bundle_version=version, objective=objective, classes=classes, window=window, key=key)
-        bundle = unpack(payload, key.public_key())
+        bundle = unpack(payload, (key.public_key(),))
         on_progress("running every graph beside eager torch")
         parity = check_parity(bundle, objective, *sample)
         on_progress("writing the aggregator's probe")

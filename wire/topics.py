@@ -1,6 +1,6 @@
 """Every MQTT topic is built and parsed here and nowhere else (SPEC.md, 'Topics').
 
-A topic is ``shoal/1/FLEET/...``; 1 is the protocol's major version. Device ids and fleet names are 1 to 64 of ``A-Z a-z 0-9 . _ -``,
+A topic is ``shoal/2/FLEET/...``; 2 is the protocol's major version. Device ids and fleet names are 1 to 64 of ``A-Z a-z 0-9 . _ -``,
 so that they can never contain a topic separator or a wildcard.
 """
 
@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from wire.errors import ConfigError, UnknownTopic
 
-PROTOCOL = "shoal/1"
+PROTOCOL = "shoal/2"
 
 FromDevice = Literal["check-in", "update", "decline", "fetch", "status"]
 ToDevice = Literal["plan", "reply"]

@@ -31,8 +31,9 @@ from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
 from simulation.objective import build_objective
-from wire.bundle import EXECUTORCH, PrivateKey
+from wire.bundle import EXECUTORCH
 from wire.errors import ConfigError, ShoalError
+from wire.keys import PrivateKey
 
 FLEET = "demo"
 FEDAVG = read_algorithm("fedavg")

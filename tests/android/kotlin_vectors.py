@@ -21,8 +21,9 @@ from edge_client.executor import Executor
 from tests.wire.test_fuzz import changed, refuses
 from tests.wire.write_vectors import MESSAGES
 from wire import messages as m
-from wire.bundle import Graph, Manifest, Window, new_key, pack, public_pem, unpack
+from wire.bundle import Graph, Manifest, Window, pack, unpack
 from wire.codec import decode, digest, encode, encode_update
+from wire.keys import new_key, public_pem
 from wire.tensors import Array, Tensors, TensorSpec, decode_tensors, encode_tensors
 
 NUMPY = Path(__file__).parents[2] / "android_bridge" / "core" / "src" / "test" / "resources" / "numpy.json"

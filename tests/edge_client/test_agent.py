@@ -13,7 +13,7 @@ from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.plans import plan
 from wire import messages as m
-from wire.bundle import new_key
+from wire.keys import new_key
 from wire.codec import decode, decode_update, digest, encode
 from wire.links.in_process import InProcessBroker
 from wire.links.port import Delivery, LinkUp

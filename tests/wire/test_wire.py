@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from tests.conftest import Exported
 from wire import messages as m
-from wire.bundle import Manifest, check_version, new_key, pack, public_pem, read_private, read_public, unpack
+from wire.bundle import Manifest, check_version, pack, unpack
 from wire.codec import MESSAGE_BYTES, decode, decode_update, digest, encode, encode_update
 from wire.errors import (
     BundleError,
@@ -30,6 +30,7 @@ from wire.errors import (
     WireError,
     WrongLayout,
 )
+from wire.keys import new_key, public_pem, read_private, read_public
 from wire.tensors import Limits, check_layout, decode_tensors, encode_tensors
 from wire.topics import Address, Topics
 
@@ -212,7 +213,7 @@ class TestBundle:
         trusted = read_public((exported.folder / "trust.pem").read_bytes())
         assert unpack(exported.bundle.payload, trusted).digest == digest(exported.bundle.payload)
         with pytest.raises(TamperedBundle, match="not made with the trusted key"):
-            unpack(exported.bundle.payload, new_key().public_key())
+            unpack(exported.bundle.payload, (new_key().public_key(),))
         unsigned = pack(
             exported.bundle.manifest, {n: d for n, d in exported.bundle.files.items() if n.endswith(".onnx")}, exported.bundle.initial
         )
