@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation import load_state, work_of
-from aggregator.core.plan import program_for
+from aggregator.core.plan import NEVER_S, program_for
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
 from algorithms.algorithm import Algorithm, Contribution
@@ -78,7 +78,9 @@ class Reception:
 
     def _plan(self, device_id: str, key: str, verbs: tuple[Verb, ...]) -> Plan:
         settings = self._run.settings
-        return Plan(settings.run_id, self._run.round + 1, device_id, settings.bundle, self._run.models[key], verbs, settings.seed, 0.0)
+        return Plan(
+            settings.run_id, 1, self._run.round + 1, 0, device_id, settings.bundle, self._run.models[key], verbs, settings.seed, NEVER_S
+        )
 
     def _model(self, key: str) -> Tensors:
         return self._fetch(self._run.models[key])

@@ -38,7 +38,6 @@ Reason = Literal[
     "wrong-layout",
     "not-finite",
     "norm-too-large",
-    "too-many",
     "unknown-blob",
 ]
 """Why an aggregator refuses what came (SPEC.md, 'Updates')."""

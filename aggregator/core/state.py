@@ -37,11 +37,14 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """What a run was started with: all that the round core knows of it."""
 
     run_id: Name
+    """128 random bits in the field: two runs of one name are two runs."""
+    name: Name = "run-1"
+    """What people call the run; its place in the store."""
     data: str
     """The data's name, for people."""
     bundle: Digest
     min_devices: int
-    """Round 1 opens when so many devices are online."""
+    """No round opens before so many devices are online, and none is aggregated with fewer updates."""
     deadline_s: float
     """Seconds for which a round is open at most."""
     grace_s: float
@@ -52,6 +55,13 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """By graph: what an update must carry when it was evaluated or applied."""
     max_update_norm: float = 1e6
     """An update whose change has a larger Euclidean norm is refused."""
+    min_group: int = 1
+    """A group's model changes only if so many devices of it were counted; else the last one stays."""
+    weight_cap: float = 0.0
+    """A device weighs at most so many times the median of its round's devices; 0: as much as it says."""
+    norm_cap: float = 0.0
+    """An update is left out whose change, statistics or responses have a norm of more than so many times the median of its round's; 0:
+    none is."""
 
     @classmethod
     def for_bundle(
@@ -64,9 +74,10 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
         min_devices: int,
         deadline_s: float,
         grace_s: float,
+        **others: Any,
     ) -> "RunSettings":
         """The settings of a run that trains with this bundle. Of `training` only the fields of `TrainingSettings` are read; of
-        the algorithm its name, ``str(training.algorithm)``.
+        the algorithm its name, ``str(training.algorithm)``. `others`: further fields.
 
         Raises:
             ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`.
@@ -85,6 +96,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
             grace_s=grace_s,
             reported={graph: manifest.reported(graph) for graph in manifest.graphs},
             responses={graph: manifest.responses(graph) for graph in manifest.graphs},
+            **others,
         )
 
 
@@ -97,6 +109,12 @@ class Device(msgspec.Struct, frozen=True):
     last_seen_s: float
     runtime: str = ""
     bundle: str = ""
+    accepted: MaybeDigest = ""
+    """Its last update that was accepted, by digest."""
+    failures: int = 0
+    """How many rounds in a row it missed or declined."""
+    rests_until: int = 0
+    """The round from which it is asked again."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,15 +137,23 @@ class Received(Report, frozen=True, kw_only=True):
     """The key of the model that the device started from."""
     num_train: int
     num_steps: int
+    norms: dict[str, float] = {}
+    """By role (delta, statistic, response), the Euclidean norm of its tensors."""
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run but the tensors."""
 
     settings: RunSettings
+    epoch: int = 0
+    """Which start of the service this is: greater than any before it."""
+    at_s: float = 0.0
+    """When the last event was; the clock never goes back behind it, also after a restart."""
     phase: Phase = "waiting"
     round: int = 0
     """The number of the latest round, from 1; 0 before the first."""
+    attempt: int = 0
+    """How often the latest round was opened again."""
     devices: dict[str, Device] = {}
     """Every device that has checked in, by id."""
     models: dict[str, Digest] = {}
@@ -148,6 +174,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Their admitted updates, in the order of arrival."""
     deadline_at_s: float = 0.0
     opened_at_s: float = 0.0
+    veterans: bool = False
+    """Whether an update of a device of the cohort was accepted in an earlier round."""
+    newcomers_until_s: float = 0.0
+    """Until when the round waits for devices that have never been counted; 0 as long as it also waits for others."""
+    norms: dict[str, float] = {}
+    """By role, the median norm of the updates of the latest aggregated round."""
 
 
 # Events: what happened. Time arrives inside them.
@@ -163,12 +195,14 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     programs: dict[str, tuple[Verb, ...]]
     preparing: bool = False
     starts: dict[str, str] = {}
+    epoch: int = 1
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
-    """The aggregator came up again: whatever was commanded may have been lost."""
+    """The aggregator speaks with a new epoch, for instance after a restart: whatever was commanded may have been lost."""
 
     at_s: float
+    epoch: int
 
 
 class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
@@ -182,8 +216,15 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     bundle: str = ""
 
 
+class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):
+    """A device that was taken for absent showed that it is there."""
+
+    at_s: float
+    device_id: str
+
+
 class DeviceLost(msgspec.Struct, frozen=True, tag="device-lost"):
-    """The broker published a device's will, or the device said goodbye."""
+    """The broker published a device's will, the device said goodbye, or it was silent for too long."""
 
     at_s: float
     device_id: str
@@ -199,11 +240,13 @@ class UpdateAdmitted(msgspec.Struct, frozen=True, tag="update-admitted"):
 
 
 class DeviceDeclined(msgspec.Struct, frozen=True, tag="device-declined"):
-    """A device cannot carry out its plan of this round, or its update was refused for what it holds: it is not waited for."""
+    """A device does not carry out its plan of this round, or its update was refused for what it holds: it is not waited for. `failed`:
+    whether it is asked less often from now on."""
 
     at_s: float
     device_id: str
     round: int
+    failed: bool = True
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True, tag="deadline-passed"):
@@ -226,9 +269,30 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     preparing: bool = False
     views: MaybeDigest = ""
     notes: dict[str, Any] = {}
+    norms: dict[str, float] = {}
+    """As in `RunState`."""
 
 
-Event = Started | Resumed | DeviceCheckedIn | DeviceLost | UpdateAdmitted | DeviceDeclined | DeadlinePassed | RoundAggregated
+class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):
+    """Updates of this round that were safe are not any more: the devices are asked for them again."""
+
+    at_s: float
+    round: int
+    device_ids: tuple[str, ...]
+
+
+Event = (
+    Started
+    | Resumed
+    | DeviceCheckedIn
+    | DeviceHeard
+    | DeviceLost
+    | UpdateAdmitted
+    | DeviceDeclined
+    | DeadlinePassed
+    | RoundAggregated
+    | UpdatesLost
+)
 
 
 # Commands: what the runner is to do now. Each may be carried out again after a crash.
@@ -248,10 +312,10 @@ class SetDeadline(msgspec.Struct, frozen=True):
 
 
 class Acknowledge(msgspec.Struct, frozen=True):
-    """Tell a device that its update is safe."""
+    """Tell a device that its update, by digest, is safe."""
 
     device_id: str
-    round: int
+    update: Digest
 
 
 class Aggregate(msgspec.Struct, frozen=True):

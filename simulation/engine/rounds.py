@@ -103,7 +103,7 @@ class Rounds:
             },
             groups={} if preparing else {d: self._start(state, d) for d in starts},
             notes=notes,
-            views=self.blobs.put(encode_views(grouped)) if grouped.views else "",
+            views=self.blobs.put(encode_views(grouped))[0] if grouped.views else "",
         )
         trained_rounds = snapshot.trained + (not preparing and not closing)
         oldest = self.schedule.oldest

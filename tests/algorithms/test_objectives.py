@@ -173,7 +173,7 @@ class SmallFleet:
                 continue
             start = self.algorithm.start(self.state.memory, device_id)
             verbs = programs[phase] if phase else program_for(programs, device_id, start)
-            plan = Plan("run", self.number, device_id, "0" * 64, "0" * 64, verbs, 7, 0.0)
+            plan = Plan("run", 1, self.number, 0, device_id, "0" * 64, "0" * 64, verbs, 7, 0.0)
             model = {**self.state.models[start], **received[start]}
             result = executor.execute(plan, model, self.private[device_id], lambda digest: {})
             self.private[device_id] = result.private
