@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
-from aggregator.core.state import Event, RunState
+from aggregator.core.state import Event, RunState, decode_state, encode_state
 from wire.errors import ConfigError
 
 SCHEMA_VERSION = 2
@@ -93,13 +93,13 @@ class SqlStore:
                 self._replace(connection, _rounds, {**own, "round": record.round}, {"record": msgspec.json.encode(record)})
             if snapshot is not None:
                 connection.execute(_events.delete().where(_events.c.run == self._run))
-                self._replace(connection, _snapshots, own, {"state": msgspec.json.encode(snapshot)})
+                self._replace(connection, _snapshots, own, {"state": encode_state(snapshot)})
 
     def load(self) -> RunState | None:
         with self._transaction() as connection:
             encoded = connection.scalar(sql.select(_snapshots.c.state).where(_snapshots.c.run == self._run))
             later = sql.select(_events.c.event).where(_events.c.run == self._run).order_by(_events.c.seq)
-            state = msgspec.json.decode(encoded, type=RunState) if encoded is not None else None
+            state = decode_state(encoded) if encoded is not None else None
             for (payload,) in connection.execute(later):
                 state, _ = step(state, msgspec.json.decode(payload, type=Event))
         return state

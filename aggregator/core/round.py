@@ -44,7 +44,6 @@ Resumed         take_epoch   command_again aggregate_again dismiss_all
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -141,8 +140,7 @@ def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
 def _open_first(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     """Open the first round if enough devices are online now."""
     state, _ = _come(state, event)
-    online = (device for device in state.devices.values() if device.online)
-    if sum(1 for _ in islice(online, state.settings.min_devices)) < state.settings.min_devices:
+    if state.num_online < state.settings.min_devices:
         return state, []
     return _open(state, 1, _next_phase(state), event.at_s)
 
@@ -208,8 +206,8 @@ def _expire(state: RunState, event: DeadlinePassed) -> Step:
         return state, []
     if event.at_s < state.deadline_at_s:
         return _close_if_full(state, event.at_s)
-    absent = {d: _absent(_failed(state, d), event.at_s, state.settings.grace_s) for d in state.cohort if _is_missing(state, d)}
-    state = replace(state, devices={**state.devices, **absent})
+    for device_id in [d for d in state.cohort if _is_missing(state, d)]:
+        state = _with_device(state, device_id, _absent(_failed(state, device_id), event.at_s, state.settings.grace_s))
     if state.phase != "evaluating" and _lacks_updates(state):
         return _open_again(state, state.received, event.at_s)
     return _close(state)
@@ -396,7 +394,9 @@ def _absent(device: Device, at_s: float, grace_s: float) -> Device:
 
 
 def _with_device(state: RunState, device_id: str, device: Device) -> RunState:
-    return replace(state, devices={**state.devices, device_id: device})
+    before = state.devices.get(device_id)
+    online = state.num_online + device.online - (before is not None and before.online)
+    return replace(state, devices=state.devices.set(device_id, device), num_online=online)
 
 
 def _start_key(state: RunState, device_id: str) -> str:

@@ -6,6 +6,7 @@ Tensors lie in the blob store; state and events name them by digest.
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+from immutables import Map
 
 from wire.bundle import Bundle, Layout
 from wire.errors import ConfigError
@@ -154,8 +155,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the latest round, from 1; 0 before the first."""
     attempt: int = 0
     """How often the latest round was opened again."""
-    devices: dict[str, Device] = {}
+    devices: Map[str, Device] = Map()
     """Every device that has checked in, by id."""
+    num_online: int = 0
+    """How many of them are online."""
     models: dict[str, Digest] = {}
     """By key (a group's number or `initial`), the model that devices with this key start from."""
     starts: dict[str, str] = {}
@@ -180,6 +183,20 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Until when the round waits for devices that have never been counted; 0 as long as it also waits for others."""
     norms: dict[str, float] = {}
     """By role, the median norm of the updates of the latest aggregated round."""
+
+
+def encode_state(state: RunState) -> bytes:
+    """A state as JSON."""
+    return msgspec.json.encode(state, enc_hook=dict)
+
+
+def decode_state(payload: bytes) -> RunState:
+    """The state that `encode_state` wrote.
+
+    Raises:
+        msgspec.MsgspecError: it is not one.
+    """
+    return msgspec.json.decode(payload, type=RunState, dec_hook=lambda _, devices: Map(msgspec.convert(devices, dict[str, Device])))
 
 
 # Events: what happened. Time arrives inside them.

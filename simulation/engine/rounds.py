@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from immutables import Map
 
 from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, work_of
 from aggregator.core.plan import make_plan, program_for
@@ -119,7 +120,7 @@ class Rounds:
             settings=self.settings,
             phase="finished",
             round=snapshot.round,
-            devices=devices,
+            devices=Map(devices),
             models=stored.models,
             starts={d: self._start(snapshot.state, d) for d in membership} | {"": self._start(snapshot.state, "")},
             programs=stored.programs,

@@ -126,7 +126,8 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
             run.aggregated(at_s, preparing=run.state.round == 1)
         elif kind == "resumed":
             run.resume(at_s, run.state.epoch + 1)
-        assert run.state.received.keys() <= run.state.cohort.keys() <= run.state.devices.keys()
+        assert run.state.received.keys() <= run.state.cohort.keys() <= set(run.state.devices)
+        assert run.state.num_online == sum(device.online for device in run.state.devices.values())
         assert before.round <= run.state.round <= 4
         assert before.phase != "finished" or run.state.phase == "finished"
         if run.state.round == before.round and run.state.phase == before.phase and kind != "updates lost":
@@ -136,4 +137,4 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
         decoded = msgspec.json.decode(msgspec.json.encode(event), type=s.Event)
         replayed, _ = step(replayed, decoded)
     assert replayed == run.state
-    assert msgspec.json.decode(msgspec.json.encode(run.state), type=s.RunState) == run.state
+    assert s.decode_state(s.encode_state(run.state)) == run.state
