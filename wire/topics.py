@@ -45,7 +45,8 @@ class Topics:
     """The topics of one fleet."""
 
     def __init__(self, fleet: str) -> None:
-        self._root = f"{PROTOCOL}/{check_name(fleet, 'fleet name')}"
+        self.fleet = check_name(fleet, "fleet name")
+        self._root = f"{PROTOCOL}/{self.fleet}"
 
     def device(self, device_id: str, kind: FromDevice | ToDevice) -> str:
         """A device's own topic; it writes check-in, update, decline, fetch and status, and reads plan and reply."""

@@ -1,14 +1,11 @@
-"""What every store, blob store and device state must do; subclassed once per adapter. `again` opens the same place anew."""
+"""What every store and blob store must do; subclassed once per adapter. `again` opens the same place anew."""
 
-import numpy as np
 import pytest
 
 from aggregator.core.ports import Blobs, Store
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import DeviceCheckedIn, Resumed, RunSettings, Started
 from algorithms.core.contract import Programs
-from edge_client.core.ports import DeviceState
-from edge_client.core.session import Pending, Session
 from wire.codec import digest
 from wire.messages import Evaluate, Metrics, Train
 
@@ -78,40 +75,3 @@ class BlobsContract:
         assert blobs.get(two) == b"2"
         with pytest.raises(KeyError):
             blobs.get(one)
-
-
-class DeviceStateContract:
-    def again(self, state: DeviceState) -> DeviceState:
-        """The state after a restart of the device."""
-        return state
-
-    def test_new_device_has_a_new_session(self, state: DeviceState) -> None:
-        assert state.load() == Session()
-        assert state.update() is None
-        assert state.private("r", 1) == {}
-
-    def test_session_and_update_survive(self, state: DeviceState) -> None:
-        session = Session(run_id="r", answered=2, pending=Pending("r", 3), versions={"b": 1})
-        state.save(session)
-        state.put_update("r", 3, b"update", {})
-        after = self.again(state)
-        assert after.load() == session
-        assert after.update() == b"update"
-        after.drop_update()
-        assert self.again(after).update() is None
-
-    def test_a_repeated_round_starts_from_the_same_private_tensors(self, state: DeviceState) -> None:
-        for number in (1, 2, 3):
-            state.put_update("r", number, b"", {"private/b": np.full(2, number, np.float32)})
-        after = self.again(state)
-        assert after.private("r", 4)["private/b"].tolist() == [3, 3]
-        assert after.private("r", 3)["private/b"].tolist() == [2, 2]
-        assert after.private("other", 4) == {}
-
-    def test_blobs(self, state: DeviceState) -> None:
-        state.put_blob("a" * 64, b"1")
-        state.put_blob("b" * 64, b"2")
-        state.keep_blobs({"b" * 64})
-        after = self.again(state)
-        assert after.blob("a" * 64) is None
-        assert after.blob("b" * 64) == b"2"
