@@ -1,13 +1,12 @@
-"""What an aggregator bears: updates a second, the pause between a round's last acknowledgement and the next round's first plan, and check-ins.
+"""What an aggregator bears: updates a second, the pause from a round's last acknowledgement to the next round's first plan, and check-ins.
 
-Run as ``python -m benchmarks.load``; writes ``benchmarks/results/load.json``. The devices are one client that answers every plan with an update
-of 45,190 floats. Admission, store, blobs, signatures and mean are the service's own; only the broker is in this process, so that what is
-measured is the aggregator alone: the time that it spends on messages, not the devices'. The folder is on a RAM disk and on this machine's
-disk, whose fsync is measured beside it.
+Run as ``python -m benchmarks.load``; writes ``benchmarks/results/load.json``. The devices are one client that answers every plan with an
+update of 45,190 floats. Admission, store, blobs, signatures and mean are the service's own; only the broker is in this process, so that
+what is measured is the aggregator alone: the time that it spends on messages, not the devices'. The folder is on a RAM disk and on this
+machine's disk, whose fsync is measured beside it.
 """
 
 import argparse
-import os
 import shutil
 import statistics
 import tempfile
@@ -211,9 +210,9 @@ def table(results: dict[str, Any]) -> str:
     lines = [
         "## What an aggregator bears",
         "",
-        f"`python -m benchmarks.load`. {results['machine']}. Updates of 45,190 floats, FedAvg; the aggregator's own time, a broker in the process.",
+        f"`python -m benchmarks.load`. {results['machine']}. Updates of {results['floats']:,} floats, FedAvg; the aggregator's own time.",
         "",
-        "| folder on | devices | updates a second | last acknowledgement to next plan, ms | files of this size the disk makes safe a second |",
+        "| folder on | devices | updates a second | last acknowledgement to next plan, ms | files that the disk makes safe a second |",
         "|---|---|---|---|---|",
     ]
     for place, found in results["places"].items():

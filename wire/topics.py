@@ -46,7 +46,7 @@ class Topics:
 
     def __init__(self, fleet: str) -> None:
         self.fleet = check_name(fleet, "fleet name")
-        self._root = f"{PROTOCOL}/{fleet}"
+        self._root = f"{PROTOCOL}/{self.fleet}"
 
     def device(self, device_id: str, kind: FromDevice | ToDevice) -> str:
         """A device's own topic; it writes check-in, update, decline, fetch and status, and reads plan and reply."""

@@ -39,7 +39,14 @@ class Session(msgspec.Struct, frozen=True):
     final_model: str = ""
     final_bundle: str = ""
     final_epoch: int = 0
-    """What the last `Finish` offered, and the epoch that it came from."""
+    final_run: str = ""
+    """What the last `Finish` offered, the epoch and the run that it came from."""
+    final_round: int = 0
+    """The last round of that run that this device took part in; 0 if it took part in none."""
+    final_tries: int = 0
+    """How often taking the offered model into use was started and did not end."""
+    final_problem: str = ""
+    """Why the offered model is not in use and will not be; empty if it is in use or may yet be."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +120,39 @@ def on_reply(session: Session, reply: Acknowledge | Refuse | Busy | Finish) -> t
             if reply.epoch < max(session.final_epoch, session.plan.epoch if session.plan else 0):
                 return session, NOTHING
             stage: Stage = "answered" if session.stage == "working" else session.stage
-            return msgspec.structs.replace(
-                session, stage=stage, tries=0, final_model=reply.model, final_bundle=reply.bundle, final_epoch=reply.epoch
-            ), NOTHING
+            return _offered(msgspec.structs.replace(session, stage=stage, tries=0, final_epoch=reply.epoch), reply), NOTHING
         case Acknowledge() | Refuse() if session.stage == "pending" and reply.update == session.update:
             return msgspec.structs.replace(session, stage="answered", update=""), Action("drop")
     return session, NOTHING
+
+
+def _offered(session: Session, offer: Finish) -> Session:
+    """The model that a finish names is to be taken into use. One that failed before is not tried again because it is offered again."""
+    if (session.final_run, session.final_bundle, session.final_model) == (offer.run_id, offer.bundle, offer.model):
+        return session
+    number = session.plan.round if session.plan is not None and session.plan.run_id == offer.run_id else 0
+    return msgspec.structs.replace(
+        session,
+        final_model=offer.model,
+        final_bundle=offer.bundle,
+        final_run=offer.run_id,
+        final_round=number,
+        final_tries=0,
+        final_problem="",
+    )
+
+
+def on_adopting(session: Session) -> Session:
+    """The offered model is about to be loaded. To be saved before it is."""
+    if session.final_tries >= MOST_TRIES:
+        problem = f"loading it was started {session.final_tries} times and ended this client each time"
+        return msgspec.structs.replace(session, final_problem=problem)
+    return msgspec.structs.replace(session, final_tries=session.final_tries + 1)
+
+
+def on_adopted(session: Session, problem: str = "") -> Session:
+    """The offered model is in use; or it cannot be used, and why."""
+    return msgspec.structs.replace(session, final_tries=0, final_problem=problem)
 
 
 def same_work(one: Plan, other: Plan) -> bool:

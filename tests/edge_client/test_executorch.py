@@ -12,8 +12,9 @@ import pytest
 from edge_client.adapters.executorch_graphs import ExecutorchGraphs
 from edge_client.adapters.executorch_library import LoadedProgram, load_library
 from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.executor import Executor, evaluation_slices
-from edge_client.main import RUNTIMES, graph_loader, parser
+from edge_client.core.batches import evaluation_slices
+from edge_client.executor import Executor
+from edge_client.options import RUNTIMES, graph_loader, parser
 from host.executorch.build import build
 from simulation.datasets.windows import FleetData
 from tests.conftest import ExportedPrograms
