@@ -13,7 +13,7 @@ from host.files import write_atomically
 from wire.errors import BundleError, ConfigError, ShoalError, WireError
 from wire.keys import PrivateKey, PublicKey, key_name, new_key, private_pem, read_private
 from wire.links.port import Delivery, Link
-from wire.messages import LEASE_S, AggregatorStatus, Plan
+from wire.messages import LEASE_S, AggregatorStatus
 from wire.signed import Signer, Verifier, vouch
 from wire.topics import Topics
 
@@ -149,26 +149,6 @@ def _next_status(link: Link, topics: Topics, verifier: Verifier, wait_s: float) 
                 continue
             return status
     return None
-
-
-def rival_epoch(verifier: Verifier, payload: bytes, boot_id: str, now_s: float) -> int:
-    """The epoch of the aggregator that published this status, if it is another one and online, else -1.
-
-    Raises:
-        WireError: it cannot be believed.
-    """
-    status: AggregatorStatus = verifier.open(payload, AggregatorStatus, now_s)
-    return status.epoch if status.online and status.boot_id != boot_id else -1
-
-
-def proven_epoch(verifier: Verifier, device_id: str, proof: str, now_s: float) -> int:
-    """The epoch of the plan that a device shows as a proof; -1 if the plan is another device's.
-
-    Raises:
-        WireError: it cannot be believed.
-    """
-    plan: Plan = verifier.open(proof.encode(), Plan, now_s)
-    return plan.epoch if plan.device_id == device_id else -1
 
 
 class SteadyClock:

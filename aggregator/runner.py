@@ -33,14 +33,14 @@ from aggregator.core.state import (
 )
 from aggregator.fleet import Fleet
 from aggregator.group import Group
-from aggregator.identity import proven_epoch, rival_epoch
 from aggregator.inbox import Inbox
+from aggregator.pause import Pause
+from aggregator.rivals import Rivals
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from wire import messages
 from wire.bundle import Bundle
 from wire.codec import digest
-from wire.errors import ConfigError, WireError
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.messages import Choose
 from wire.signed import Verifier
@@ -52,8 +52,6 @@ Observer = Callable[[RunState, Event], None]
 
 GROUP = 64
 """Messages that are saved together, at most."""
-RETRY_S = 5.0
-"""Seconds between two looks at whether the cause of a pause is gone."""
 BUSY_S = 30.0
 """Seconds after which a device sends its update again to an aggregator that is paused."""
 
@@ -80,15 +78,12 @@ class Runner:
         aggregators of this fleet have signed; without one, nothing that they sent is believed."""
         self._algorithm, self._bundle, self._probe = algorithm, bundle, probe
         self._store, self._blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
-        self._epoch, self._silence_s, self._verifier = epoch, silence_s, verifier
+        self._epoch, self._silence_s = epoch, silence_s
         self._inbox = Inbox(fleet.topics, bundle.manifest, clock)
+        self._rivals = Rivals(verifier, clock, self._inbox.count)
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
         self._was_connected, self.connected = False, False
-        self._retry_at_s, self._look_at_s = float("inf"), 0.0
-        self._cause: Callable[[], None] | None = None
-        self._started_s = clock()
-        self.paused = ""
-        """Why nothing goes on; empty while it does."""
+        self._pause, self._look_at_s, self._started_s = Pause(clock), 0.0, clock()
         self.state: RunState | None = store.load()
         self._views = {record.views for record in store.rounds() if record.views}
 
@@ -144,13 +139,13 @@ class Runner:
 
     def next_deadline_s(self) -> float:
         """The clock's second at which the next deadline is due; infinity when none is set."""
-        return self._deadlines[0][0] if self._deadlines and not self.paused else self._retry_at_s
+        return self._deadlines[0][0] if self._deadlines and not self.paused else self._pause.look_at_s
 
     def tick(self) -> None:
         """Dispatch an event for every deadline that is due, and for every device that was silent for too long."""
         now_s = self._clock()
         if self.paused:
-            if now_s >= self._retry_at_s:
+            if now_s >= self._pause.look_at_s:
                 self.try_to_go_on()
             return
         while self._deadlines and self._deadlines[0][0] <= self._clock() and not self.paused:
@@ -185,7 +180,7 @@ class Runner:
                 case Denied(action, topic):
                     self._inbox.count("denied", f"the broker does not let the aggregator {action} {topic}")
                 case Delivery(topic, payload) if topic == self._fleet.topics.aggregator:
-                    self._check_rival(payload)
+                    self._rivals.check(payload, self._fleet.boot_id, self._known().epoch)
                     deliveries.append(event)
                 case Delivery():
                     proofs += self._take(group, event)
@@ -210,33 +205,22 @@ class Runner:
             self._add(group, event)
         self._commit(group)
 
-    def pause(self, reason: str, cause: Callable[[], None] | None = None) -> None:
-        """Stop taking anything in. `cause` raises as long as what stands in the way does; without it, only `try_to_go_on(told=True)` ends
-        the pause."""
-        log.error("paused: %s", reason)
-        self.paused, self._cause = reason, cause
-        self._retry_at_s = self._clock() + RETRY_S
-        self.announce()
+    @property
+    def paused(self) -> str:
+        """Why nothing goes on; empty while it does."""
+        return self._pause.reason
 
     def try_to_go_on(self, told: bool = False) -> None:
         """End a pause if its cause is gone, or if the operator says so (`told`)."""
-        self._retry_at_s = self._clock() + RETRY_S
-        try:
-            if self._cause is not None:
-                self._cause()
-            elif not told:
-                return
-        except (StorageFailed, BlobLost) as error:
-            log.info("still paused: %s", error)
-            return
-        log.warning("going on after the pause: %s", self.paused)
-        self.paused, self._retry_at_s = "", float("inf")
-        self._fleet.rename()
-        state = self._known()
-        self._deadlines.clear()
-        self.dispatch(Resumed(self._clock(), state.epoch))
-        if not self.paused:
+        if self._pause.ends(told):
+            self._fleet.rename()
+            self._deadlines.clear()
+            self.dispatch(Resumed(self._clock(), self._known().epoch))
             self.announce()
+
+    def _begin_pause(self, reason: str, cause: Callable[[], object] | None = None) -> None:
+        self._pause.begin(reason, cause)
+        self.announce()
 
     def _take(self, group: Group, delivery: Delivery) -> list[tuple[str, str]]:
         """Add what follows from a message to the group. Returns the device and the proof where one was shown."""
@@ -275,7 +259,7 @@ class Runner:
         except StorageFailed as error:
             for device_id, payload in group.updates:
                 self._tell_busy(device_id, payload)
-            self.pause(str(error), self._check_storage)
+            self._begin_pause(str(error), self._check_storage)
             return
         self.state = group.state
         for reply in group.replies:
@@ -307,7 +291,7 @@ class Runner:
                     self._fleet.reply(messages.Finish(device_id, state.settings.run_id, state.epoch, state.settings.bundle, model))
         except (BlobLost, StorageFailed) as error:
             lost = error.digest if isinstance(error, BlobLost) else ""
-            self.pause(str(error), partial(self._check_blob, lost) if lost else self._check_storage)
+            self._begin_pause(str(error), partial(self._blobs.get, lost) if lost else self._check_storage)
         except Exception:  # a defect must not end the service: the command is left out, and given again after a restart
             log.exception("defect: a command was left out: %s", type(command).__name__)
             self._inbox.count("defect", type(command).__name__)
@@ -327,33 +311,15 @@ class Runner:
             raise
         except Exception as error:  # whatever an algorithm fails at: the updates are safe, and a later version may aggregate them
             log.exception("round %d cannot be aggregated", state.round)
-            self.pause(f"round {state.round} cannot be aggregated: {type(error).__name__}: {error}")
+            self._begin_pause(f"round {state.round} cannot be aggregated: {type(error).__name__}: {error}")
             return
         self.dispatch(event)
 
-    def _check_rival(self, payload: bytes) -> None:
-        """Look at a status on the fleet's own topic: is another aggregator there, with a greater epoch?"""
-        if self._verifier is None:
-            return
-        try:
-            rival, own = rival_epoch(self._verifier, payload, self._fleet.boot_id, self._clock()), self._known().epoch
-        except WireError as error:
-            self._inbox.count("malformed", f"the aggregator's topic: {error}")
-            return
-        if rival > own:
-            raise ConfigError(f"another aggregator has taken over the fleet (epoch {rival}, this one has {own}): this one ends")
-
     def _on_proof(self, device_id: str, proof: str) -> None:
         """A device has a plan of a greater epoch: this aggregator came from an older state. It takes a greater epoch yet."""
-        if self._verifier is None or self.paused:
-            return
-        try:
-            proven = proven_epoch(self._verifier, device_id, proof, self._clock())
-        except WireError as error:
-            self._inbox.count("malformed", f"device={device_id}: proof: {error}")
-            return
-        if proven >= self._known().epoch:
-            log.warning("device=%s has a plan of epoch %d, this was %d: it is taken over", device_id, proven, self._known().epoch)
+        proven = self._rivals.proven_epoch(device_id, proof)
+        if proven >= self._known().epoch and not self.paused:
+            log.warning("device=%s has a plan of epoch %d, this was %d: a greater one is taken", device_id, proven, self._known().epoch)
             self.dispatch(Resumed(self._clock(), proven + 1))
             self.announce()
 
@@ -368,9 +334,6 @@ class Runner:
             self._blobs.keep(_offered(state) | self._views | {state.memory} | {r.blob for r in state.received.values()})
         except OSError as error:
             log.warning("blobs that are not needed cannot be deleted: %s", error)
-
-    def _check_blob(self, digest: str) -> None:
-        self._blobs.get(digest)
 
     def _check_storage(self) -> None:
         self._blobs.check()

@@ -27,10 +27,11 @@ from aggregator.runner import GROUP, Runner
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from benchmarks.results.report import describe_machine, keep
+from edge_client.core.ports import Windows
 from export.describe import describe_bundle
 from host.files import write_atomically
 from host.native.arithmetic import NativeArithmetic
-from simulation.datasets.windows import FleetData, Windows
+from simulation.datasets.windows import FleetData
 from simulation.objective import build_objective
 from wire import messages as m
 from wire.bundle import Window

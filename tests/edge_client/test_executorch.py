@@ -25,7 +25,7 @@ from wire.tensors import Tensors
 
 
 def plan(*verbs: m.Verb) -> m.Plan:
-    return m.Plan("r", 1, "d0", "0" * 64, "1" * 64, verbs, 1, 9.0)
+    return m.Plan("r", 1, 1, 0, "d0", "0" * 64, "1" * 64, verbs, 1, 9.0)
 
 
 def inputs_of(bundle: Bundle, fleet: FleetData, size: int) -> Tensors:

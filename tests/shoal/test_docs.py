@@ -114,7 +114,7 @@ def test_a_bundle_for_executorch_as_the_device_page_has_it(tmp_path: Path) -> No
 
 
 def test_other_lines_name_commands_and_options_that_exist() -> None:
-    from edge_client.main import parser
+    from edge_client.options import parser
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     makefile = (ROOT / "Makefile").read_text()

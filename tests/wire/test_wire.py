@@ -139,7 +139,7 @@ class TestTensors:
             check_layout({"a": np.zeros(2, np.float32), "b": np.zeros(1, np.float32), "c": np.zeros(1)}, expected, "update")
 
 
-PLAN = m.Plan("r", 1, "d1", "0" * 64, "1" * 64, (m.Evaluate(), m.Train(32, 2, hyper={"lr": 0.01}), m.Respond("2" * 64)), 7, 12.5)
+PLAN = m.Plan("r", 1, 1, 0, "d1", "0" * 64, "1" * 64, (m.Evaluate(), m.Train(32, 2, hyper={"lr": 0.01}), m.Respond("2" * 64)), 7, 12.5)
 
 
 class TestMessages:
@@ -150,10 +150,10 @@ class TestMessages:
             m.CheckIn("d1", 10, 2),
             m.Fetch("d1", "a" * 64),
             m.DeviceStatus("d1", False),
-            m.AggregatorStatus(True, "b", "r"),
-            m.Acknowledge("r", 3),
-            m.Refuse("not-finite", "x"),
-            m.Finish("r", "0" * 64, "1" * 64),
+            m.AggregatorStatus(True, "b", 7, 1.5, "r"),
+            m.Acknowledge("d1", "a" * 64),
+            m.Refuse("d1", "not-finite", "x"),
+            m.Finish("d1", "r", 7, "0" * 64, "1" * 64),
         ],
     )
     def test_round_trip(self, message: Any) -> None:
@@ -188,7 +188,7 @@ class TestMessages:
                 decode(payload, kind)
 
     def test_update_with_its_tensors(self) -> None:
-        update = m.Update("r", 1, "d1", "0" * 64, 10, 3, m.Metrics(4, 1.5, 2), m.Metrics(10, 9.0, 5), 100, 0.5)
+        update = m.Update("r", 1, 1, 0, "d1", "0" * 64, 10, 3, m.Metrics(4, 1.5, 2), m.Metrics(10, 9.0, 5), 100, 0.5)
         back, tensors = decode_update(encode_update(update, {"delta/w": np.ones(3, np.float32)}))
         assert back == update
         assert tensors["delta/w"].tolist() == [1, 1, 1]
