@@ -57,7 +57,7 @@ from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
-from algorithms.spec import Choice, Option, Value, read, read_joined
+from algorithms.spec import Choice, Limits, Option, Value, read, read_joined
 from wire.errors import ConfigError
 
 Kind = Literal["objective", "grouping", "mean", "privacy"]
@@ -140,7 +140,7 @@ def listing() -> list[dict[str, Any]]:
     for kind in KINDS:
         for name, made in _table(kind).items():
             citation = made.device.citation if kind == "objective" else made.citation
-            options = {key: option.default for key, option in _known(kind, name).items()}
+            options = {key: option.default for key, option in options_of(kind, name).items()}
             rows.append({"name": name, "choice": kind, "citation": citation, "options": options})
     return rows
 
@@ -189,7 +189,7 @@ def read_algorithm(text: str) -> AlgorithmSpec:
     Raises:
         ConfigError: a part is no choice, a choice is made twice, or an option does not exist or cannot have its value.
     """
-    known = {name: _known(kind, name) for kind in KINDS for name in _table(kind)}
+    known = {name: options_of(kind, name) for kind in KINDS for name in _table(kind)}
     return _complete(read_joined(text, known, "algorithm"), text)
 
 
@@ -199,7 +199,7 @@ def read_privacy(text: str) -> Choice:
     Raises:
         ConfigError: no such mechanism or option, or a value it cannot have.
     """
-    return read(text, {name: _known("privacy", name) for name in PRIVACY}, "privacy")
+    return read(text, {name: options_of("privacy", name) for name in PRIVACY}, "privacy")
 
 
 def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
@@ -212,7 +212,7 @@ def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
         chosen[kind] = choice
 
     def usual(kind: Kind, name: str) -> Choice:
-        return chosen.get(kind) or read(name, {name: _known(kind, name)}, kind)
+        return chosen.get(kind) or read(name, {name: options_of(kind, name)}, kind)
 
     objective = usual("objective", "fedavg")
     fixed = OBJECTIVES[objective.name].server.grouping
@@ -277,14 +277,20 @@ def _table(kind: Kind) -> Mapping[str, Any]:
     return tables[kind]
 
 
-def _known(kind: Kind, name: str) -> dict[str, Option]:
-    """The options of a choice. An objective's are those of its two halves and the hyper-parameters of its step."""
+def options_of(kind: Kind, name: str) -> dict[str, Option]:
+    """The options of a choice, with their limits. An objective's are those of its two halves and the hyper-parameters of its step."""
     made = _table(kind)[name]
     parts = (made.device, made.server) if kind == "objective" else (made,)
     defaults = {key: default for part in parts for key, default in _keywords(part).items()}
     if kind == "objective":
         defaults |= made.device.hyper
-    return {key: Option(default) for key, default in defaults.items()}
+    limits = {key: limit for part in parts for key, limit in _limits(part).items()}
+    return {key: Option(default, **vars(limits.get(key, Limits()))) for key, default in defaults.items()}
+
+
+def _limits(made: type) -> dict[str, Limits]:
+    """The limits of a class's options: each class of its ancestry declares, in `limits`, those of the options that it adds."""
+    return {key: limit for part in reversed(made.__mro__) for key, limit in vars(part).get("limits", {}).items()}
 
 
 @cache

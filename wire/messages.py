@@ -16,6 +16,11 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
+MOST_EPOCHS = 10_000
+"""Passes that one verb can ask for."""
+MOST_CHOICES = 64
+"""Models that a device can be asked to choose from."""
+
 Reason = Literal[
     "unknown-topic",
     "malformed",
@@ -94,7 +99,7 @@ class Train(msgspec.Struct, frozen=True, tag="train"):
     """
 
     batch_size: Annotated[int, msgspec.Meta(ge=2, le=4096)]
-    epochs: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=MOST_EPOCHS)] = 1
     steps: Positive | None = None
     hyper: dict[str, float] = {}
     graph: Name = "step"
@@ -120,7 +125,7 @@ class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
 class Choose(msgspec.Struct, frozen=True, tag="choose"):
     """Evaluate each of these models on the training windows, and go on from the one with the least mean loss (the first such)."""
 
-    models: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=64)]
+    models: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_CHOICES)]
     graph: Name = "evaluate"
 
 

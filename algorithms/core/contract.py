@@ -87,8 +87,8 @@ class Work:
     hyper: Mapping[str, float] = field(default_factory=dict)
 
     def train(self, graph: str = "step", epochs: int | None = None, report: bool = True) -> Train:
-        """The verb that trains with one of the objective's graphs."""
-        return Train(self.batch_size, epochs or self.local_epochs, hyper=dict(self.hyper), graph=graph, report=report)
+        """The verb that trains with one of the objective's graphs, for the run's own number of passes where `epochs` is None."""
+        return Train(self.batch_size, self.local_epochs if epochs is None else epochs, hyper=dict(self.hyper), graph=graph, report=report)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Until the devices are clustered there is one global model, group ``0``, as in Fi
 - Devices that come after the clustering, or were away, are placed as `base` says, by the last layer's weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -30,6 +30,7 @@ import scipy
 from algorithms.core.contract import Grouped, LocalModel, Matrix, Memory, Probe
 from algorithms.groupings.base import Defaults, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
+from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
@@ -46,6 +47,11 @@ class AutoCFL(Defaults):
 
     name: ClassVar[str] = "autocfl"
     citation: ClassVar[str] = "Gong et al., IEEE Transactions on Big Data, 2022"
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "vote": Limits(choices=("weighted", "unweighted")),
+        "alpha": POSITIVE,
+        "earliest": AT_LEAST_ONE,
+    }
 
     def __init__(self, vote: Vote = "weighted", alpha: float = 0.5, adjust: bool = True, earliest: int = 5) -> None:
         if vote not in ("weighted", "unweighted"):

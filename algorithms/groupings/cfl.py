@@ -26,6 +26,7 @@ import scipy
 from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Matrix, Memory, Probe
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
+from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
@@ -41,6 +42,12 @@ class Cfl(Defaults):
     name: ClassVar[str] = "cfl"
     citation: ClassVar[str] = "Sattler et al., IEEE TNNLS 32(8), 2021"
     compares = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "eps1": NOT_NEGATIVE,
+        "eps2": NOT_NEGATIVE,
+        "gamma": SHARE,
+        "linkage": Limits(choices=LINKAGES),
+    }
 
     def __init__(self, eps1: float = 0.4, eps2: float = 1.0, gamma: float = 0.5, linkage: Linkage = "single") -> None:
         for option, value in (("eps1", eps1), ("eps2", eps2)):

@@ -22,7 +22,7 @@ In a fleet of more than SAMPLE devices (`significance`) few newcomers, and devic
 centres; the fleet is tested anew when it has grown by a share GROWN since the last test, or when devices fit into no group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -36,6 +36,7 @@ from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import Surveys
 from algorithms.groupings.views import Points, Responses, View
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Tensors
 
@@ -59,6 +60,15 @@ class DistFL(Defaults):
     name: ClassVar[str] = "distfl"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021"
     mean = "uniform"
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "signature": Limits(choices=SIGNATURES),
+        "num_inputs": AT_LEAST_ONE,
+        "channel_share": SHARE,
+        "iterations": NOT_NEGATIVE,
+        "lr": NOT_NEGATIVE,
+        "resurvey": NOT_NEGATIVE,
+        "cut": Limits(choices=("test", "gap")),
+    }
 
     def __init__(
         self,

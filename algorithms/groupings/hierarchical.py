@@ -8,7 +8,7 @@ the tree at JUMP times the median height of its merges. As long as most merges j
 noise, in any unit. Under Ward all merges inside a cluster have about the same height, but a merge of two clusters grows with their sizes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from algorithms.core.contract import Grouped, LocalModel, Matrix, Memory, Probe
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
 from algorithms.groupings.views import euclidean_coordinates
+from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
@@ -37,6 +38,12 @@ class Hierarchical(Defaults):
     name: ClassVar[str] = "hierarchical"
     citation: ClassVar[str] = "Briggs et al., IJCNN 2020"
     compares = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "rounds": AT_LEAST_ONE,
+        "threshold": POSITIVE,
+        "linkage": Limits(choices=tuple(JUMP)),
+        "metric": Limits(choices=METRICS),
+    }
 
     def __init__(self, rounds: int = 5, threshold: float | None = None, linkage: Linkage = "ward", metric: Metric = "euclidean") -> None:
         if rounds < 1:

@@ -4,7 +4,7 @@ A. Ghosh, J. Chung, D. Yin, K. Ramchandran. An Efficient Framework for Clustered
 (model averaging). DistFL calls the same method K-Cluster. The number of groups has to be known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,8 +12,10 @@ import numpy as np
 
 from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, exchanged
 from algorithms.groupings.base import Defaults
+from algorithms.spec import Limits
 from wire import names
 from wire.errors import ConfigError
+from wire.messages import MOST_CHOICES
 from wire.tensors import Array, Tensors
 
 
@@ -24,10 +26,11 @@ class Ifca(Defaults):
     citation: ClassVar[str] = "Ghosh et al., NeurIPS 2020, Algorithm 1"
     mean = "uniform"
     chooses = True
+    limits: ClassVar[Mapping[str, Limits]] = {"k": Limits(low=1, high=MOST_CHOICES)}
 
     def __init__(self, k: int = 2) -> None:
-        if k < 1:
-            raise ConfigError(f"k = {k}: expected at least one group")
+        if not 1 <= k <= MOST_CHOICES:
+            raise ConfigError(f"k = {k}: expected 1 to {MOST_CHOICES} groups, one of which a device can be asked to choose")
         self.k = k
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:

@@ -25,6 +25,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.messages import Evaluate, Train, Verb
 from wire.tensors import Tensors
@@ -39,6 +40,7 @@ class Apple(Supervised):
     citation: ClassVar[str] = "Luo & Wu, IJCAI 2022, Algorithm 1"
     model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "dr_lr": 0.001, "mu": 0.1}
+    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE, "dr_lr": NOT_NEGATIVE, "mu": NOT_NEGATIVE}
 
     def __init__(self, model: Classifier, num_others: int = 5) -> None:
         super().__init__(model)
@@ -88,6 +90,7 @@ class AppleServer(Plain):
 
     grouping: ClassVar[str] = "individual"
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {"schedule_rounds": AT_LEAST_ONE}
 
     def __init__(self, schedule_rounds: int = 100) -> None:
         self.schedule_rounds = schedule_rounds

@@ -18,6 +18,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import keep
 from algorithms.models.gated import EXPRESSION, MODULATION, GatedClassifier, OnFrozen, PlainClassifier
 from algorithms.objectives.supervised import MOMENTUM, Pass, Supervised
+from algorithms.spec import AT_LEAST_ONE, PART, Limits
 from wire import names
 from wire.tensors import Array
 
@@ -29,6 +30,7 @@ class Cgau(Supervised):
     citation: ClassVar[str] = "Rieger et al., FL-ICML 2020, Eq. 1"
     model: OnFrozen
     hyper: Mapping[str, float] = {"lr": 0.01, "momentum": MOMENTUM, "dropout": 0.5}
+    limits: ClassVar[Mapping[str, Limits]] = {"units": AT_LEAST_ONE, "layers": AT_LEAST_ONE, "dropout": PART}
 
     def __init__(self, model: Classifier, units: int = 64, layers: int = 2, gated: bool = True, conditioned: bool = True) -> None:
         """Freezes the extractor of `model` as it is, pre-trained by whoever made it, unless `model` stands on a frozen one already.

@@ -20,6 +20,7 @@ from torch import Tensor
 from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.supervised import Pass, Supervised, slot_of
+from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire import names
 from wire.messages import Evaluate, Verb
 from wire.tensors import Tensors
@@ -37,6 +38,7 @@ class DomainBias(Supervised):
     """PRBM."""
     regularised: ClassVar[bool] = True
     """MR."""
+    limits: ClassVar[Mapping[str, Limits]] = {"kappa": NOT_NEGATIVE, "mean_momentum": SHARE}
 
     def parameters(self) -> TorchTensors:
         own = {_BIAS: torch.zeros(self.model.head.in_features)} if self.memory else {}

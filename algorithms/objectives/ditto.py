@@ -34,8 +34,9 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
+from algorithms.spec import NOT_NEGATIVE, Limits
 from wire import names
-from wire.messages import Verb
+from wire.messages import MOST_EPOCHS, Verb
 
 
 class Ditto(Supervised):
@@ -46,6 +47,7 @@ class Ditto(Supervised):
     model_answers: ClassVar[bool] = False
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "lambda": 1.0}
+    limits: ClassVar[Mapping[str, Limits]] = {"lambda": NOT_NEGATIVE}
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
@@ -77,6 +79,8 @@ class Ditto(Supervised):
 
 class DittoServer(Plain):
     """Every round: `personal_epochs` passes of the personal model, then the run's passes of what is exchanged."""
+
+    limits: ClassVar[Mapping[str, Limits]] = {"personal_epochs": Limits(low=1, high=MOST_EPOCHS)}
 
     def __init__(self, personal_epochs: int = 1) -> None:
         self.personal_epochs = personal_epochs

@@ -23,9 +23,10 @@ from algorithms.models.made import UnitInputs
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.supervised import LR, MOMENTUM, Supervised, following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.errors import ConfigError
-from wire.messages import Annotate, Evaluate, Verb
+from wire.messages import MOST_EPOCHS, Annotate, Evaluate, Verb
 from wire.tensors import Tensors
 
 RATIO_UNITS = 100
@@ -39,6 +40,7 @@ class Weighted(Supervised):
 
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "ratio_lr": 0.01}
     columns: Mapping[str, tuple[int, ...]] = {"weight": ()}
+    limits: ClassVar[Mapping[str, Limits]] = {"density_features": AT_LEAST_ONE, "max_weight": AT_LEAST_ONE, "ratio_lr": NOT_NEGATIVE}
 
     def __init__(self, model: Classifier, density_features: int, max_weight: float) -> None:
         super().__init__(model)
@@ -93,6 +95,7 @@ class WeightedServer(Plain):
     `mean_one`: whether a device's weights are divided by their mean."""
 
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {"ratio_epochs": Limits(low=1, high=MOST_EPOCHS)}
 
     def __init__(self, ratio_epochs: int = 10, mean_one: bool = True) -> None:
         self.ratio_epochs, self.mean_one = ratio_epochs, mean_one

@@ -24,9 +24,10 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.made import Made, negative_log_likelihood
 from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step, seeded
 from algorithms.objectives.supervised import following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.errors import ConfigError
-from wire.messages import Apply, Evaluate, Train, Verb
+from wire.messages import MOST_EPOCHS, Apply, Evaluate, Train, Verb
 from wire.tensors import Tensors
 
 _NOT_YET = 1e30
@@ -42,6 +43,7 @@ class FedDisk(Weighted):
     name: ClassVar[str] = "feddisk"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, Algorithm 1"
     hyper: Mapping[str, float] = {**Weighted.hyper, "density_lr": 0.01}
+    limits: ClassVar[Mapping[str, Limits]] = {"density_units": AT_LEAST_ONE, "density_lr": NOT_NEGATIVE}
 
     def __init__(self, model: Classifier, density_units: int = 50, density_features: int = 784, max_weight: float = 100.0) -> None:
         """`density_units`: hidden units of the density models; `density_features`: how many values of an example they see at most."""
@@ -112,6 +114,13 @@ class FedDiskServer(WeightedServer):
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "holdout": Limits(above=0, below=1),
+        "preparations": AT_LEAST_ONE,
+        "patience": AT_LEAST_ONE,
+        "local_checks": Limits(low=1, high=100),  # each is three verbs of a plan, which has 64 KiB
+        "local_epochs": Limits(low=1, high=MOST_EPOCHS),
+    }
 
     def __init__(
         self,

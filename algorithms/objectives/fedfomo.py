@@ -24,6 +24,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import Supervised, following_values
+from algorithms.spec import AT_LEAST_ONE, SHARE, Limits
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Tensors
@@ -38,6 +39,7 @@ class FedFomo(Supervised):
     name: ClassVar[str] = "fedfomo"
     citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
+    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE}
 
     def __init__(self, model: Classifier, num_others: int = 5) -> None:
         super().__init__(model)
@@ -77,6 +79,7 @@ class FedFomoServer(Plain):
     grouping: ClassVar[str] = "individual"
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {"holdout": Limits(above=0, below=1), "epsilon": SHARE}
 
     def __init__(self, holdout: float = 0.2, epsilon: float = 0.3) -> None:
         """`holdout`: share of a device's training data that models are weighed on, and not trained on; `epsilon`: how often a model is sent

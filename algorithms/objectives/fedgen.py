@@ -27,6 +27,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.messages import Evaluate, Verb
 from wire.tensors import Array, Tensors
@@ -45,6 +46,12 @@ class FedGen(Supervised):
     name: ClassVar[str] = "fedgen"
     citation: ClassVar[str] = "Zhu et al., ICML 2021, Algorithm 1"
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha": 10.0, "beta": 10.0}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "bank_size": AT_LEAST_ONE,
+        "generated_batch": AT_LEAST_ONE,
+        "alpha": NOT_NEGATIVE,
+        "beta": NOT_NEGATIVE,
+    }
 
     def __init__(self, model: Classifier, bank_size: int = 256, generated_batch: int = 32) -> None:
         """`bank_size` representations are received; a step takes `generated_batch` of them, in whole rows of one for each class."""
@@ -99,6 +106,13 @@ class FedGenServer(Plain):
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "generator_steps": NOT_NEGATIVE,
+        "generator_lr": NOT_NEGATIVE,
+        "generator_batch": Limits(low=2),  # BatchNorm needs two examples
+        "noise_dim": AT_LEAST_ONE,
+        "hidden_dim": AT_LEAST_ONE,
+    }
 
     def __init__(
         self, generator_steps: int = 50, generator_lr: float = 3e-4, generator_batch: int = 128, noise_dim: int = 32, hidden_dim: int = 256

@@ -26,6 +26,7 @@ from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.local import Local
 from algorithms.objectives.supervised import Pass, batch_metrics, following_values
+from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Array, Tensors
@@ -46,6 +47,7 @@ class FedPCL(Local):
     citation: ClassVar[str] = "Tan et al., NeurIPS 2022, Algorithm 1"
     model_answers: ClassVar[bool] = False
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE, "tau": POSITIVE}
 
     def __init__(self, model: Classifier, num_others: int = 10, tau: float = 0.07) -> None:
         super().__init__(model)

@@ -13,8 +13,9 @@ from algorithms.core.contract import Context, GraphFunction, Sgd, TorchTensors, 
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.spec import Limits
 from wire import names
-from wire.messages import Verb
+from wire.messages import MOST_EPOCHS, Verb
 
 
 def step_over(
@@ -53,6 +54,8 @@ class FedRep(FedPer):
 
 class FedRepServer(Plain):
     """Every round: `head_epochs` passes of the head, then the run's passes of the body."""
+
+    limits: ClassVar[Mapping[str, Limits]] = {"head_epochs": Limits(low=1, high=MOST_EPOCHS)}
 
     def __init__(self, head_epochs: int = 1) -> None:
         self.head_epochs = head_epochs

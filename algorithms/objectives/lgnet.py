@@ -5,12 +5,14 @@ the model with the data in each client'. The paper it refers to (P. P. Liang et 
 keeps the lower layers on the devices; DistFL's wording is followed here.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from algorithms.core.contract import Context, Work
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedavg import FedAvg
-from wire.messages import Verb
+from algorithms.spec import Limits
+from wire.messages import MOST_EPOCHS, Verb
 
 
 class LgNet(FedAvg):
@@ -24,6 +26,7 @@ class FineTuned(Plain):
     """After the last round every device trains on for itself, with the graph `tuning`, and evaluates what came of it."""
 
     tuning: ClassVar[str] = "step"
+    limits: ClassVar[Mapping[str, Limits]] = {"fine_tune_epochs": Limits(low=0, high=MOST_EPOCHS)}
 
     def __init__(self, fine_tune_epochs: int = 10) -> None:
         self.fine_tune_epochs = fine_tune_epochs

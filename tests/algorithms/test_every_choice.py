@@ -101,7 +101,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         ("ifca:k=x", "k is 'x', expected a whole number"),
         ("ifca:n=2", "no option of ifca; it has k=2"),
         ("fedavg:mu=1", "no option of fedavg"),
-        ("distfl:signature=x", "signature 'x'"),
+        ("distfl:signature=x", "signature is 'x', expected responses or noise"),
         ("distfl:cut=gap", "cut 'gap' with signature 'both': expected test, or gap with signature responses or noise"),
         ("fedavg+gaussian+median", "uniform mean"),
         ("distfl+gaussian", "survey"),

@@ -316,3 +316,8 @@ class TestServers:
         assert float(received["received/strength"]) == pytest.approx(0.98**2)
         np.testing.assert_array_equal(received["received/classes"], [1, 1, 0])
         assert all(np.array_equal(v, run().arrays[k]) for k, v in context.arrays.items())
+
+
+def test_no_pass_is_asked_for_where_none_is_wanted() -> None:
+    assert Work(8, 3).train(epochs=0).epochs == 0
+    assert Work(8, 3).train().epochs == 3

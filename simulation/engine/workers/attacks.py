@@ -25,8 +25,8 @@ from wire.tensors import Array, Tensors
 
 def _options(scale: float | None = 1.0, count: int = 0) -> dict[str, Option]:
     return {
-        "share": Option(0.2, "share of the devices that attack, rounded to whole ones", 0, 1),
-        "count": Option(count, "number of devices that attack; 0: a share of them", 0),
+        "share": Option(0.2, "share of the devices that attack, rounded to whole ones", low=0, high=1),
+        "count": Option(count, "number of devices that attack; 0: a share of them", low=0),
         "scale": Option(scale, "factor of what is sent" + ("; the number of devices when not given" if scale is None else "")),
     }
 
