@@ -81,6 +81,10 @@ def simulate(
         ConfigError: settings that do not fit each other, the data or the engine.
     """
     started_s = perf_counter()
+    if engine.backend == "messages":
+        for name in ("cohort", "profiles", "policy"):
+            if value := getattr(settings, name):
+                raise ConfigError(f"{name} {value}: backend messages has all devices in every round, and no virtual clock but its own")
     if not 0 <= settings.newcomers < len(data.devices):
         raise ConfigError(f"{settings.newcomers} newcomers of {len(data.devices)} devices: at least one has to train")
     data, newcomers = hold_out(data, settings.newcomers, settings.seed)

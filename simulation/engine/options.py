@@ -40,6 +40,8 @@ class EngineOptions:
             raise ConfigError(f"backend {self.backend!r}: expected one of {', '.join(get_args(BackendName))}")
         if self.cluster and self.backend in ("messages", "batched"):
             raise ConfigError(f"cluster {self.cluster!r}: backend {self.backend} is for one process")
+        if self.checkpoint and self.backend == "messages":
+            raise ConfigError(f"checkpoint {self.checkpoint}: backend messages keeps none")
         if self.cluster and find_spec("ray") is None:
             raise ConfigError(f"cluster {self.cluster!r}: Ray is not installed: pip install 'shoal[simulation,ray]'")
         if self.device not in ("", "cpu", *_cuda_devices()):

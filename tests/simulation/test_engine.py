@@ -57,6 +57,24 @@ def test_same_bits_as_by_messages_for_every_objective(algorithm: str) -> None:
     same(run(algorithm, "messages"), run(algorithm, "eager"))
 
 
+@pytest.mark.parametrize(
+    ("others", "error"),
+    [
+        ({"cohort": 3}, "cohort 3: backend messages has all devices in every round"),
+        ({"profiles": read_profiles("phones")}, "profiles phones: backend messages"),
+        ({"policy": read_policy("sync")}, "policy sync: backend messages"),
+    ],
+)
+def test_messages_refuse_what_they_do_not_do(others: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        run("fedavg", "messages", **others)
+
+
+def test_messages_refuse_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="backend messages keeps none"):
+        EngineOptions("messages", checkpoint=tmp_path)
+
+
 @pytest.mark.parametrize("others", [{"attack": read_attack("replace:count=2")}, {"attack": read_attack("nan:count=2")}, {"newcomers": 2}])
 def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     same(run("distfl", "messages", **others), run("distfl", "eager", **others))

@@ -10,6 +10,7 @@ would see in the field.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class Attack:
 
     def tamper(self, tensors: Tensors, device_id: str, number: int) -> Tensors:
         """What an attacker sends in place of its update's tensors in the round of this number."""
-        rng = np.random.default_rng([self.seed, number, sum(map(ord, device_id))])
+        rng = np.random.default_rng([self.seed, number, crc32(device_id.encode())])
         return {key: self._tampered(key, value, rng) for key, value in tensors.items()}
 
     def _tampered(self, key: str, value: Array, rng: np.random.Generator) -> Array:
