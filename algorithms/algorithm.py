@@ -99,7 +99,7 @@ class Algorithm:
         """
         model = exchanged(initial)
         self.grouping.check(model, self._usable(probe, model))
-        return State({NEWCOMER: model, **self.grouping.begin(model, seed)}, context=self.coordinator.begin(dict(initial)))
+        return State({NEWCOMER: model, **self.grouping.begin(model, seed)}, context=self.coordinator.begin(dict(initial), seed))
 
     def start(self, memory: Memory, device_id: str) -> str:
         """Key of the model that a device trains from in the next round."""

@@ -114,8 +114,8 @@ class Coordinator(Protocol):
     absorbs: ClassVar[bool]
     """Whether `absorb` looks at the round at all; where it does not, models need not be held one by one."""
 
-    def begin(self, initial: Tensors) -> Context:
-        """The context before the first round, from the bundle's initial tensors."""
+    def begin(self, initial: Tensors, seed: int) -> Context:
+        """The context before the first round, from the bundle's initial tensors and the run's seed, for what the coordinator draws."""
 
     def preparing(self, context: Context) -> bool:
         """Whether the next round is a preparation: nobody is grouped in it, and it does not count as a round of training."""

@@ -101,7 +101,7 @@ class AppleServer(Plain):
     def closing(self, context: Context, work: Work) -> tuple[Verb, ...]:
         return (self._settle(work), Evaluate())
 
-    def begin(self, initial: Tensors) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> Context:
         return Context(info={"round": 0, "num_others": len(initial[PRESENT]), "known": [], "others": {}, "examples": {}})
 
     def absorb(

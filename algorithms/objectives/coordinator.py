@@ -15,7 +15,7 @@ class Plain:
     responds: ClassVar[bool] = False
     absorbs: ClassVar[bool] = False
 
-    def begin(self, initial: Tensors) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> Context:
         return Context()
 
     def preparing(self, context: Context) -> bool:

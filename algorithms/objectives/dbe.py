@@ -98,8 +98,8 @@ class DbeServer(Plain):
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
-    def begin(self, initial: Tensors) -> Context:
-        context = super().begin(initial)
+    def begin(self, initial: Tensors, seed: int) -> Context:
+        context = super().begin(initial, seed)
         return Context({**context.arrays, _CONSENSUS: initial[_CONSENSUS]}, {**context.info, "consensus": False})
 
     def preparing(self, context: Context) -> bool:

@@ -100,7 +100,7 @@ class WeightedServer(Plain):
     def __init__(self, ratio_epochs: int = 10, mean_one: bool = True) -> None:
         self.ratio_epochs, self.mean_one = ratio_epochs, mean_one
 
-    def begin(self, initial: Tensors) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> Context:
         return Context(info={"weighted": []})
 
     def programs(self, context: Context, work: Work) -> Programs:

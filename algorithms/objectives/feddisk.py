@@ -140,9 +140,9 @@ class FedDiskServer(WeightedServer):
         self.holdout, self.preparations, self.patience = holdout, preparations, patience
         self.local_checks, self.local_epochs = local_checks, local_epochs
 
-    def begin(self, initial: Tensors) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> Context:
         info: dict[str, Any] = {"losses": [], "prepared": False}
-        return Context(info=super().begin(initial).info | info)
+        return Context(info=super().begin(initial, seed).info | info)
 
     def preparing(self, context: Context) -> bool:
         return not context.info["prepared"]

@@ -86,8 +86,8 @@ class DensityRatioServer(WeightedServer):
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
-    def begin(self, initial: Tensors) -> Context:
-        return Context(names.of_role(initial, names.RECEIVED), super().begin(initial).info | {"prepared": False})
+    def begin(self, initial: Tensors, seed: int) -> Context:
+        return Context(names.of_role(initial, names.RECEIVED), super().begin(initial, seed).info | {"prepared": False})
 
     def preparing(self, context: Context) -> bool:
         return not context.info["prepared"]

@@ -86,8 +86,8 @@ class FedFomoServer(Plain):
         that P does not favour."""
         self.holdout, self.epsilon = holdout, epsilon
 
-    def begin(self, initial: Tensors) -> Context:
-        return Context(info={"round": 0, "num_others": len(initial[PRESENT]), "known": [], "affinity": {}})
+    def begin(self, initial: Tensors, seed: int) -> Context:
+        return Context(info={"round": 0, "seed": seed, "num_others": len(initial[PRESENT]), "known": [], "affinity": {}})
 
     def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
         train = msgspec.structs.replace(work.train(), holdout=self.holdout)
@@ -112,7 +112,7 @@ class FedFomoServer(Plain):
         info: dict[str, Any] = context.info
         if key not in info["known"]:
             return []
-        rng = np.random.default_rng([info["round"], int(key)])
+        rng = np.random.default_rng([info["seed"], info["round"], int(key)])
         worth = info["affinity"].get(key, {})
         left = sorted((k for k in info["known"] if k != key), key=lambda k: (-worth.get(k, 0.0), int(k)))
         chosen: list[str] = []

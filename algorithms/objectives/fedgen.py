@@ -120,8 +120,8 @@ class FedGenServer(Plain):
         self.steps, self.lr, self.batch = generator_steps, generator_lr, generator_batch
         self.noise_dim, self.hidden_dim = noise_dim, hidden_dim
 
-    def begin(self, initial: Tensors) -> Context:
-        return Context({f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT}, {"round": 0})
+    def begin(self, initial: Tensors, seed: int) -> Context:
+        return Context({f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT}, {"round": 0, "seed": seed})
 
     def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
         return (Evaluate("train", "labels"), *super().training(context, work))
@@ -136,7 +136,7 @@ class FedGenServer(Plain):
             counts = np.stack([m.responses[_SHARE].astype(np.float64) * m.num_examples for m in members])
             prefix = f"{group}/generator."
             before = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-            rng = np.random.default_rng([number, crc32(group.encode())])
+            rng = np.random.default_rng([context.info["seed"], number, crc32(group.encode())])
             generator = Generator(before or first_generator(rng, self.noise_dim, shape[1], self.hidden_dim, shape[2]), shape[1])
             heads = [(m.tensors[names.shared("head.weight")], m.tensors[names.shared("head.bias")]) for m in members]
             generator.train(heads, counts, rng, self.steps, self.lr, self.batch)

@@ -119,7 +119,7 @@ class FedPclServer(Plain):
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
-    def begin(self, initial: Tensors) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> Context:
         empty = {f"{NEWCOMER}/{name}": value for name, value in names.part(initial, names.RECEIVED).items()}
         return Context(empty, {"round": 0})
 

@@ -75,7 +75,7 @@ class ScaffoldServer(Plain):
     def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
         return (*super().training(context, work), Apply("conclude"))
 
-    def begin(self, initial: Tensors) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> Context:
         controls = {k: v for k, v in initial.items() if k.startswith(_servers(""))}
         return Context({f"{NEWCOMER}/{names.name_of(k)}": v for k, v in controls.items()})
 

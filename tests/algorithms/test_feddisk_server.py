@@ -25,7 +25,7 @@ def answered(losses: Mapping[str, float], counts: Mapping[str, int] | None = Non
 
 def test_preparations_go_on_until_the_validation_loss_rises() -> None:
     server = FedDiskServer(holdout=0.2)
-    context = server.begin({})
+    context = server.begin({}, 0)
     for loss in (9.0, 7.0, 6.5):
         assert server.preparing(context)
         (validate, fit) = server.programs(context, WORK)[""]
@@ -39,7 +39,7 @@ def test_preparations_go_on_until_the_validation_loss_rises() -> None:
 
 def test_validation_losses_count_by_examples_and_must_be_finite() -> None:
     server = FedDiskServer()
-    context = absorb(server, server.begin({}), answered({"a": 4.0, "b": 1.0, "c": float("nan")}, {"a": 10, "b": 30, "c": 99}))
+    context = absorb(server, server.begin({}, 0), answered({"a": 4.0, "b": 1.0, "c": float("nan")}, {"a": 10, "b": 30, "c": 99}))
     assert context.info["losses"] == [pytest.approx(1.75)]
     context = absorb(server, context, answered({"c": float("inf")}))
     assert context.info["losses"][1] is None
@@ -48,18 +48,18 @@ def test_validation_losses_count_by_examples_and_must_be_finite() -> None:
 
 def test_preparations_end_by_patience_and_by_number() -> None:
     server = FedDiskServer(patience=2)
-    context = server.begin({})
+    context = server.begin({}, 0)
     for loss, more in ((5.0, True), (6.0, True), (4.0, True), (4.5, True), (4.2, False)):
         context = absorb(server, context, answered({"a": loss}))
         assert server.preparing(context) == more
     server = FedDiskServer(preparations=2)
-    context = absorb(server, server.begin({}), answered({"a": 5.0}))
+    context = absorb(server, server.begin({}, 0), answered({"a": 5.0}))
     assert server.preparing(context)
     assert not server.preparing(absorb(server, context, answered({"a": 4.0})))
 
 
 def prepared(server: FedDiskServer) -> Context:
-    context = server.begin({})
+    context = server.begin({}, 0)
     while server.preparing(context):
         context = absorb(server, context, answered({"a": 1.0, "b": 1.0}))
     return context
@@ -96,7 +96,7 @@ def test_weights_as_they_are_when_asked_for() -> None:
 def test_the_ablation_prepares_once() -> None:
     server = DensityRatioServer(ratio_epochs=4)
     zeros = np.zeros((2, 2), np.float32)
-    context = server.begin({"received/whitening": zeros, "shared/w": zeros})
+    context = server.begin({"received/whitening": zeros, "shared/w": zeros}, 0)
     assert server.preparing(context)
     assert server.programs(context, WORK) == {"": (Evaluate("train", "moments"),)}
     assert set(server.received(context, {}, NEWCOMER)) == {"received/whitening"}

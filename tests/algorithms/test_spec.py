@@ -183,7 +183,7 @@ class TestEveryOptionOfAnAlgorithm:
             spec = read_algorithm(text)
             coordinator, objective = make_algorithm(spec).coordinator, make_objective(spec, tiny_model(name))
             initial = {k: v.numpy() for k, v in objective.initial().items()}
-            context, work = coordinator.begin(initial), Work(8, 1, spec.hyper)
+            context, work = coordinator.begin(initial, 0), Work(8, 1, spec.hyper)
             verbs = [verb for program in coordinator.programs(context, work).values() for verb in program]
             for verb in (*verbs, *coordinator.closing(context, work)):
                 msgspec.convert(msgspec.to_builtins(verb), Verb)
