@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from algorithms.core.contract import Objective
+from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.from_file import is_file, model_from_file
 from algorithms.models.registry import MODELS, default_model, make_model
@@ -47,9 +47,12 @@ def build_objective(
     Raises:
         ConfigError: an unknown algorithm or model, or one that does not fit the examples.
     """
-    torch.manual_seed(seed)
     name = model or default_model(window)
-    made = build_model(name, window, num_classes, channel_size)
-    if pretrained is not None:
-        made.extractor = pretrained(name)
-    return make_objective(algorithm, made)
+
+    def make() -> Objective:
+        made = build_model(name, window, num_classes, channel_size)
+        if pretrained is not None:
+            made.extractor = pretrained(name)
+        return make_objective(algorithm, made)
+
+    return seeded(make, seed)

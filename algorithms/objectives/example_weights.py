@@ -12,10 +12,9 @@ alpha come to 0, and with them the step size. So alpha is divided by its mean un
 
 from collections.abc import Callable, Mapping, Sequence
 from math import log
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
 from algorithms.models.classifier import Classifier
@@ -31,8 +30,6 @@ from wire.tensors import Tensors
 
 RATIO_UNITS = 100
 """Hidden units of the binary classifier (section VII-B4)."""
-
-Net = TypeVar("Net", bound=nn.Module)
 
 
 class Weighted(Supervised):
@@ -71,13 +68,6 @@ class Weighted(Supervised):
     def weights(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         """p / (1 - p) (batch,) of the device's examples, Eq. 16, at most `max_weight` and at least its inverse."""
         return self.log_odds(tensors, batch).clamp(-self.max_log_weight, self.max_log_weight).exp()
-
-
-def seeded(make: Callable[[], Net], seed: int = 0) -> Net:
-    """A module whose initial weights do not depend on torch's random state, which is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make()
 
 
 def plain_step(

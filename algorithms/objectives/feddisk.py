@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import Made, negative_log_likelihood
-from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step, seeded
+from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
 from algorithms.objectives.supervised import following_values
 from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import freeze
-from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step, seeded
+from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
 from wire import names
 from wire.messages import Evaluate
 from wire.tensors import Tensors

@@ -67,12 +67,13 @@ def demo(
     with console.status("exporting") as status:
         folder = prepare_folder(out / "bundle")
         key = own_key(folder)
-        published = _publish(folder, fleet, spec, seed, key, runtimes, status)
+        published = _publish(fleet, spec, seed, key, runtimes, status)
+        published.write(folder, key)
         bundle, error = published.bundle, published.parity.step_error
         plain = folder
         if not spec.trains_as_fedavg:
             plain = prepare_folder(out / "bundle-fedavg")
-            _publish(plain, fleet, FEDAVG, seed, key, runtimes, status)
+            _publish(fleet, FEDAVG, seed, key, runtimes, status).write(plain)
     console.print(f"bundle: {len(bundle.payload) / 1000:.0f} KB, signed; one step differs from float64 by {error:.0e} of a tensor's scale")
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
@@ -103,16 +104,14 @@ def demo(
 
 
 def _publish(
-    folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], status: Status
+    fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], status: Status
 ) -> Publication:
-    published = publish(
+    return publish(
         *(build_objective(fleet, algorithm, seed), fleet.window, fleet.classes, fleet.sample(), key),
         name=fleet.name,
         runtimes=runtimes,
         on_progress=lambda text: status.update(f"exporting {algorithm}: {text}"),
     )
-    published.write(folder)
-    return published
 
 
 def _serve(

@@ -59,7 +59,7 @@ def write(
             max_batch=max_batch,
             on_progress=lambda text: status.update(f"exporting: {text}"),
         )
-    published.write(out)
+    published.write(out, None if key else signing)
     bundle = published.bundle
     console.print(f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
     for row in inspect_bundle(bundle):

@@ -117,6 +117,7 @@ def test_probe_file_answers_like_the_model(exported: Exported) -> None:
     probe = make_probe(model, (2, 32))
     loaded = load_probe(save_probe(probe, FedAvg(model).initial()))
     assert (loaded.input_shape, loaded.norm_layers) == (probe.input_shape, probe.norm_layers)
+    assert set(loaded.needs) == set(probe.needs)
     tensors = {k: v for k, v in FedAvg(model).initial().items() if not k.startswith("slot/")}
     x = torch.randn(11, 2, 32, requires_grad=True)
     (a, met_a), (b, met_b) = probe.run(tensors, x), loaded.run(tensors, x)
