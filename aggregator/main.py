@@ -5,11 +5,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import uvicorn
 
 from aggregator.adapters.blob_folder import BlobFolder
@@ -69,7 +67,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
     check_name(settings.run_id, "run id")
     topics = Topics(settings.fleet)
     secret = own_secret(settings.folder / "secret.key") + settings.run_id.encode()
-    algorithm = replace(make_algorithm(settings.algorithm), secret=secret, arithmetic=NativeArithmetic())
+    algorithm = make_algorithm(settings.algorithm, secret=secret, arithmetic=NativeArithmetic())
     bundle, probe = unpack(_read(settings.bundle / "device.shoal")), load_probe(_read(settings.bundle / "server.pt2"))
     blobs = BlobFolder(settings.folder / "blobs" / settings.run_id)
     store = SqlStore(settings.database or sqlite_url(settings.folder / "shoal.db"), settings.run_id)
@@ -98,10 +96,10 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
 
 
 def run_settings(settings: ServeSettings, bundle: Bundle) -> RunSettings:
-    """What the round core needs of a service's settings. Hyper-parameters in the algorithm's name count where the settings have none."""
+    """What the round core needs of a service's settings."""
     return RunSettings.for_bundle(
         bundle,
-        msgspec.structs.replace(settings, hyper={**settings.algorithm.hyper, **settings.hyper}),
+        settings,
         run_id=settings.run_id,
         data=settings.data or bundle.manifest.name,
         min_devices=settings.min_devices,

@@ -13,7 +13,6 @@ import torch
 from algorithms.core.arena import flatten, layout_of, size_of, views, write_change
 from algorithms.core.arithmetic import PLAIN, Arithmetic
 from algorithms.core.contract import (
-    NEWCOMER,
     Context,
     Coordinator,
     Grouped,
@@ -28,10 +27,12 @@ from algorithms.core.contract import (
     Work,
     exchanged,
 )
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
 from wire import names
+from wire.errors import ConfigError
 from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
@@ -90,6 +91,10 @@ class Algorithm:
     """Where torch combines models, such as ``cuda``; the processor's own forms are used for ``cpu``."""
     arithmetic: Arithmetic = PLAIN
     """Carries out what is heaviest on the processor."""
+
+    def __post_init__(self) -> None:
+        if self.device != "cpu" and not (self.device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
+            raise ConfigError(f"device {self.device!r}: expected cpu, or cuda where torch finds one")
 
     def begin(self, initial: Mapping[str, Array], probe: Probe, seed: int) -> State:
         """The state before the first round, from a bundle's initial tensors.

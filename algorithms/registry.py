@@ -10,9 +10,8 @@ from functools import cache
 from inspect import signature
 from typing import Any, Literal
 
-import torch
-
 from algorithms.algorithm import Algorithm
+from algorithms.core.arithmetic import PLAIN, Arithmetic
 from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Privacy
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
@@ -57,7 +56,7 @@ from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
-from algorithms.spec import Choice, Limits, Option, Value, read, read_joined
+from algorithms.spec import Choice, Limits, Option, Value, check, read, read_joined
 from wire.errors import ConfigError
 
 Kind = Literal["objective", "grouping", "mean", "privacy"]
@@ -164,6 +163,18 @@ class AlgorithmSpec:
         own = OBJECTIVES[self.objective.name].device.hyper
         return {key: float(value) for key, value in self.objective.given if key in own}
 
+    def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
+        """The hyper-parameters of a run: those in the name, and those that were given besides, which take their place.
+
+        Raises:
+            ConfigError: a value that the objective's option of this name cannot have.
+        """
+        options = options_of("objective", self.objective.name)
+        for key, value in given.items():
+            if key in options:
+                check(key, value, options[key], f"algorithm {str(self)!r}")
+        return {**self.hyper, **given}
+
     @property
     def private_step(self) -> dict[str, float]:
         """What the privacy mechanism changes about the step that devices train by: its hyper-parameters there; empty if nothing."""
@@ -224,21 +235,20 @@ def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     return AlgorithmSpec(named, objective, grouping, mean, privacy)
 
 
-def make_algorithm(spec: AlgorithmSpec, device: str = "cpu") -> Algorithm:
-    """The server's side of an algorithm, which combines models on the processor or on a device such as ``cuda``.
+def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = PLAIN, secret: bytes = b"") -> Algorithm:
+    """The server's side of an algorithm. `arithmetic` carries out what is heaviest, `secret` is what the noise of its privacy mechanism
+    is drawn from.
 
     Raises:
-        ConfigError: no such device, or its parts do not fit together; the text says why.
+        ConfigError: its parts do not fit together; the text says why.
     """
-    if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
-        raise ConfigError(f"device {device!r}: expected cpu, or cuda where torch finds one")
     server = OBJECTIVES[spec.objective.name].server
     coordinator = server(**_only(server, spec.objective))
     grouping = GROUPINGS[spec.grouping.name](**dict(spec.grouping.given))
     mean = MEANS[spec.mean.name](**dict(spec.mean.given))
     privacy = _make_privacy(spec)
     _check_privacy(spec, coordinator, grouping)
-    return Algorithm(str(spec), spec.objective.name, coordinator, grouping, mean, privacy, device=device)
+    return Algorithm(str(spec), spec.objective.name, coordinator, grouping, mean, privacy, secret=secret, arithmetic=arithmetic)
 
 
 def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:

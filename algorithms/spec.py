@@ -131,6 +131,15 @@ def with_option(choice: Choice, key: str, value: Value, known: Mapping[str, Opti
     return replace(choice, given=(*choice.given, (key, checked)))
 
 
+def check(key: str, value: Value, option: Option, where: str) -> None:
+    """Check a value as if a text had had it; `where` begins the error.
+
+    Raises:
+        ConfigError: the option cannot have this value.
+    """
+    _value(key, _write(value), {key: option}, "", {}, where)
+
+
 def _read(text: str, known: Mapping[str, Options], where: str) -> Choice:
     name, *parts = (part.strip() for part in text.split(":"))
     if name not in known:

@@ -22,7 +22,8 @@ from sklearn.cluster import HDBSCAN, Birch, MiniBatchKMeans
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.algorithm import State, encode_memory
-from algorithms.core.contract import NEWCOMER, LocalModel, Memory
+from algorithms.core.contract import LocalModel, Memory
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.groupings import significance
 from algorithms.groupings.bootstrap import Draws

@@ -14,7 +14,8 @@ from aggregator.core.plan import program_for
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
 from algorithms.algorithm import Algorithm, Contribution
-from algorithms.core.contract import NEWCOMER, Probe, Programs
+from algorithms.core.contract import Probe, Programs
+from algorithms.core.keys import NEWCOMER
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor, Secret
 from simulation.datasets.windows import FleetData

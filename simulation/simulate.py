@@ -1,6 +1,6 @@
 """A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 import msgspec
@@ -88,7 +88,7 @@ def simulate(
     if not 0 <= settings.newcomers < len(data.devices):
         raise ConfigError(f"{settings.newcomers} newcomers of {len(data.devices)} devices: at least one has to train")
     data, newcomers = hold_out(data, settings.newcomers, settings.seed)
-    algorithm = replace(make_algorithm(settings.algorithm), arithmetic=NativeArithmetic())
+    algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
     objective = objective or build_objective(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
     probe = make_probe(objective.model, data.window.shape)

@@ -62,9 +62,8 @@ from aggregator.core.state import (
     Started,
     UpdateAdmitted,
 )
+from algorithms.core.keys import NEWCOMER
 
-INITIAL = "initial"
-"""The key of the model that devices start from where the algorithm says nothing else."""
 OPEN: tuple[OpenPhase, ...] = get_args(OpenPhase)
 
 Step = tuple[RunState, list[Command]]
@@ -290,7 +289,7 @@ def _is_awaited(state: RunState, device: Device, at_s: float) -> bool:
 
 def _start_key(state: RunState, device_id: str) -> str:
     """The key of the model that the device starts from next."""
-    return state.starts.get(device_id, state.starts.get("", INITIAL))
+    return state.starts.get(device_id, state.starts.get("", NEWCOMER))
 
 
 def _finish_command(state: RunState, device_id: str) -> FinishRun:

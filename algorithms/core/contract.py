@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from algorithms.core.arithmetic import PLAIN, Arithmetic
 from algorithms.core.stack import Stack
@@ -25,10 +24,6 @@ from wire.tensors import Array, Tensors
 TorchTensors = dict[str, Tensor]
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 T = TypeVar("T")
-
-NEWCOMER = "initial"
-"""Key of the model that a device trains from before it belongs to a group: the bundle's initial tensors."""
-
 
 GraphFunction = Callable[[TorchTensors, TorchTensors, TorchTensors], TorchTensors]
 """(tensors by ``ROLE/NAME``, batch by column, hyper-parameters by name) -> outputs by name: ``next/ROLE/NAME`` (the tensor's next
@@ -296,16 +291,3 @@ class Privacy(Protocol):
 def exchanged(tensors: Mapping[str, T]) -> dict[str, T]:
     """What leaves a device and is averaged, the tensors of roles shared and statistic, in their order."""
     return names.of_role(tensors, *names.EXCHANGED)
-
-
-def functional(model: nn.Module, tensors: TorchTensors, x: Tensor, training: bool) -> tuple[Tensor, TorchTensors]:
-    """Call `model` with the parameters and running statistics given, of role shared, statistic or private, without touching the
-    model itself. Returns what the model returns, and the running statistics after the call by ``ROLE/NAME``.
-    """
-    roles = {names.name_of(k): k for k in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
-    parameters = {name: tensors[roles[name]] for name, _ in model.named_parameters()}
-    counters = {k: torch.zeros((), dtype=torch.int64) for k, _ in model.named_buffers() if k.endswith("num_batches_tracked")}
-    buffers = {k: tensors[roles[k]].clone() for k, _ in model.named_buffers() if names.is_running_statistic(k)}
-    model.train(training)
-    result = torch.func.functional_call(model, {**parameters, **buffers, **counters}, (x,))
-    return result, {roles[k]: v for k, v in buffers.items()}

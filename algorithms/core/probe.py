@@ -9,7 +9,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import Probe, TorchTensors, functional
+from algorithms.core.contract import Probe, TorchTensors
+from algorithms.core.functional import functional
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network, Unsupported, network_of
 from wire import names

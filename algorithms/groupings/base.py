@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from algorithms.core.contract import NEWCOMER, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import LocalModel, Matrix, Memory, Probe
+from algorithms.core.keys import NEWCOMER
 from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors

@@ -23,7 +23,8 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy
 
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import Grouped, LocalModel, Matrix, Memory, Probe
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
 from algorithms.spec import NOT_NEGATIVE, SHARE, Limits

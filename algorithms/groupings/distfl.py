@@ -27,7 +27,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
+from algorithms.core.contract import Grouped, LocalModel, Memory, Probe
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults, group_of
 from algorithms.groupings.gap import group_by_gap
 from algorithms.groupings.identity import keep_names

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, exchanged
+from algorithms.core.contract import Grouped, LocalModel, Memory, Probe, exchanged
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults
 from algorithms.spec import Limits
 from wire import names

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
+from algorithms.core.contract import Grouped, LocalModel, Memory, Probe
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults
 
 

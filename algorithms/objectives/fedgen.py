@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.fedrod import count_labels

@@ -15,7 +15,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from algorithms.core.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.core.contract import Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.objectives.coordinator import Plain
 from algorithms.objectives.supervised import LR, Supervised
 from wire import names

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, Sgd, TorchTensors, functional
+from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
+from algorithms.core.functional import functional
 from algorithms.core.probe import watch_norms
 from algorithms.models.classifier import Classifier, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts

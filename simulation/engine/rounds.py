@@ -17,7 +17,8 @@ from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
 from aggregator.core.state import Device, Report, RunState
 from algorithms.algorithm import Contribution, State
-from algorithms.core.contract import NEWCOMER, Grouped, Programs
+from algorithms.core.contract import Grouped, Programs
+from algorithms.core.keys import NEWCOMER
 from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic

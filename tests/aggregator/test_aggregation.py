@@ -10,7 +10,8 @@ from aggregator import aggregation
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.aggregation import store_state
 from algorithms.algorithm import State
-from algorithms.core.contract import NEWCOMER, Context
+from algorithms.core.contract import Context
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, make_field
 from tests.contracts.store import SETTINGS

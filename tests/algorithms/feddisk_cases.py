@@ -5,7 +5,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import NEWCOMER, Context, LocalModel, TorchTensors
+from algorithms.core.contract import Context, LocalModel, TorchTensors
+from algorithms.core.keys import NEWCOMER
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.objectives.example_weights import WeightedServer
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.core.contract import NEWCOMER, LocalModel, Memory
+from algorithms.core.contract import LocalModel, Memory
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.autocfl import LATEST, MOST_EPOCHS, AutoCFL, cumulate, distance_matrix, last_layer, vote_for_clusters
 from tests.contracts.grouping import (
     SEEDS,

@@ -4,7 +4,7 @@ composing with every other choice or refusing with a reason."""
 import numpy as np
 import pytest
 
-from algorithms.core.contract import NEWCOMER
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PRIVACY, listing, make_algorithm, read_algorithm
 from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, finite, make_field, same_bits

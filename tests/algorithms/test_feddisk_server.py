@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algorithms.core.contract import NEWCOMER, Context, LocalModel, Work
+from algorithms.core.contract import Context, LocalModel, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.objectives.feddisk import FedDiskServer, effective_cost, effective_rounds
 from algorithms.objectives.feddisk_ab import DensityRatioServer
 from tests.algorithms.feddisk_cases import absorb

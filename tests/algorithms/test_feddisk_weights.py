@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import NEWCOMER, LocalModel, TorchTensors
+from algorithms.core.contract import LocalModel, TorchTensors
+from algorithms.core.keys import NEWCOMER
 from algorithms.objectives.feddisk import FedDisk
 from algorithms.objectives.feddisk_ab import DensityRatioServer, FedDiskAb
 from algorithms.objectives.supervised import Supervised

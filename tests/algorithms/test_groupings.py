@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import State, decode_memory, encode_memory
-from algorithms.core.contract import NEWCOMER, Grouping, Memory
+from algorithms.core.contract import Grouping, Memory
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.base import FIRST, SKETCH, place, settle, sketch
 from algorithms.groupings.cfl import Cfl, compare

@@ -10,7 +10,8 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.algorithm import SURVEY, Algorithm, State, decode_memory, encode_memory
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.contract import Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.groupings import significance
 from algorithms.groupings.bootstrap import BATCH, Draws, run_test

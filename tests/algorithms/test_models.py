@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad_and_value
 
-from algorithms.core.contract import functional
+from algorithms.core.functional import functional
 from algorithms.models.blocks import norm
 from algorithms.models.classifier import Classifier, Scale, watch_representation
 from algorithms.models.har_cnn import HarCnn

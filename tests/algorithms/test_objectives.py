@@ -10,7 +10,8 @@ from torch import Tensor
 
 from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
-from algorithms.core.contract import NEWCOMER, Context, LocalModel, Objective, Work
+from algorithms.core.contract import Context, LocalModel, Objective, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.groupings.individual import Individual
 from algorithms.groupings.single import SingleGroup

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.contract import Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
 from wire.errors import ConfigError
 from wire.privacy import clip
@@ -204,4 +205,4 @@ class TestShares:
 def test_combines_on_the_processor_or_a_device_that_torch_finds() -> None:
     assert make_algorithm(read_algorithm("fedavg")).device == "cpu"
     with pytest.raises(ConfigError, match="device 'tpu': expected cpu, or cuda"):
-        make_algorithm(read_algorithm("fedavg"), "tpu")
+        replace(make_algorithm(read_algorithm("fedavg")), device="tpu")

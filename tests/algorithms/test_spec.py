@@ -242,6 +242,12 @@ class TestAlgorithmSpec:
     def test_trains_as_fedavg(self, name: str, same: bool) -> None:
         assert read_algorithm(name).trains_as_fedavg == same
 
+    def test_hyper_parameters_that_are_given_besides_take_the_place_of_those_in_the_name_and_are_checked_alike(self) -> None:
+        spec = read_algorithm("fedprox:mu=0.1:lr=0.2")
+        assert spec.hyper_with({"lr": 0.3, "momentum": 0.0}) == {"mu": 0.1, "lr": 0.3, "momentum": 0.0}
+        with pytest.raises(ConfigError, match=r"algorithm 'fedprox:mu=0.1:lr=0.2': mu is '-1', expected a number from 0"):
+            spec.hyper_with({"mu": -1.0})
+
     def test_only_a_mechanism_in_the_step_changes_the_step(self) -> None:
         assert read_algorithm("fedavg+dp-sgd:clip_norm=2").private_step == {"clip_norm": 2.0, "noise_multiplier": 1.0}
         assert read_algorithm("fedavg+local-gaussian").private_step == {}

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms.core.contract import NEWCOMER, Grouped, Grouping, LocalModel, Memory
+from algorithms.core.contract import Grouped, Grouping, LocalModel, Memory
+from algorithms.core.keys import NEWCOMER
 
 SEEDS = st.integers(0, 2**31)
 

@@ -106,7 +106,7 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runne
         with aggregator(address, topics, algorithm, bundle, probe, blobs) as runner, devices(address, topics, data, folder):
             settings = RunSettings.for_bundle(
                 bundle,
-                TrainingSettings(algorithm=algorithm, rounds=ROUNDS, batch_size=8),
+                TrainingSettings(algorithm=read_algorithm(algorithm), rounds=ROUNDS, batch_size=8),
                 run_id="simulation",
                 data=data.name,
                 min_devices=len(data.devices),
