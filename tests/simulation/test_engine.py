@@ -37,6 +37,7 @@ def run(algorithm: str, backend: Any, rounds: int = 2, **others: Any) -> Simulat
 def same(one: SimulationResult, two: SimulationResult) -> None:
     assert one.state.models == two.state.models
     assert one.state.memory == two.state.memory
+    assert [record.groups for record in one.records] == [record.groups for record in two.records]
     timeless = [
         msgspec.structs.replace(o.summary, wall_s=0.0, updates_per_s=0.0, bytes=Traffic(0, 0), backend="", backend_reason="")
         for o in (one, two)
@@ -68,6 +69,16 @@ def test_same_bits_as_by_messages_for_every_objective(algorithm: str) -> None:
 def test_messages_refuse_what_they_do_not_do(others: dict[str, Any], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         run("fedavg", "messages", **others)
+
+
+def test_a_record_has_every_device_that_has_been_in_a_group_also_those_outside_its_cohort() -> None:
+    outcome = run("distfl", "eager", rounds=3, cohort=3)
+    known: set[str] = set()
+    for record in outcome.records[:3]:
+        known |= record.evaluated.keys()
+        assert record.groups.keys() == known
+    assert len(known) > 3
+    assert outcome.records[-1].groups == {d: key for d, key in outcome.state.starts.items() if d}
 
 
 def test_messages_refuse_a_checkpoint(tmp_path: Path) -> None:
