@@ -11,15 +11,15 @@ import numpy as np
 import torch
 
 from algorithms.core.arena import flatten, layout_of, size_of, views, write_change
-from algorithms.core.arithmetic import PLAIN, Arithmetic
+from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import (
-    Context,
     Coordinator,
     Grouped,
     Grouping,
+    GroupingMemory,
     LocalModel,
     Mean,
-    Memory,
+    ObjectiveMemory,
     Privacy,
     Probe,
     Programs,
@@ -67,8 +67,8 @@ class State:
     and privacy remember."""
 
     models: dict[str, Tensors] = field(repr=False)
-    memory: Memory = field(default_factory=Memory)
-    context: Context = field(default_factory=Context)
+    memory: GroupingMemory = field(default_factory=GroupingMemory)
+    context: ObjectiveMemory = field(default_factory=ObjectiveMemory)
     epsilon: float | None = None
     rounds: int = 0
     """Rounds of training so far."""
@@ -89,7 +89,7 @@ class Algorithm:
     """What nobody else knows, for the noise of the privacy mechanism; an empty one is good for simulations only."""
     device: str = "cpu"
     """Where torch combines models, such as ``cuda``; the processor's own forms are used for ``cpu``."""
-    arithmetic: Arithmetic = PLAIN
+    arithmetic: Arithmetic = NUMPY
     """Carries out what is heaviest on the processor."""
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Algorithm:
         self.grouping.check(model, self._usable(probe, model))
         return State({NEWCOMER: model, **self.grouping.begin(model, seed)}, context=self.coordinator.begin(dict(initial), seed))
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         """Key of the model that a device trains from in the next round."""
         return self.grouping.start(memory, device_id)
 
@@ -286,7 +286,8 @@ class Algorithm:
 
 
 def encode_memory(state: State) -> bytes:
-    """What is remembered besides the models as one tensor file, to be kept between rounds and over restarts."""
+    """The memories of grouping and objective, and the rest of a state that is no model, as one tensor file, to be kept between rounds and
+    over restarts."""
     arrays = {f"grouping/{k}": v for k, v in state.memory.arrays.items()} | {f"objective/{k}": v for k, v in state.context.arrays.items()}
     text: dict[str, Any] = {
         "membership": state.memory.membership,
@@ -302,8 +303,13 @@ def encode_memory(state: State) -> bytes:
 def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
     """Read what `encode_memory` wrote, into the state that it and the models are."""
     arrays, text = decode_tensors(payload, OWN_FILES)
-    told = msgspec.json.decode(text)
-    memory = Memory(told["membership"], names.part(arrays, "grouping"), told["grouping"])
+    rest = msgspec.json.decode(text)
+    memory = GroupingMemory(rest["membership"], names.part(arrays, "grouping"), rest["grouping"])
     return State(
-        models, memory, Context(names.part(arrays, "objective"), told["objective"]), told["epsilon"], told["rounds"], told["extra_epochs"]
+        models,
+        memory,
+        ObjectiveMemory(names.part(arrays, "objective"), rest["objective"]),
+        rest["epsilon"],
+        rest["rounds"],
+        rest["extra_epochs"],
     )

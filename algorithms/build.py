@@ -8,10 +8,9 @@ from algorithms.core.contract import Objective
 from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.from_file import is_file, model_from_file
-from algorithms.models.registry import MODELS, default_model, make_model
+from algorithms.models.registry import default_model, make_model
 from algorithms.registry import AlgorithmSpec, make_objective
 from wire.bundle import Window
-from wire.errors import ConfigError
 
 
 def build_model(name: str, window: Window, num_classes: int, channel_size: Tensor) -> Classifier:
@@ -24,8 +23,6 @@ def build_model(name: str, window: Window, num_classes: int, channel_size: Tenso
     """
     if is_file(name):
         return model_from_file(name, window, num_classes, channel_size)
-    if name not in MODELS:
-        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION")
     return make_model(name, window, num_classes, channel_size)
 
 

@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any, Literal
 
 from algorithms.algorithm import Algorithm
-from algorithms.core.arithmetic import PLAIN, Arithmetic
+from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Privacy
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
@@ -30,7 +30,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.apfl import Apfl
 from algorithms.objectives.apple import Apple, AppleServer
 from algorithms.objectives.cgau import Cgau
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.dbe import coordinate_domain_bias, with_domain_bias
 from algorithms.objectives.ditto import Ditto, DittoServer
 from algorithms.objectives.dpsgd import with_clipped_examples
@@ -65,13 +65,14 @@ KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy")
 
 @dataclass(frozen=True)
 class TwoHalves:
-    """An objective: what runs on the device, and what the server does for it."""
+    """An objective: what runs on the device, and what the server does for it. Both derive from the bases named here, not only from the
+    protocols: other classes are mixed in before them (`algorithms.objectives.dbe`, `algorithms.objectives.dpsgd`)."""
 
     device: type[Supervised]
-    server: type[Plain] = Plain
+    server: type[DefaultCoordinator] = DefaultCoordinator
 
 
-_PLAIN = {
+_BASE = {
     "fedavg": TwoHalves(FedAvg),
     "local": TwoHalves(Local),
     "fedprox": TwoHalves(FedProx),
@@ -103,12 +104,12 @@ def _with_bias(name: str, base: TwoHalves, memory: bool = True, regularised: boo
 
 
 OBJECTIVES: dict[str, TwoHalves] = {
-    **_PLAIN,
-    "dbe": _with_bias("dbe", _PLAIN["fedavg"]),
-    "mr": _with_bias("mr", _PLAIN["fedavg"], memory=False),
-    "prbm": _with_bias("prbm", _PLAIN["fedavg"], regularised=False),
-    **{f"dbe-{n}": _with_bias(f"dbe-{n}", _PLAIN[n]) for n in ("fedprox", "scaffold", "moon", "fedgen")},
-    **{f"mr-{n}": _with_bias(f"mr-{n}", _PLAIN[n], memory=False) for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")},
+    **_BASE,
+    "dbe": _with_bias("dbe", _BASE["fedavg"]),
+    "mr": _with_bias("mr", _BASE["fedavg"], memory=False),
+    "prbm": _with_bias("prbm", _BASE["fedavg"], regularised=False),
+    **{f"dbe-{n}": _with_bias(f"dbe-{n}", _BASE[n]) for n in ("fedprox", "scaffold", "moon", "fedgen")},
+    **{f"mr-{n}": _with_bias(f"mr-{n}", _BASE[n], memory=False) for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")},
 }
 GROUPINGS: dict[str, type[Grouping]] = {
     "none": SingleGroup,
@@ -231,11 +232,11 @@ def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     if fixed and grouping.name != fixed:
         raise ConfigError(f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not with {grouping.name!r}")
     privacy = usual("privacy", "no-privacy")
-    mean = usual("mean", "uniform" if privacy.name == "gaussian" else GROUPINGS[grouping.name].mean)
+    mean = usual("mean", PRIVACY[privacy.name].mean or GROUPINGS[grouping.name].mean)
     return AlgorithmSpec(named, objective, grouping, mean, privacy)
 
 
-def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = PLAIN, secret: bytes = b"") -> Algorithm:
+def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secret: bytes = b"") -> Algorithm:
     """The server's side of an algorithm. `arithmetic` carries out what is heaviest, `secret` is what the noise of its privacy mechanism
     is drawn from.
 
@@ -247,7 +248,8 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = PLAIN, secre
     grouping = GROUPINGS[spec.grouping.name](**dict(spec.grouping.given))
     mean = MEANS[spec.mean.name](**dict(spec.mean.given))
     privacy = _make_privacy(spec)
-    _check_privacy(spec, coordinator, grouping)
+    if privacy.protects:
+        _check_privacy(spec, privacy, coordinator, grouping)
     return Algorithm(str(spec), spec.objective.name, coordinator, grouping, mean, privacy, secret=secret, arithmetic=arithmetic)
 
 
@@ -270,16 +272,14 @@ def _make_privacy(spec: AlgorithmSpec) -> Privacy:
     return PRIVACY[spec.privacy.name](**dict(spec.privacy.given))
 
 
-def _check_privacy(spec: AlgorithmSpec, coordinator: Coordinator, grouping: Grouping) -> None:
+def _check_privacy(spec: AlgorithmSpec, privacy: Privacy, coordinator: Coordinator, grouping: Grouping) -> None:
     where = f"algorithm {str(spec)!r}"
-    if spec.privacy.name == "no-privacy":
-        return
-    if spec.privacy.name == "gaussian" and spec.mean.name != "uniform":
-        raise ConfigError(f"{where}: the noise of 'gaussian' is measured for the uniform mean, not for {spec.mean.name!r}")
+    if privacy.mean and spec.mean.name != privacy.mean:
+        raise ConfigError(f"{where}: the noise of {privacy.name!r} is measured for the {privacy.mean} mean, not for {spec.mean.name!r}")
     if coordinator.responds:
         raise ConfigError(f"{where}: devices report measurements to {spec.objective.name}, which no privacy mechanism covers")
     if grouping.surveys:
-        raise ConfigError(f"{where}: devices survey their data, which no privacy mechanism covers; use distfl:signature=responses")
+        raise ConfigError(f"{where}: devices survey their data for {spec.grouping.name}, which no privacy mechanism covers")
 
 
 def _table(kind: Kind) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.engine.workers.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.engine.workers.secret import repeatable_secret
 from simulation.newcomers import Reception, hold_out
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy, read_policy, with_cohort
 from simulation.timing.profiles import make_profiles, read_profiles
@@ -89,7 +89,7 @@ def simulate(
         raise ConfigError(f"{settings.newcomers} newcomers of {len(data.devices)} devices: at least one has to train")
     data, newcomers = hold_out(data, settings.newcomers, settings.seed)
     algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
-    objective = objective or build_objective(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
+    objective = objective or objective_for_fleet(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
     probe = make_probe(objective.model, data.window.shape)
     attack = make_attack(settings.attack, data, settings.seed) if settings.attack else None

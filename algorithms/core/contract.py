@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
-from algorithms.core.arithmetic import PLAIN, Arithmetic
+from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.stack import Stack
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network
@@ -87,7 +87,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Context:
+class ObjectiveMemory:
     """What the server's half of an objective remembers from round to round; serialisable: arrays and JSON values."""
 
     arrays: Tensors = field(default_factory=dict, repr=False)
@@ -109,25 +109,25 @@ class Coordinator(Protocol):
     absorbs: ClassVar[bool]
     """Whether `absorb` looks at the round at all; where it does not, models need not be held one by one."""
 
-    def begin(self, initial: Tensors, seed: int) -> Context:
-        """The context before the first round, from the bundle's initial tensors and the run's seed, for what the coordinator draws."""
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        """The memory before the first round, from the bundle's initial tensors and the run's seed, for what the coordinator draws."""
 
-    def preparing(self, context: Context) -> bool:
+    def preparing(self, context: ObjectiveMemory) -> bool:
         """Whether the next round is a preparation: nobody is grouped in it, and it does not count as a round of training."""
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         """What devices do in the next round."""
 
-    def closing(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """What every device does after the last round; its last evaluation is the one that counts."""
 
     def absorb(
-        self, context: Context, models: Sequence["LocalModel"], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence["LocalModel"], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         """Take in a round: its local models sorted by device id, the group of every device, and the new model of each group (roles shared
         and statistic). In a preparation everybody is in group `NEWCOMER`."""
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         """The tensors of role received (``received/NAME``) for devices that start from the model of this key."""
 
 
@@ -150,7 +150,7 @@ class Probe:
     """The same within rounding, sooner still, with BatchNorm folded into the layers before it."""
     network: Network | None = None
     """The model as a list of layers, where each of them is known: what `arithmetic` reads."""
-    arithmetic: Arithmetic = PLAIN
+    arithmetic: Arithmetic = NUMPY
     """Asks many models at a time: the soonest, where it can."""
 
 
@@ -174,10 +174,11 @@ class LocalModel:
 
 
 @dataclass(frozen=True)
-class Memory:
+class GroupingMemory:
     """What a grouping remembers from round to round; serialisable: arrays and JSON values."""
 
     membership: dict[str, str] = field(default_factory=dict)
+    """By device, the key of its group."""
     arrays: Tensors = field(default_factory=dict, repr=False)
     info: dict[str, Any] = field(default_factory=dict)
 
@@ -186,7 +187,7 @@ class Memory:
 class Grouped:
     """Who belongs together after a round, and what was seen on the way there."""
 
-    memory: Memory
+    memory: GroupingMemory
     views: dict[str, Matrix] = field(default_factory=dict, repr=False)
     """Distance matrices by view, (M, M) in the order of `device_ids`, for the report; of a large fleet, a sample."""
     device_ids: tuple[str, ...] = ()
@@ -223,10 +224,10 @@ class Grouping(Protocol):
             ConfigError: it needs something that the objective keeps on the device.
         """
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         """Key of the model that a device trains from in the next round."""
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         """Decide from a round's models, sorted by device id. Every device of `models` is in the new membership. Keys of groups are
         decimal numbers. `probe` is None where the server does not hold the whole model.
         """
@@ -271,6 +272,10 @@ class Privacy(Protocol):
 
     name: ClassVar[str]
     citation: ClassVar[str]
+    protects: ClassVar[bool]
+    """Whether it gives a guarantee: devices must then report nothing that it does not cover."""
+    mean: ClassVar[str]
+    """Name of the only mean that its noise is measured for; empty when any will do."""
 
     def in_step(self) -> dict[str, float]:
         """The hyper-parameters that the exported step must have for it to hold; empty when the step has no part in it."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import scipy
 
-from algorithms.core.contract import Grouped, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Matrix, Probe
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
 from algorithms.groupings.views import euclidean_coordinates
@@ -61,15 +61,15 @@ class Hierarchical(Defaults):
     def check(self, model: Tensors, probe: Probe | None) -> None:
         check_shared(self.name, model)
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         arrays = remember_first(memory.arrays, models, lambda model: model.update)
         ids = tuple(model.device_id for model in models)
         if "clustered" in memory.info:
-            return Grouped(Memory(settle(memory.membership, models, arrays), arrays, memory.info), device_ids=ids)
+            return Grouped(GroupingMemory(settle(memory.membership, models, arrays), arrays, memory.info), device_ids=ids)
         rounds = int(memory.info.get("rounds", 0)) + 1
         together = memory.membership | dict.fromkeys(ids, "0")
         if rounds < self.rounds or len(models) < 2:
-            return Grouped(Memory(together, arrays, {"rounds": rounds}), device_ids=ids)
+            return Grouped(GroupingMemory(together, arrays, {"rounds": rounds}), device_ids=ids)
         distances = pairwise(np.stack([model.update for model in models]), self.metric)
         labels, threshold = cut(distances, self.linkage, self.threshold)
         membership = keep_names(ids, labels, together)
@@ -77,7 +77,7 @@ class Hierarchical(Defaults):
         membership |= place(away, membership, arrays)
         notes: dict[str, Any] = {"clustered": rounds, "threshold": round(threshold, 6)}
         return Grouped(
-            Memory(membership, arrays, {"clustered": rounds}), {"updates": scipy.spatial.distance.squareform(distances)}, ids, notes
+            GroupingMemory(membership, arrays, {"clustered": rounds}), {"updates": scipy.spatial.distance.squareform(distances)}, ids, notes
         )
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.core.contract import Grouped, LocalModel, Memory, Probe, exchanged
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe, exchanged
 from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults
 from algorithms.spec import Limits
@@ -43,11 +43,11 @@ class Ifca(Defaults):
             models[str(number)] = {key: _drawn(key, value, rng) for key, value in model.items()}
         return {number: {key: tensors[key] for key in initial if key in tensors} for number, tensors in models.items()}
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         """The model it chose last; it chooses again before it trains."""
         return memory.membership.get(device_id, "0")
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         """Membership is the choice. A device that was away keeps its last one."""
         chosen = {model.device_id: "0" if model.start == NEWCOMER else model.start for model in models}
         if unknown := [d for d, key in chosen.items() if key not in map(str, range(self.k))]:

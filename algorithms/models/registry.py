@@ -60,7 +60,7 @@ def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Cla
         ConfigError: no such model, or examples that are too small for it.
     """
     if name not in MODELS:
-        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}")
+        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION")
     model = MODELS[name](window, num_classes, size)
     model.shape = window.shape
     return model

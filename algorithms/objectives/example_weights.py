@@ -16,10 +16,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import UnitInputs
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.supervised import LR, MOMENTUM, Supervised, following_values
 from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
@@ -80,7 +80,7 @@ def plain_step(
     return following_values(moved) | {names.LOSS_SUM: loss * batch["x"].shape[0], names.NUM_CORRECT: right}
 
 
-class WeightedServer(Plain):
+class WeightedServer(DefaultCoordinator):
     """Knows which devices have weights; the others find theirs before they train. `ratio_epochs`: passes of the binary classifier;
     `mean_one`: whether a device's weights are divided by their mean."""
 
@@ -90,10 +90,10 @@ class WeightedServer(Plain):
     def __init__(self, ratio_epochs: int = 10, mean_one: bool = True) -> None:
         self.ratio_epochs, self.mean_one = ratio_epochs, mean_one
 
-    def begin(self, initial: Tensors, seed: int) -> Context:
-        return Context(info={"weighted": []})
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory(info={"weighted": []})
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         training = self.training(context, work)
         ready: Programs = {f"device:{d}": (Evaluate(), *training) for d in context.info["weighted"]}
         return {"": (Evaluate(), *self.weighing(work), *training), **ready}
@@ -106,7 +106,7 @@ class WeightedServer(Plain):
         return (tell_apart, Evaluate("train", "mean_weight", report=False), Annotate("weigh_to_mean_one", "weight"))
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         weighted = sorted({*context.info["weighted"], *(m.device_id for m in models)})
-        return Context(context.arrays, {**context.info, "weighted": weighted})
+        return ObjectiveMemory(context.arrays, {**context.info, "weighted": weighted})

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
 from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import Made, negative_log_likelihood
@@ -141,14 +141,14 @@ class FedDiskServer(WeightedServer):
         self.holdout, self.preparations, self.patience = holdout, preparations, patience
         self.local_checks, self.local_epochs = local_checks, local_epochs
 
-    def begin(self, initial: Tensors, seed: int) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         info: dict[str, Any] = {"losses": [], "prepared": False}
-        return Context(info=super().begin(initial, seed).info | info)
+        return ObjectiveMemory(info=super().begin(initial, seed).info | info)
 
-    def preparing(self, context: Context) -> bool:
+    def preparing(self, context: ObjectiveMemory) -> bool:
         return not context.info["prepared"]
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         if not self.preparing(context):
             return super().programs(context, work)
         return {"": (Evaluate("holdout", "validate", holdout=self.holdout), self._fit("density", work, work.local_epochs, report=True))}
@@ -159,14 +159,14 @@ class FedDiskServer(WeightedServer):
         return (*check * self.local_checks, *super().weighing(work))
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         if not self.preparing(context):
             return super().absorb(context, models, membership, averages)
         losses: list[float | None] = [*context.info["losses"], validation_loss(models)]
         known = [loss for loss in losses if loss is not None]
         rising = len(known) > self.patience and min(known[-self.patience :]) >= min(known[: -self.patience])
-        return Context(context.arrays, {**context.info, "losses": losses, "prepared": rising or len(losses) >= self.preparations})
+        return ObjectiveMemory(context.arrays, {**context.info, "losses": losses, "prepared": rising or len(losses) >= self.preparations})
 
     def _fit(self, graph: str, work: Work, epochs: int, report: bool) -> Train:
         return Train(work.batch_size, epochs, hyper=dict(work.hyper), graph=graph, report=report, holdout=self.holdout)

@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, TorchTensors, Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
 from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
@@ -102,7 +102,7 @@ class FedGen(Supervised):
         return F.linear(features, tensors[self.key(tensors, "head.weight")], tensors[self.key(tensors, "head.bias")])
 
 
-class FedGenServer(Plain):
+class FedGenServer(DefaultCoordinator):
     """Trains one generator for each group, by `generator_steps` steps of Adam a round."""
 
     responds: ClassVar[bool] = True
@@ -121,15 +121,15 @@ class FedGenServer(Plain):
         self.steps, self.lr, self.batch = generator_steps, generator_lr, generator_batch
         self.noise_dim, self.hidden_dim = noise_dim, hidden_dim
 
-    def begin(self, initial: Tensors, seed: int) -> Context:
-        return Context({f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT}, {"round": 0, "seed": seed})
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory({f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT}, {"round": 0, "seed": seed})
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (Evaluate("train", "labels"), *super().training(context, work))
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         arrays, number = dict(context.arrays), context.info["round"] + 1
         shape = arrays[f"{NEWCOMER}/bank"].shape
         for group in sorted({membership[m.device_id] for m in models}):
@@ -145,9 +145,9 @@ class FedGenServer(Plain):
             arrays[f"{group}/bank"] = generator.bank(rng, shape[0])
             arrays[f"{group}/classes"] = (counts.sum(0) > 0).astype(np.float32)
             arrays[f"{group}/strength"] = np.asarray(DECAY**number, np.float32)
-        return Context(arrays, {**context.info, "round": number})
+        return ObjectiveMemory(arrays, {**context.info, "round": number})
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         group = key if f"{key}/bank" in context.arrays else NEWCOMER
         return {names.received(name): context.arrays[f"{group}/{name}"] for name in _SENT}
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, TorchTensors, Work, exchanged
-from algorithms.objectives.coordinator import Plain
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work, exchanged
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, following_values
 from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
@@ -58,8 +58,8 @@ def _previous(name: str) -> str:
     return names.private(f"previous.{name}")
 
 
-class MoonServer(Plain):
+class MoonServer(DefaultCoordinator):
     """A device remembers its model after its training."""
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (*super().training(context, work), Apply("remember"))

@@ -30,7 +30,7 @@ from simulation.datasets.windows import FleetData, select_devices
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from wire.bundle import EXECUTORCH, PrivateKey
 from wire.errors import ConfigError, ShoalError
 
@@ -107,7 +107,7 @@ def _publish(
     fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], status: Status
 ) -> Publication:
     return publish(
-        *(build_objective(fleet, algorithm, seed), fleet.window, fleet.classes, fleet.sample(), key),
+        *(objective_for_fleet(fleet, algorithm, seed), fleet.window, fleet.classes, fleet.sample(), key),
         name=fleet.name,
         runtimes=runtimes,
         on_progress=lambda text: status.update(f"exporting {algorithm}: {text}"),

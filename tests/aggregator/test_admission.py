@@ -18,7 +18,7 @@ from algorithms.registry import make_algorithm, read_algorithm
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.messages import VirtualClock
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from tests.contracts.store import SETTINGS
 from wire import messages as m
 from wire.codec import decode, encode, encode_update
@@ -34,7 +34,7 @@ class Bench:
         self.topics, broker = Topics("f"), InProcessBroker()
         self.device = broker.connect("tester")
         self.device.subscribe("shoal/1/f/device/+/reply", "shoal/1/f/device/+/plan")
-        objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+        objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
         bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
         self.blobs = MemoryBlobs()
         link = Fleet(broker.connect("aggregator"), self.topics, "boot")

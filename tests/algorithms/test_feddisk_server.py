@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algorithms.core.contract import Context, LocalModel, Work
+from algorithms.core.contract import LocalModel, ObjectiveMemory, Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.objectives.feddisk import FedDiskServer, effective_cost, effective_rounds
 from algorithms.objectives.feddisk_ab import DensityRatioServer
@@ -59,7 +59,7 @@ def test_preparations_end_by_patience_and_by_number() -> None:
     assert not server.preparing(absorb(server, context, answered({"a": 4.0})))
 
 
-def prepared(server: FedDiskServer) -> Context:
+def prepared(server: FedDiskServer) -> ObjectiveMemory:
     context = server.begin({}, 0)
     while server.preparing(context):
         context = absorb(server, context, answered({"a": 1.0, "b": 1.0}))

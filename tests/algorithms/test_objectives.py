@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
-from algorithms.core.contract import Context, LocalModel, Objective, Work
+from algorithms.core.contract import LocalModel, Objective, ObjectiveMemory, Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.groupings.individual import Individual
@@ -209,13 +209,13 @@ def local_model(device_id: str, start: str, num_examples: int = 10, **responses:
 class TestServers:
     def test_fine_tuning_reports_nothing_and_may_be_left_out(self) -> None:
         work = Work(8, 3)
-        assert LgNetServer(5).closing(Context(), work) == (work.train(epochs=5, report=False), Evaluate())
-        assert FedBabuServer(5).closing(Context(), work) == (work.train("tune", epochs=5, report=False), Evaluate())
-        assert PerFedAvgServer().closing(Context(), work) == (work.train("adapt", epochs=1, report=False), Evaluate())
-        assert LgNetServer(0).closing(Context(), work) == (Evaluate(),)
+        assert LgNetServer(5).closing(ObjectiveMemory(), work) == (work.train(epochs=5, report=False), Evaluate())
+        assert FedBabuServer(5).closing(ObjectiveMemory(), work) == (work.train("tune", epochs=5, report=False), Evaluate())
+        assert PerFedAvgServer().closing(ObjectiveMemory(), work) == (work.train("adapt", epochs=1, report=False), Evaluate())
+        assert LgNetServer(0).closing(ObjectiveMemory(), work) == (Evaluate(),)
 
     def test_counted_labels_of_fedrod_stay_on_the_device(self) -> None:
-        verbs = FedRodServer().training(Context(), Work(8, 1))
+        verbs = FedRodServer().training(ObjectiveMemory(), Work(8, 1))
         assert Evaluate("train", "labels", report=False) in verbs
 
     def test_fedfomo_sends_what_was_worth_most(self) -> None:
@@ -240,10 +240,12 @@ class TestServers:
 
     def test_fedfomo_looks_at_others_too(self) -> None:
         server = FedFomoServer(epsilon=1.0)
-        context = Context(info={"seed": 0, "round": 0, "num_others": 1, "known": [str(i) for i in range(6)], "affinity": {"0": {"1": 9.0}}})
-        seen = {server.sent(Context(info={**context.info, "round": n}), "0")[0] for n in range(40)}
+        context = ObjectiveMemory(
+            info={"seed": 0, "round": 0, "num_others": 1, "known": [str(i) for i in range(6)], "affinity": {"0": {"1": 9.0}}}
+        )
+        seen = {server.sent(ObjectiveMemory(info={**context.info, "round": n}), "0")[0] for n in range(40)}
         assert seen == {"1", "2", "3", "4", "5"}
-        in_other_runs = {server.sent(Context(info={**context.info, "seed": n}), "0")[0] for n in range(40)}
+        in_other_runs = {server.sent(ObjectiveMemory(info={**context.info, "seed": n}), "0")[0] for n in range(40)}
         assert in_other_runs == seen
 
     def test_apple_keeps_its_places_when_devices_join(self) -> None:
@@ -304,7 +306,7 @@ class TestServers:
         assert float(diversity(noise, made)) == pytest.approx(np.exp(-slow), rel=1e-5)
 
     def test_fedgen_grows_weaker_and_repeats_to_the_bit(self) -> None:
-        def run(seed: int = 0) -> Context:
+        def run(seed: int = 0) -> ObjectiveMemory:
             server = FedGenServer(generator_steps=4, generator_batch=8)
             context = server.begin(to_numpy(make("fedgen").initial()), seed)
             assert float(server.received(context, {}, "0")["received/strength"]) == 0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State
-from algorithms.core.contract import Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe, Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
 from wire.errors import ConfigError
@@ -82,12 +82,12 @@ class Watching:
 
     def check(self, model: Tensors, probe: Probe | None) -> None: ...
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         return memory.membership.get(device_id, NEWCOMER)
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         self.seen = list(models)
-        return Grouped(Memory({m.device_id: "0" for m in models}))
+        return Grouped(GroupingMemory({m.device_id: "0" for m in models}))
 
 
 class TestArena:

@@ -16,7 +16,7 @@ from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from simulation.timing.policies import read_policy
 from simulation.timing.profiles import read_profiles
@@ -177,7 +177,7 @@ def test_a_damaged_file_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
     fleet = synthetic_fleet(1)
     ((_, windows),) = fleet.devices.items()
-    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+    objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
     graphs, tensors = EagerGraphs(objective), to_numpy(objective.initial())
     hyper = {"hyper/lr": np.asarray(0.1, np.float32), "hyper/momentum": np.asarray(0.9, np.float32)}
     batches = [np.arange(0, 8), np.arange(8, 14)]
