@@ -198,13 +198,3 @@ def validation_loss(models: Sequence[LocalModel]) -> float | None:
     measured = [(float(m.responses[_VALIDATION]), m.num_examples) for m in models if _VALIDATION in m.responses]
     finite = [(loss, count) for loss, count in measured if isfinite(loss)]
     return float(np.average([loss for loss, _ in finite], weights=[count for _, count in finite])) if finite else None
-
-
-def effective_rounds(accuracies: Sequence[float], target: float) -> int | None:
-    """The first round, counted from 1, whose accuracy reaches `target` (section VII-C2: the best one of the methods compared with)."""
-    return next((i for i, accuracy in enumerate(accuracies, start=1) if accuracy >= target), None)
-
-
-def effective_cost(size: int, rounds: int, density_size: int = 0, density_rounds: int = 0) -> int:
-    """Numbers that one device exchanges, both ways: 2 * (S_MADE * ECR_MADE + S_cls * ECR_cls), Eq. 18 and 19."""
-    return 2 * (density_size * density_rounds + size * rounds)

@@ -106,7 +106,8 @@ class DensityRatioServer(WeightedServer):
         values, vectors = np.linalg.eigh((second + second.T) / 2)
         whitening = vectors.T / np.sqrt(np.maximum(values, 0.0) + _RIDGE * values[-1])[:, None]
         arrays = {_WHITENING: whitening, _FLEET_MEAN: whitening @ second[0]}
-        return ObjectiveMemory({k: v.astype(np.float32) for k, v in arrays.items()}, {**context.info, "prepared": True})
+        held = {k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()}  # in the order of a file, or a restart would change bits
+        return ObjectiveMemory(held, {**context.info, "prepared": True})
 
     def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         return dict(context.arrays)

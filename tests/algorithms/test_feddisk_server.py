@@ -8,8 +8,9 @@ import pytest
 
 from algorithms.core.contract import LocalModel, ObjectiveMemory, Work
 from algorithms.core.keys import NEWCOMER
-from algorithms.objectives.feddisk import FedDiskServer, effective_cost, effective_rounds
+from algorithms.objectives.feddisk import FedDiskServer
 from algorithms.objectives.feddisk_ab import DensityRatioServer
+from benchmarks.papers.feddisk import effective_cost
 from tests.algorithms.feddisk_cases import absorb
 from wire.errors import ConfigError
 from wire.messages import Annotate, Apply, Evaluate, Train
@@ -119,5 +120,3 @@ def test_cost_is_that_of_the_papers_tables() -> None:
     """FEMNIST in Tables I and II: 112 million for FedDisk, 907 million for FedROD."""
     assert round(effective_cost(447_000, 105, 614_000, 15), -6) == 112_000_000
     assert round(effective_cost(447_000, 1015), -6) == 907_000_000
-    assert effective_rounds([0.1, 0.5, 0.4, 0.6], 0.5) == 2
-    assert effective_rounds([0.1], 0.5) is None
