@@ -141,7 +141,7 @@ class TestStreaming:
         assert not any(
             make_algorithm(read_algorithm(name)).streams
             for name in OBJECTIVES
-            if OBJECTIVES[name].server.absorb.__qualname__ != "Plain.absorb"
+            if OBJECTIVES[name].server.absorb.__qualname__ != "DefaultCoordinator.absorb"
         )
 
     @settings(deadline=None, max_examples=30)
