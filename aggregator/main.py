@@ -5,10 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-
-import msgspec
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.http_api import Conditions, create_api
@@ -118,7 +115,7 @@ def _serve(
     epoch = find_epoch(look, topics, verifier, stored.epoch if stored else 0, known, clock(), settings.take_over)
     log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
     secret = own_secret(folder / "secret.key") + settings.run.encode()
-    algorithm = replace(make_algorithm(settings.algorithm), secret=secret, arithmetic=NativeArithmetic())
+    algorithm = make_algorithm(settings.algorithm, secret=secret, arithmetic=NativeArithmetic())
     blobs = BlobFolder(folder / "blobs" / settings.run)
     gone = AggregatorStatus(False, boot_id, epoch, clock(), stored.settings.run_id if stored else "")
     link = MqttLink(settings.broker, client_id, Will(topics.aggregator, signer(gone)), confirmed=True)
@@ -172,11 +169,10 @@ class Duties:
 
 
 def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSettings:
-    """What the round core needs of a service's settings, for the run of this identity. Hyper-parameters in the
-    algorithm's name count where the settings have none."""
+    """What the round core needs of a service's settings, for the run of this identity."""
     return RunSettings.for_bundle(
         bundle,
-        msgspec.structs.replace(settings, hyper={**settings.algorithm.hyper, **settings.hyper}),
+        settings,
         run_id=run_id,
         name=settings.run,
         min_group=settings.min_group,

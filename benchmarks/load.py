@@ -32,7 +32,7 @@ from export.describe import describe_bundle
 from host.files import write_atomically
 from host.native.arithmetic import NativeArithmetic
 from simulation.datasets.windows import FleetData
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from wire import messages as m
 from wire.bundle import Window
 from wire.codec import decode, encode, encode_update
@@ -70,7 +70,7 @@ class Bench:
         x = np.random.default_rng(0).standard_normal((64, 9, 128)).astype(np.float32)
         data = FleetData("load", window, tuple("abcdef"), {"d": Windows(x, np.arange(64) % 6, x, np.arange(64) % 6)})
         algorithm = read_algorithm("fedavg")
-        objective = build_objective(data, algorithm, 0)
+        objective = objective_for_fleet(data, algorithm, 0)
         bundle = describe_bundle(objective, name="load", classes=data.classes, window=window)
         self.topics, broker, root, service = Topics("load"), InProcessBroker(), new_key(), new_key()
         self.devices = broker.connect("devices")
@@ -78,7 +78,7 @@ class Bench:
         self.link, clock = Watched(broker), SteadyClock()
         signer = Signer(service, vouch(root, "load", service.public_key(), clock() + 1e6))
         self.store = SqlStore(sqlite_url(folder / "shoal.db"), "load")
-        made = make_algorithm(algorithm)
+        made = make_algorithm(algorithm, arithmetic=NativeArithmetic())
         fleet = Fleet(self.link, self.topics, "boot", signer)
         probe = make_probe(objective.model, window.shape)
         self.runner = Runner(
@@ -91,7 +91,7 @@ class Bench:
             clock,
             silence_s=180.0,
         )
-        training = TrainingSettings(algorithm="fedavg", rounds=rounds)
+        training = TrainingSettings(algorithm=algorithm, rounds=rounds)
         times = {"deadline_s": 600.0, "grace_s": 60.0}
         limits = {"min_group": 2, "weight_cap": 10.0, "norm_cap": 10.0}
         settings = RunSettings.for_bundle(bundle, training, run_id="0" * 32, data="load", min_devices=devices, **times, **limits)

@@ -10,6 +10,7 @@ import msgspec
 import torch
 
 from algorithms.core.contract import Objective, Probe, TorchTensors
+from algorithms.core.probe import PROBE_FILE, ProbeDescription
 from export.capture import capture_program, trace
 from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
 from export.executorch_program import ExecutorchProgram, to_executorch
@@ -108,10 +109,9 @@ def save_probe(probe: Probe, model: TorchTensors) -> bytes:
             results |= {f"mean/{layer}": mean, f"variance/{layer}": variance}
         return results
 
-    program = capture_program(run, {**model, names.X: torch.randn(TRACE_BATCH, *probe.input_shape)})
+    program = capture_program(run, {**model, names.X: torch.zeros(TRACE_BATCH, *probe.input_shape)})
     buffer = io.BytesIO()
-    read = [name for name in program.inputs if name != names.X]
-    texts = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
-    extra = {"names.txt": "\n\n".join(texts.values()), "network.json": msgspec.json.encode(probe.network).decode()}
-    torch.export.save(program.exported, buffer, extra_files=extra)
+    read = tuple(name for name in program.inputs if name != names.X)
+    description = ProbeDescription(read, probe.norm_layers, probe.input_shape, probe.network)
+    torch.export.save(program.exported, buffer, extra_files={PROBE_FILE: msgspec.json.encode(description).decode()})
     return buffer.getvalue()

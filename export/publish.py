@@ -29,14 +29,17 @@ class Publication:
     trust: bytes
     parity: Parity
 
-    def write(self, folder: Path) -> None:
-        """Write `DEVICE_FILE`, `SERVER_FILE` and `TRUST_FILE` into a folder.
+    def write(self, folder: Path, key: PrivateKey | None = None) -> None:
+        """Write `DEVICE_FILE`, `SERVER_FILE` and `TRUST_FILE` into a folder, and the signing key, where it is given, into `KEY_FILE`, which
+        its user alone may read.
 
         Raises:
             ConfigError: they cannot be written.
         """
         files = {SERVER_FILE: self.probe, TRUST_FILE: self.trust, DEVICE_FILE: self.bundle.payload}
         try:
+            if key is not None:
+                write_atomically(folder / KEY_FILE, private_pem(key), mode=0o600)
             for name, payload in files.items():
                 write_atomically(folder / name, payload)
         except OSError as error:
@@ -88,18 +91,11 @@ def read_key(path: Path) -> PrivateKey:
 
 
 def own_key(folder: Path) -> PrivateKey:
-    """The signing key of a bundle's folder, made there (readable by its user alone) where there is none yet.
+    """The signing key of a bundle's folder; a new one, which is not written yet, where the folder has none.
 
     Raises:
-        ConfigError: it cannot be read or written.
+        ConfigError: it cannot be read.
         BundleError: the file holds no Ed25519 private key.
     """
     path = folder / KEY_FILE
-    if path.exists():
-        return read_key(path)
-    key = new_key()
-    try:
-        write_atomically(path, private_pem(key), mode=0o600)
-    except OSError as error:
-        raise ConfigError(f"signing key {path}: {error.strerror}") from None
-    return key
+    return read_key(path) if path.exists() else new_key()

@@ -25,6 +25,10 @@ LEASE_S = 15.0
 
 Epoch = Count
 """Which start of a service speaks: every start takes a greater one than any before it."""
+MOST_EPOCHS = 10_000
+"""Passes that one verb can ask for."""
+MOST_CHOICES = 64
+"""Models that a device can be asked to choose from."""
 
 Reason = Literal[
     "unknown-topic",
@@ -140,7 +144,7 @@ class Train(msgspec.Struct, frozen=True, tag="train"):
     """
 
     batch_size: Annotated[int, msgspec.Meta(ge=2, le=4096)]
-    epochs: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=MOST_EPOCHS)] = 1
     steps: Positive | None = None
     hyper: dict[str, float] = {}
     graph: Name = "step"
@@ -166,7 +170,7 @@ class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
 class Choose(msgspec.Struct, frozen=True, tag="choose"):
     """Evaluate each of these models on the training windows, and go on from the one with the least mean loss (the first such)."""
 
-    models: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=64)]
+    models: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_CHOICES)]
     graph: Name = "evaluate"
 
 

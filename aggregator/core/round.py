@@ -73,9 +73,8 @@ from aggregator.core.state import (
     UpdateAdmitted,
     UpdatesLost,
 )
+from algorithms.core.keys import NEWCOMER
 
-INITIAL = "initial"
-"""The key of the model that devices start from where the algorithm says nothing else."""
 LONGEST_REST = 64
 """Rounds after which a device that failed again and again is asked again, at most."""
 OPEN: tuple[OpenPhase, ...] = get_args(OpenPhase)
@@ -401,7 +400,7 @@ def _with_device(state: RunState, device_id: str, device: Device) -> RunState:
 
 def _start_key(state: RunState, device_id: str) -> str:
     """The key of the model that the device starts from next."""
-    return state.starts.get(device_id, state.starts.get("", INITIAL))
+    return state.starts.get(device_id, state.starts.get("", NEWCOMER))
 
 
 def _acknowledgements(state: RunState) -> list[Command]:

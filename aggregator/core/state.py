@@ -3,7 +3,8 @@
 Tensors lie in the blob store; state and events name them by digest.
 """
 
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 from immutables import Map
@@ -13,10 +14,18 @@ from wire.errors import ConfigError
 from wire.messages import Digest, MaybeDigest, Metrics, Name, Plan, Verb
 
 A = TypeVar("A")
+B = TypeVar("B", bound="NamedAlgorithm")
 
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """A phase in which devices work on plans and updates are awaited."""
 Phase = Literal["waiting", OpenPhase, "aggregating", "finished"]
+
+
+class NamedAlgorithm(Protocol):
+    """An algorithm as `RunSettings.for_bundle` reads it; ``str`` is its name."""
+
+    def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
+        """The hyper-parameters of a run: those in the name, and those that were given besides, which take their place."""
 
 
 class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
@@ -68,7 +77,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     def for_bundle(
         cls,
         bundle: Bundle,
-        training: TrainingSettings[Any],
+        training: TrainingSettings[B],
         *,
         run_id: Name,
         data: str,
@@ -78,17 +87,18 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
         **others: Any,
     ) -> "RunSettings":
         """The settings of a run that trains with this bundle. Of `training` only the fields of `TrainingSettings` are read; of
-        the algorithm its name, ``str(training.algorithm)``. `others`: further fields.
+        the algorithm its name, ``str(training.algorithm)``, and the hyper-parameters in it. `others`: further fields.
 
         Raises:
-            ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`.
+            ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`, or the objective cannot have its value.
         """
-        manifest = bundle.manifest
-        if unknown := sorted(training.hyper.keys() - manifest.hyper.keys()):
+        manifest, hyper = bundle.manifest, training.algorithm.hyper_with(training.hyper)
+        if unknown := sorted(hyper.keys() - manifest.hyper.keys()):
             raise ConfigError(f"hyper-parameter {unknown[0]!r}: {manifest.algorithm} has {', '.join(sorted(manifest.hyper))}")
         return cls(
-            **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name != "algorithm"},
+            **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name not in ("algorithm", "hyper")},
             algorithm=str(training.algorithm),
+            hyper=hyper,
             run_id=run_id,
             data=data,
             bundle=bundle.digest,

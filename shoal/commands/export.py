@@ -16,7 +16,7 @@ from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.folders import prepare_folder
 from simulation.datasets.catalog import load_data
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from wire.bundle import unpack
 from wire.errors import ConfigError
 
@@ -50,7 +50,7 @@ def write(
         raise ConfigError(f"--key {key}: there is no such file")
     signing = read_key(key) if key else own_key(out)
     with console.status("making the model") as status:
-        objective = build_objective(fleet, opt.with_privacy(read_algorithm(algorithm), privacy), seed, model, pretrain)
+        objective = objective_for_fleet(fleet, opt.with_privacy(read_algorithm(algorithm), privacy), seed, model, pretrain)
         published = publish(
             *(objective, fleet.window, fleet.classes, fleet.sample(), signing),
             name=fleet.name,
@@ -59,7 +59,7 @@ def write(
             max_batch=max_batch,
             on_progress=lambda text: status.update(f"exporting: {text}"),
         )
-    published.write(out)
+    published.write(out, None if key else signing)
     bundle = published.bundle
     console.print(f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
     for row in inspect_bundle(bundle):

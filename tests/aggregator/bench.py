@@ -16,7 +16,7 @@ from algorithms.registry import make_algorithm, read_algorithm
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.messages import VirtualClock
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from wire import messages as m
 from wire.codec import decode, encode, encode_update
 from wire.links.in_process import InProcessBroker
@@ -33,7 +33,7 @@ class Bench:
         self.topics, broker = Topics("f"), InProcessBroker()
         self.device = broker.connect("tester")
         self.device.subscribe("shoal/2/f/device/+/reply", "shoal/2/f/device/+/plan")
-        objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+        objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
         bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
         self.store, self.blobs, self.clock = store or MemoryStore(), blobs or MemoryBlobs(), VirtualClock()
         link = Fleet(broker.connect("aggregator"), self.topics, "boot")

@@ -5,7 +5,7 @@ import pytest
 from algorithms.core.contract import Sgd
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import UniformMean, WeightedMean
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
 from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES
 
@@ -27,7 +27,7 @@ class TestObjectives:
 
     def test_a_server_absorbs_where_it_says_so(self, name: str) -> None:
         server = OBJECTIVES[name].server
-        assert server.absorbs == (server.absorb is not Plain.absorb)
+        assert server.absorbs == (server.absorb is not DefaultCoordinator.absorb)
 
 
 def test_only_the_single_group_reads_no_models() -> None:

@@ -8,7 +8,8 @@ import torch
 
 from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.core.contract import NEWCOMER, Work
+from algorithms.core.contract import Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier
