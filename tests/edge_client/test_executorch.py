@@ -21,6 +21,7 @@ from tests.conftest import ExportedPrograms
 from wire import messages as m
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack
 from wire.errors import BundleError, ConfigError
+from wire.keys import new_key, public_pem
 from wire.tensors import Tensors
 
 
@@ -228,7 +229,10 @@ class TestCommandLine:
         assert isinstance(graph_loader(parser().parse_args(words))(exported_programs.bundle), OnnxGraphs)
 
     def test_a_library_that_is_not_there_is_one_line(self, tmp_path: Path) -> None:
-        words = ["run", "--id", "d0", "--data", "d", "--state", "s", "--runtime", "executorch", "--library", str(tmp_path / "none.so")]
+        (tmp_path / "trust.pem").write_bytes(public_pem(new_key()))
+        paths = {"--data": "d", "--state": "s", "--trust": "trust.pem", "--library": "none.so"}
+        words = ["run", "--id", "d0", "--runtime", "executorch"]
+        words += [word for option, name in paths.items() for word in (option, str(tmp_path / name))]
         done = subprocess.run([sys.executable, "-m", "edge_client.main", *words], capture_output=True, text=True)
         assert done.returncode == 2
         assert done.stderr.startswith("error: the library for ExecuTorch")
