@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,13 +12,17 @@ from pathlib import Path
 import pytest
 import trustme
 
+from aggregator.identity import find_epoch
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
 from tests.conftest import wait_for_port
 from tests.contracts.link import deliveries, settle
 from wire.errors import ConfigError, LinkError
+from wire.keys import new_key
 from wire.links.mqtt import BrokerAddress, MqttLink
-from wire.links.port import Delivery, Denied, LinkDown, Will
+from wire.links.port import Delivery, Denied, LinkUp, Will
+from wire.messages import AggregatorStatus
+from wire.signed import Signer, Verifier, vouch
 from wire.topics import TABLE, Topics, aggregator_role, mosquitto_acl
 
 ROOT = Path(__file__).parents[2]
@@ -234,3 +239,47 @@ def test_wrong_authority_is_refused_at_once(guarded: Guarded) -> None:
 def test_without_a_certificate_there_is_no_connection(guarded: Guarded) -> None:
     with pytest.raises(LinkError):
         MqttLink(guarded.address(""), "a", wait_s=1)
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_alive(guarded: Guarded, version: str) -> None:
+    """To look, it has to take over the first one's session for a moment: no will is published, and what waits in the session stays."""
+    root, key = new_key(), new_key()
+    sign = Signer(key, vouch(root, "default", key.public_key(), time.time() + 1000))
+    live = guarded.connect(AGGREGATOR, version=version, confirmed=True, will=Will(TOPICS.aggregator, sign(status("live", online=False))))
+    live.subscribe(*TOPICS.from_devices, TOPICS.aggregator)
+    device, over = guarded.connect("device-1"), threading.Event()
+    seen: list[Delivery] = []
+
+    def work() -> None:
+        last_s = 0.0
+        while not over.is_set():
+            event = live.receive(timeout_s=0.2)
+            if isinstance(event, Delivery):
+                seen.append(event)
+            if isinstance(event, LinkUp) or time.monotonic() > last_s + 5:
+                live.publish(TOPICS.aggregator, sign(status("live")), retain=True)
+                last_s = time.monotonic()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        settle(device)
+        device.publish(concrete("update", "device-1"), b"not confirmed yet")
+        time.sleep(0.5)
+        verifier = Verifier("default", (root.public_key(),))
+        with pytest.raises(ConfigError, match=r"another aggregator is at work \(epoch 7"):
+            find_epoch(
+                lambda: guarded.connect(AGGREGATOR, version=version, confirmed=True), TOPICS, verifier, 0, ["other"], time.time(), False
+            )
+        time.sleep(2.5)
+    finally:
+        over.set()
+        worker.join()
+    statuses = [verifier.open(d.payload, AggregatorStatus, time.time()) for d in seen if d.topic == TOPICS.aggregator]
+    assert {s.online for s in statuses} == {True}
+    assert seen.count(Delivery(concrete("update", "device-1"), b"not confirmed yet")) >= 2, "it came again"
+
+
+def status(boot_id: str, online: bool = True) -> AggregatorStatus:
+    return AggregatorStatus(online, boot_id, 7, time.time(), "run")
