@@ -30,17 +30,69 @@ class OverMqtt(LinkContract):
         assert isinstance(link, MqttLink)
         link._closing = True
         link._client.loop_stop()
-        sock = link._client.socket()
-        assert isinstance(sock, socket.socket)
-        sock.shutdown(socket.SHUT_RDWR)
-        sock.close()
+        cut(link).close()
+
+    def test_what_was_not_confirmed_comes_again_after_a_new_connection(self, connect: Connect) -> None:
+        link, sender = connect("careful", confirmed=True), connect("sender")
+        link.subscribe("c/#")
+        settle(link)
+        for number in range(4):
+            sender.publish("c/1", str(number).encode())
+        first = deliveries(link, 4)
+        link.confirm(first[:2])
+        settle(link)
+        cut(link)
+        assert [d.payload for d in deliveries(link, 2)] == [b"2", b"3"]
+        link.confirm(first)  # of the connection that is gone: these numbers may be others by now
+        cut(link)
+        again = deliveries(link, 2)
+        assert [d.payload for d in again] == [b"2", b"3"]
+        link.confirm(again)
+        settle(link)
+        cut(link)
+        sender.publish("c/1", b"4")
+        assert [d.payload for d in deliveries(link, 2, patience_s=4)] == [b"4"]
+
+    def test_what_was_not_confirmed_comes_again_to_the_next_process(self, connect: Connect) -> None:
+        link, sender = connect("careful", confirmed=True), connect("sender")
+        link.subscribe("c/#")
+        settle(link)
+        sender.publish("c/1", b"safe")
+        sender.publish("c/1", b"not yet")
+        link.confirm(deliveries(link, 2)[:1])
+        settle(link)
+        link.close()
+        assert [d.payload for d in deliveries(connect("careful", confirmed=True), 2, patience_s=2)] == [b"not yet"]
+
+    def test_what_waits_to_be_read_is_bounded(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("wire.links.mqtt.MOST_BYTES", 2**20)
+        link, sender = connect("slow"), connect("sender")
+        assert isinstance(link, MqttLink)
+        link.subscribe("b")
+        settle(link)
+        for number in range(40):
+            sender.publish("b", bytes([number]) * 2**18)
+        time.sleep(1.0)
+        assert 2**19 <= link._inbox._num_bytes <= 2**20
+        assert [d.payload[0] for d in deliveries(link, 40)] == [*range(40)]
+        sender.publish("b", bytes(3 * 2**20))
+        assert len(deliveries(link, 1)[0].payload) == 3 * 2**20, "one that is larger alone still comes"
+
+
+def cut(link: Link) -> socket.socket:
+    """Break a link's connection; returns its socket."""
+    assert isinstance(link, MqttLink)
+    sock = link._client.socket()
+    assert isinstance(sock, socket.socket)
+    sock.shutdown(socket.SHUT_RDWR)
+    return sock
 
 
 def connector(url: str) -> Iterator[Connect]:
     links: list[MqttLink] = []
 
-    def connect(client_id: str, will: Will | None = None) -> MqttLink:
-        links.append(MqttLink(BrokerAddress.parse(url), client_id, will))
+    def connect(client_id: str, will: Will | None = None, confirmed: bool = False) -> MqttLink:
+        links.append(MqttLink(BrokerAddress.parse(url), client_id, will, confirmed=confirmed))
         return links[-1]
 
     yield connect
