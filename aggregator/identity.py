@@ -108,8 +108,9 @@ def find_epoch(
 ) -> int:
     """An epoch for this start: greater than any that is stored or that the retained status says, and not less than the time in seconds.
 
-    `connect` opens a link to read that status with. `boot_ids`: what earlier starts from this folder called themselves. Where another
-    aggregator is online, it is watched for a lease's time.
+    `connect` opens a link to read that status with, which confirms nothing: a broker that binds client ids to certificates gives it the
+    aggregator's own session. `boot_ids`: what earlier starts from this folder called themselves. Where another aggregator is online, it
+    is watched for a lease's time.
 
     Raises:
         ConfigError: another aggregator is at work, and this one is not told to take over.

@@ -25,7 +25,7 @@ from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
 from wire.messages import LEASE_S, AggregatorStatus
 from wire.signed import Verifier
-from wire.topics import Topics, check_name
+from wire.topics import Topics, aggregator_role, check_name
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -106,10 +106,10 @@ def _serve(
     signer = service_signer(folder, settings.fleet, trusted, root, clock())
     verifier = Verifier(settings.fleet, trusted)
     boot_id = secrets.token_hex(8)
-    client_id = f"{settings.fleet}@aggregator"
+    client_id = aggregator_role(settings.fleet)
 
     def look() -> MqttLink:
-        return MqttLink(settings.broker, f"{client_id}.{boot_id}", persistent=False)
+        return MqttLink(settings.broker, client_id, confirmed=True)
 
     known = boot_ids(folder / "boots", boot_id)
     epoch = find_epoch(look, topics, verifier, stored.epoch if stored else 0, known, clock(), settings.take_over)

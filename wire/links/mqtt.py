@@ -43,6 +43,35 @@ class _Receipt:
     qos: int
 
 
+class _Asked:
+    """Topics of requests to the broker by their numbers, until they are answered; the answer may be there before the number is known."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: dict[int | None, tuple[str, ...]] = {}
+        self._early: dict[int | None, list[bool]] = {}
+
+    def ask(self, mid: int | None, topics: tuple[str, ...]) -> list[str]:
+        """Remember a request; returns the topics that are denied already."""
+        with self._lock:
+            denied = self._early.pop(mid, None)
+            if denied is None:
+                self._topics[mid] = topics
+        return _denied(topics, denied or [])
+
+    def answer(self, mid: int, denied: list[bool]) -> list[str]:
+        """Forget the request that the broker answered; returns the topics that it denied."""
+        with self._lock:
+            topics = self._topics.pop(mid, None)
+            if topics is None:
+                self._early[mid] = denied
+        return _denied(topics or (), denied)
+
+
+def _denied(topics: tuple[str, ...], denied: list[bool]) -> list[str]:
+    return [topic for topic, refused in zip(topics, denied, strict=False) if refused]
+
+
 class _Inbox:
     """Events from paho's thread for the reader's, bounded in bytes."""
 
@@ -146,8 +175,7 @@ class MqttLink:
         self._confirmed, self._persistent = confirmed, persistent
         self._inbox = _Inbox()
         self._connection = 0
-        self._subscribing: dict[int | None, tuple[str, ...]] = {}
-        self._publishing: dict[int, str] = {}
+        self._subscribing, self._publishing = _Asked(), _Asked()
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = False
@@ -168,7 +196,7 @@ class MqttLink:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         told = self._client.publish(topic, payload, qos=1, retain=retain)
-        self._publishing[told.mid] = topic
+        self._report("publish", self._publishing.ask(told.mid, (topic,)))
 
     def receive(self, timeout_s: float | None = None) -> LinkEvent | None:
         return self._inbox.get(timeout_s)
@@ -265,14 +293,10 @@ class MqttLink:
             self._inbox.put(Delivery(topic, bytes(message.payload), message.retain, receipt))
 
         def on_subscribe(_client: mqtt.Client, _data: object, mid: int, codes: list[Any], _properties: object) -> None:
-            for topic, code in zip(self._subscribing.pop(mid, ()), codes, strict=False):
-                if code.is_failure:
-                    self._inbox.put(Denied("subscribe", topic))
+            self._report("subscribe", self._subscribing.answer(mid, [bool(code.is_failure) for code in codes]))
 
         def on_publish(_client: mqtt.Client, _data: object, mid: int, code: Any, _properties: object) -> None:
-            topic = self._publishing.pop(mid, "")
-            if code.is_failure:
-                self._inbox.put(Denied("publish", topic))
+            self._report("publish", self._publishing.answer(mid, [bool(code.is_failure)]))
 
         client.on_connect, client.on_disconnect, client.on_message = on_connect, on_disconnect, on_message
         client.on_subscribe, client.on_publish = on_subscribe, on_publish
@@ -281,7 +305,11 @@ class MqttLink:
     def _subscribe(self, client: mqtt.Client, topics: Iterable[str]) -> None:
         chosen = tuple(topics)
         _, mid = client.subscribe([(topic, 1) for topic in chosen])
-        self._subscribing[mid] = chosen
+        self._report("subscribe", self._subscribing.ask(mid, chosen))
+
+    def _report(self, action: str, topics: list[str]) -> None:
+        for topic in topics:
+            self._inbox.put(Denied(action, topic))
 
     def _open(self, client: mqtt.Client, version: str) -> None:
         if version == "5":
