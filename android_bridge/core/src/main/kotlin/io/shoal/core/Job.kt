@@ -89,7 +89,7 @@ internal class Job(
             Names.response(verb.graph, name) to total.mean(maxOf(1, sums.count))
         }
         tensors += responses
-        if (verb.report) sent += responses
+        if (verb.report) sent += declared(verb.graph, responses)
     }
 
     /** Goes on from the model with the least mean loss; one that is not a number counts as infinite. */
@@ -117,7 +117,7 @@ internal class Job(
         advance(outputs, report = false)
         val metrics = Names.part(outputs, Names.METRIC).mapKeys { Names.response(verb.graph, it.key) }
         tensors += metrics
-        sent += metrics
+        sent += declared(verb.graph, metrics)
     }
 
     fun respond(verb: Respond) {
@@ -141,6 +141,7 @@ internal class Job(
             part.floats().get(flat, at, part.size)
             at += part.size
         }
+        if (flat.any { !it.isFinite() }) throw Malformed("what training changed is not finite: it cannot be protected")
         val safe = addNoise(clip(flat, verb.clipNorm), verb.noiseStd, noise)
         at = 0
         for (key in keys) {
@@ -218,13 +219,19 @@ internal class Job(
 
     private fun IntRange.toIntArray() = IntArray(last - first + 1) { first + it }
 
+    /** Of what a graph measured, what its bundle says that it reports: nothing else leaves the device. */
+    private fun declared(graph: String, measured: Tensors): Tensors {
+        val names = manifest.graphs[graph]?.responses.orEmpty().map { (name, _) -> Names.response(graph, name) }
+        return measured.filterKeys { it in names }
+    }
+
     private fun oneOutput(graph: String, inputs: Tensors): Tensor {
         val outputs = Names.part(graphs.run(graph, inputs), Names.OUTPUT).values
         return outputs.singleOrNull() ?: throw Malformed("graph '$graph' has ${outputs.size} per-example outputs, expected one")
     }
 
     private fun metric(graph: String, outputs: Tensors, name: String): Double {
-        val value = outputs[Names.metric(name)] ?: throw BundleException("graph '$graph' has no metric $name")
+        val value = outputs[Names.metric(name)] ?: throw Malformed("graph '$graph' has no metric $name: it cannot be trained with")
         return Total(value.shape).apply { add(graph, value) }.single()
     }
 
