@@ -38,7 +38,7 @@ class ExecutorTest {
             val (expected, tensors) = decodeUpdate(File(case, "update.safetensors").readBytes())
             assertEquals(tensors, result.tensors)
             val update = Update(
-                plan.runId, plan.round, plan.deviceId, result.model, Fixture.windows.numTrain.toLong(), result.numSteps,
+                plan.runId, plan.epoch, plan.round, plan.attempt, plan.deviceId, result.model, Fixture.windows.numTrain.toLong(), result.numSteps,
                 result.evaluated, result.trained, 7, 0.125,
             )
             assertEquals(expected, update)
