@@ -64,7 +64,7 @@ internal class Executor(
                 return graphs.run(graph, inputs)
             }
         }
-        val job = Job(bundle, checked, windows, plan, private.filterKeys { Names.roleOf(it) != Names.KEPT }, fetch, noise)
+        val job = Job(bundle, checked, windows, plan, fitting(private), fetch, noise)
         job.receive(plan.model, model)
         for (verb in plan.verbs) {
             when (verb) {
@@ -80,13 +80,37 @@ internal class Executor(
         return job.finish()
     }
 
-    /** Class probabilities (n, classes) float32 of examples [x] (n, window) by the device's own model: what it was given, and has kept. */
+    /**
+     * Of what the device has kept, what this bundle and these windows have room for: a column of windows that there were once says nothing of
+     * those that there are now.
+     */
+    private fun fitting(kept: Tensors): Tensors {
+        val layouts = bundle.manifest.ofRole(Names.PRIVATE).associate { it.key to it.layout }
+        return kept.filter { (key, tensor) ->
+            when (Names.roleOf(key)) {
+                Names.PRIVATE -> layouts[key]?.let { it.dtype == tensor.dtype && it.shape == tensor.shape } ?: false
+                Names.COLUMN -> tensor.shape.firstOrNull() == windows.numTrain
+                else -> false
+            }
+        }
+    }
+
+    /**
+     * Class probabilities (n, classes) float32 of examples [x] (n, window) by the device's own model: what it was given, and has kept.
+     *
+     * @throws DataException examples of another shape, or none
+     */
     fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
+        val window = bundle.manifest.window.shape
+        if (x.dtype != DType.FLOAT32 || x.shape.drop(1) != window || x.shape.isEmpty() || x.rows == 0) {
+            throw DataException("examples $x, bundle ${bundle.manifest.name} expects float32 of at least one by $window")
+        }
         val held = bundle.initial + private + model + Names.part(private, Names.KEPT)
         val minBatch = bundle.manifest.minBatch
         val rows = IntArray(maxOf(x.rows, minBatch)) { if (it < x.rows) it else 0 }
         val parts = evaluationRanges(rows.size, minBatch, graphs.maxBatch).map { part ->
-            graphs.run("predict", held + (Names.X to x.take(rows.sliceArray(part)))).getValue(Names.PROBABILITIES)
+            val outputs = graphs.run("predict", held + (Names.X to x.take(rows.sliceArray(part))))
+            outputs[Names.PROBABILITIES] ?: throw BundleException("graph 'predict' gives no ${Names.PROBABILITIES}")
         }
         return concatenate(parts).take(IntArray(x.rows) { it })
     }

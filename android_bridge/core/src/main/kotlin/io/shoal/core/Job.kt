@@ -105,11 +105,14 @@ internal class Job(
     }
 
     fun annotate(verb: Annotate) {
+        if (Names.batch(verb.column) in setOf(Names.X, Names.Y)) throw Malformed("verb annotate: a column cannot be called '${verb.column}'")
         if (windows.numTrain == 0) throw DataException("no training windows: there is nothing to annotate")
         val rows = ranges(windows.numTrain).map { part ->
             oneOutput(verb.graph, tensors + batch(windows.trainX, windows.trainY, part.toIntArray(), training = true) + hyper)
         }
-        tensors[Names.column(verb.column)] = concatenate(rows)
+        val column = concatenate(rows)
+        if (column.rows != windows.numTrain) throw Malformed("graph '${verb.graph}' gave ${column.rows} rows for ${windows.numTrain} windows")
+        tensors[Names.column(verb.column)] = column
     }
 
     fun apply(verb: Apply) {
@@ -164,8 +167,12 @@ internal class Job(
                 sent[Names.delta(Names.nameOf(key))] = change
             }
         }
-        val kept = tensors.filterKeys { Names.roleOf(it) in KEPT_ROLES }
-        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, kept + tuned.associate { Names.kept(it) to tensors.getValue(it) })
+        val columns = tensors.filterKeys { Names.roleOf(it) == Names.COLUMN }
+        val private = tensors.filterKeys { Names.roleOf(it) == Names.PRIVATE }
+        val own = tensors.filterKeys { it in tuned }
+        val known = manifest.tensors.filter { it.key in private || it.key in own }.map { it.layout }
+        checkLayout(private + own, known, "what the device would keep of round ${plan.round}") // or it would stand in the way of later plans
+        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, private + columns + own.mapKeys { Names.kept(it.key) })
     }
 
     private fun checkBatches(verb: Train, numExamples: Int) {
@@ -233,10 +240,5 @@ internal class Job(
     private fun metric(graph: String, outputs: Tensors, name: String): Double {
         val value = outputs[Names.metric(name)] ?: throw Malformed("graph '$graph' has no metric $name: it cannot be trained with")
         return Total(value.shape).apply { add(graph, value) }.single()
-    }
-
-    private companion object {
-        /** Roles of what a device keeps from plan to plan. */
-        val KEPT_ROLES = setOf(Names.PRIVATE, Names.COLUMN)
     }
 }

@@ -6,11 +6,14 @@ import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.decodeTensors
 import java.io.Closeable
 
-/** The bundle in use: verified before anything in it is used, and loaded until another one takes its place. */
+/**
+ * The bundle in use: verified before anything in it is used, and loaded until another one takes its place. Without [windows] it only
+ * predicts.
+ */
 internal class LoadedBundle(
     private val storage: Storage,
     private val loader: GraphLoader,
-    private val windows: Windows,
+    private val windows: Windows?,
     private val trusted: List<PublicKey>,
     private val noise: Noise,
 ) : Closeable {
@@ -44,7 +47,7 @@ internal class LoadedBundle(
         val verified = verified(name)
         executor?.let { return it }
         val opened = loader.load(verified).also { graphs = it }
-        return Executor(verified, opened, windows, noise).also { executor = it }
+        return Executor(verified, opened, windows ?: noWindows(verified.manifest.window.shape), noise).also { executor = it }
     }
 
     /** The tensors of a blob. */
@@ -57,6 +60,11 @@ internal class LoadedBundle(
         executor = null
         graphs = null
         closing?.close()
+    }
+
+    private fun noWindows(shape: List<Int>): Windows {
+        val (x, y) = Pair(Tensor.allocate(DType.FLOAT32, listOf(0) + shape), Tensor.of(LongArray(0)))
+        return Windows(x, y, x, y)
     }
 
     private fun read(name: String): ByteArray = storage.blob(name) ?: throw MissingBlob(name)

@@ -96,7 +96,7 @@ public class Phone(
     }
 
     /** Predictions by the model in use. */
-    public fun predictor(): Predictor = Predictor(storage, loader, windows, trusted)
+    public fun predictor(): Predictor = Predictor(storage, loader, trusted)
 
     /** One event, or, where none is there to be read, what there is to do. Whether anything happened. */
     private fun step(agent: Agent, link: Link): Boolean {

@@ -7,14 +7,11 @@ import java.io.Closeable
 /**
  * Predictions by the model in use on this device, with what the device keeps for itself. Needs no connection. It takes up a newer model when
  * one has come into use; what plans do does not touch it. Used by one thread at a time.
+ *
+ * @param trusted one of these keys must have signed the model's bundle; none: it is checked for damage alone
  */
-public class Predictor internal constructor(
-    private val storage: Storage,
-    loader: GraphLoader,
-    windows: Windows,
-    trusted: List<PublicKey>,
-) : Closeable {
-    private val loaded = LoadedBundle(storage, loader, windows, trusted, Noise.fromEntropy())
+public class Predictor(private val storage: Storage, loader: GraphLoader, trusted: List<PublicKey>) : Closeable {
+    private val loaded = LoadedBundle(storage, loader, windows = null, trusted, Noise.fromEntropy())
     private var model: Pair<String, Tensors>? = null
 
     /**

@@ -157,7 +157,8 @@ class AgentTest {
         assertTrue("bundle: bundle fake: version 3 offered, version 4" in declined(2, Fixture.keys, mapOf("fake" to 4), Evaluate()))
         assertTrue("failed: graph 'predict'" in declined(3, Fixture.keys, emptyMap(), Train(8, graph = "predict")))
         assertTrue("failed: plan: no graph 'none'" in declined(4, Fixture.keys, emptyMap(), Annotate("none", "x")))
-        assertTrue("data: 0 training windows" in declined(5, Fixture.keys, emptyMap(), Train(8, holdout = 0.99)))
+        assertTrue("data: 1 training windows" in declined(5, Fixture.keys, emptyMap(), Train(8, holdout = 0.976)))
+        assertTrue("policy: min_windows" in declined(6, Fixture.keys, emptyMap(), Train(8, holdout = 0.99)))
     }
 
     /** A loader that fails, or whose graphs do. */

@@ -21,7 +21,7 @@ class CurrentTest {
 
     private fun storage() = FolderStorage(folder)
 
-    private fun predictor() = Predictor(storage(), FakeLoader(), Fixture.windows, Fixture.keys)
+    private fun predictor() = Predictor(storage(), FakeLoader(), Fixture.keys)
 
     private fun device(loader: GraphLoader = FakeLoader()) = FakeAggregator(storage(), loader = loader).up()
 
@@ -53,6 +53,8 @@ class CurrentTest {
         device.reply(Fixture.finish())
         assertEquals(listOf(19, 3), predictor().use { it.predict(Fixture.windows.testX) }.shape)
         assertTrue(device.said.any { "is in use" in it })
+        assertFailsWith<DataException> { predictor().predict(Tensor.allocate(DType.FLOAT32, listOf(3, 2, 5))) }
+        assertFailsWith<DataException> { predictor().predict(Fixture.windows.testX.take(IntArray(0))) }
     }
 
     @Test
