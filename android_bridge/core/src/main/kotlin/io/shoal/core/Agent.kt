@@ -111,9 +111,19 @@ internal class Agent(private val self: Identity, private val link: Link, private
         }
     }
 
-    /** Sends or asks again what had no answer for too long, and says once a minute that the device is here. */
+    /**
+     * Sends or asks again what had no answer for too long, says once a minute that the device is here, and declines a plan whose time is over
+     * before all that it needs has come.
+     */
     fun tick() {
         beat()
+        val plan = session.plan
+        if (plan != null && session.stage == Stage.WORKING) {
+            Rounds.expired(session, plan, time.nowS())?.let { (changed, action) ->
+                save(changed)
+                if (action is Action.Decline) decline(plan, action)
+            }
+        }
         if (clock.steadySeconds() >= retryAtS) {
             val nextS = pauseS * 2
             downloads.ask()
@@ -229,7 +239,7 @@ internal class Agent(private val self: Identity, private val link: Link, private
     }
 
     private fun checkIn() {
-        val now = around.health()
+        val now = (contained { around.health() } as? Contained.Done)?.value ?: Health() // an app's own code is no reason to stay away
         beat(now = true)
         publish(
             "check-in",

@@ -265,14 +265,12 @@ class AgentTest {
         device.clock.steadyS += 11.0
         device.plan(Fixture.plan(2, deadlineAtS = 2000.0))
         assertEquals(DeclineReason.EXPIRED, device.declines().single().reason)
-        val late = device()
-        late.up()
-        late.plan(Fixture.plan(3, deadlineAtS = 1500.0).copy(model = "9".repeat(64)))
-        late.clock.steadyS += 600
-        late.plan(Fixture.plan(3, deadlineAtS = 1500.0).copy(epoch = 6))
-        late.offer()
-        assertEquals(Stage.WORKING, late.agent.session.stage, "its blobs are not here yet")
-        late.storage.save(late.agent.session)
+        device.plan(Fixture.plan(3, deadlineAtS = 2010.0).copy(model = "9".repeat(64)))
+        device.after(8.0)
+        assertTrue(device.agent.waiting)
+        device.after(3.0)
+        assertEquals(listOf(DeclineReason.EXPIRED), device.declines().map { it.reason }, "what it needs has never come")
+        assertEquals(false, device.agent.waiting)
     }
 
     @Test
