@@ -81,8 +81,8 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
     within bounds (`aggregator.core.influence`). Where what comes out is not fit to be offered, the last models stay."""
     kept, left_out, norms = bounded(run.settings, run.received, run.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
-    if len(kept) < min(len(run.received), run.settings.min_devices):
-        return _as_it_was(run, at_s, remarks, f"{len(kept)} updates are within bounds, at least {run.settings.min_devices} are needed")
+    if len(kept) < min(len(run.received), run.settings.min_updates):
+        return _as_it_was(run, at_s, remarks, f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed")
     held = _models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [

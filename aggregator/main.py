@@ -49,7 +49,7 @@ class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
     data: str = ""
     """The data's name, for people; the bundle's when empty."""
     min_devices: int = 2
-    """As in `RunSettings`."""
+    """As in `RunSettings`, and the least number of updates of a round."""
     deadline_s: float = 600.0
     """Seconds for which a round is open at most."""
     grace_s: float = 60.0
@@ -175,6 +175,7 @@ def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSet
         settings,
         run_id=run_id,
         name=settings.run,
+        min_updates=settings.min_devices,
         min_group=settings.min_group,
         weight_cap=settings.weight_cap,
         norm_cap=settings.norm_cap,

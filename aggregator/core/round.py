@@ -14,7 +14,7 @@ of its cohort that are online, and for one that was lost for `grace_s` seconds; 
 The update of a lost device counts whenever it comes before the round is closed. Devices of which no update has ever been accepted are
 waited for only twice as long as the others took (at least for `grace_s`), once there are others.
 
-No round is closed with fewer than `min_devices` updates. A deadline by which there are fewer opens the same round again, as another
+No round of training is closed with fewer than `min_updates` updates. A deadline by which there are fewer opens the same round again, as another
 *attempt*: what was received stays. So does the loss of updates that were safe. An evaluation is over at its deadline.
 
 A device that misses a deadline is taken for absent until it is heard. One that misses or declines its plans round after round is asked in
@@ -362,13 +362,13 @@ def _next_phase(state: RunState) -> OpenPhase:
 
 
 def _lacks_updates(state: RunState) -> bool:
-    return len(state.received) < max(1, state.settings.min_devices)
+    return len(state.received) < state.settings.min_updates
 
 
 def _is_short(state: RunState, at_s: float) -> bool:
     """Whether the round has, or may still get, fewer updates than it needs."""
     hoped = sum(1 for d in state.cohort if d in state.received or _is_awaited(state, state.devices[d], at_s))
-    return hoped < max(1, state.settings.min_devices)
+    return hoped < state.settings.min_updates
 
 
 def _is_missing(state: RunState, device_id: str) -> bool:

@@ -54,7 +54,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """The data's name, for people."""
     bundle: Digest
     min_devices: int
-    """No round opens before so many devices are online, and none is aggregated with fewer updates."""
+    """Round 1 opens when so many devices are online."""
     deadline_s: float
     """Seconds for which a round is open at most."""
     grace_s: float
@@ -65,6 +65,8 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """By graph: what an update must carry when it was evaluated or applied."""
     max_update_norm: float = 1e6
     """An update whose change has a larger Euclidean norm is refused."""
+    min_updates: int = 1
+    """No round of training is aggregated with fewer updates."""
     min_group: int = 1
     """A group's model changes only if so many devices of it were counted; else the last one stays."""
     weight_cap: float = 0.0

@@ -96,7 +96,7 @@ def test_device_that_joins_in_mid_round_waits_for_the_next() -> None:
 
 
 def test_lost_device_is_waited_for_until_its_grace_is_over() -> None:
-    run = Run(min_devices=2, grace_s=5.0, deadline_s=100.0)
+    run = Run(min_devices=2, min_updates=2, grace_s=5.0, deadline_s=100.0)
     run.check_in("a")
     run.check_in("b")
     assert run.feed(s.DeviceLost(2.0, "b")) == [s.SetDeadline(1, 7.0)]
@@ -122,7 +122,7 @@ def three() -> Run:
     run = Run(min_devices=3, deadline_s=10.0, grace_s=1.0, rounds=30)
     for device in "abc":
         run.check_in(device)
-    run.state = msgspec.structs.replace(run.state, settings=msgspec.structs.replace(run.state.settings, min_devices=2))
+    run.state = msgspec.structs.replace(run.state, settings=msgspec.structs.replace(run.state.settings, min_updates=2))
     return run
 
 

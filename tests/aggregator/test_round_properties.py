@@ -95,7 +95,7 @@ events = st.lists(
 @settings(max_examples=200)
 @given(events)
 def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history: list[tuple[str, Any]]) -> None:
-    run = Run(min_devices=2, rounds=2, preparing=True, deadline_s=5.0, grace_s=2.0)
+    run = Run(min_devices=2, min_updates=2, rounds=2, preparing=True, deadline_s=5.0, grace_s=2.0)
     log: list[s.Event] = []
     original = run.feed
 
