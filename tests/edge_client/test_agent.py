@@ -101,7 +101,7 @@ class TestRounds:
         first = finished(device)
         device.reply(m.Refuse("d0", "malformed", "x", about="check-in"))
         device.turn()
-        assert device.agent.session.stage == "pending"
+        assert FolderState(device.folder).update() == first
         device.reply(m.Refuse("d0", "not-finite", "x", "update", digest(first)))
         device.turn()
         assert device.agent.session.stage == "answered"
