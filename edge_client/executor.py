@@ -28,6 +28,8 @@ Secret = Callable[[Plan], np.random.Generator]
 
 Between = Callable[[], None]
 """Called before each batch; what it raises ends the work."""
+MOST_EXAMPLES = 4096
+"""Examples in a batch, at most."""
 MOST_RANDOM = 2**24
 """Random numbers for one example, at most: a manifest may ask for any shape."""
 
@@ -63,11 +65,15 @@ class Executor:
         """
         Raises:
             DataError: the windows do not fit the bundle.
-            BundleError: it asks for more random numbers than anybody needs.
+            BundleError: it asks for larger batches, or more random numbers, than anybody needs.
         """
         self._bundle, self._graphs, self._windows, self._secret = bundle, graphs, windows, secret
         self._initial = bundle.initial
         self._check_windows()
+        if bundle.manifest.min_batch > MOST_EXAMPLES:
+            raise BundleError(
+                f"bundle {bundle.manifest.name}: batches of at least {bundle.manifest.min_batch}, at most {MOST_EXAMPLES} can be"
+            )
         for name, shape in bundle.manifest.random.items():
             if min(shape, default=0) < 0 or prod(shape) > MOST_RANDOM:
                 raise BundleError(f"bundle {bundle.manifest.name}: random input {name!r} of shape {shape}, at most {MOST_RANDOM} numbers")

@@ -1,7 +1,6 @@
 """The work on one plan, and what keeps its failures inside: whatever a plan, a bundle or a blob holds, the work ends with a result or a
 reason."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from edge_client.executor import Between, Executor, Result, Secret
 from edge_client.incidents import Incidents
 from edge_client.memory import Memory
 from wire.bundle import Bundle, check_version, unpack
+from wire.codec import LARGEST_SUM
 from wire.errors import BundleError, ConfigError, DataError, ShoalError
 from wire.keys import PublicKey
 from wire.messages import DeclineReason, Plan, Policy
@@ -77,8 +77,8 @@ class Work:
             self._open(plan)
             result = self._run(plan, between)
             for metrics in (result.trained, result.evaluated):
-                if not math.isfinite(metrics.loss_sum):
-                    raise Declined("failed", f"the loss is {metrics.loss_sum}")
+                if not abs(metrics.loss_sum) <= LARGEST_SUM or not 0 <= metrics.num_correct <= metrics.num_examples:
+                    raise Declined("failed", f"measurements that cannot be, and that no aggregator takes: {metrics}")
             return Done(result, time.perf_counter() - began_s)
         except (Stopped, BlobMissing):
             self._memory.note(core.on_stopped(self._memory.session))

@@ -102,6 +102,7 @@ class TestRounds:
         device.reply(m.Refuse("d0", "malformed", "x", about="check-in"))
         device.turn()
         before = device.agent.session.stage
+        assert FolderState(device.folder).update() == first
         device.reply(m.Refuse("d0", "not-finite", "x", "update", digest(first)))
         device.turn()
         assert (before, device.agent.session.stage) == ("pending", "answered")

@@ -20,7 +20,6 @@ from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState, only_process
 from edge_client.agent import Agent
 from edge_client.core.ports import Windows
-from tests.edge_client.device import NOW_S, initial_model
 from tests.edge_client.plans import plan
 from wire import messages as m
 from wire.bundle import unpack
@@ -35,10 +34,10 @@ with np.load(folder / "windows.npz") as file:
 topics, broker = Topics("f"), InProcessBroker()
 server = broker.connect("server")
 server.subscribe(*topics.from_devices)
-model = encode_tensors(initial_model(bundle))
+model = encode_tensors({spec.key: bundle.initial[spec.key] for spec in bundle.manifest.received()})
 for payload in (bundle.payload, model):
     broker.publish(topics.blob(digest(payload)), payload, True)
-broker.publish(topics.aggregator, encode(m.AggregatorStatus(True, "b", 1, NOW_S)), True)
+broker.publish(topics.aggregator, encode(m.AggregatorStatus(True, "b", 1, 1.8e9)), True)
 
 class Deadly(OnnxGraphs):
     batches = 0

@@ -11,6 +11,7 @@ from edge_client.adapters.state import FolderState
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device
+from tests.edge_client.hostile import with_graph
 from wire import messages as m
 from wire.codec import digest
 from wire.errors import ConfigError
@@ -92,8 +93,6 @@ class TestAgent:
     def test_a_survey_after_training_is_none_whatever_the_manifest_calls_it(
         self, fleet: FleetData, exported: Exported, folder: Path
     ) -> None:
-        from tests.edge_client.hostile import with_graph
-
         device = Device(fleet, exported, folder, policy=m.Policy(max_clip_norm=1.0))
         payload = with_graph(device.bundle, "survey", responses=())
         device.offer(payload)

@@ -1,0 +1,197 @@
+"""`shoal-edge check`, and what `run` refuses to do without being told."""
+
+import datetime
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trustme
+
+from edge_client import check as module
+from edge_client.adapters.state import FolderState, only_process
+from edge_client.check import check
+from edge_client.main import run
+from edge_client.options import parser
+from simulation.datasets.windows import FleetData
+from simulation.local.broker import EmbeddedBroker
+from tests.conftest import Exported
+from tests.edge_client.device import Device
+from wire.codec import digest
+from wire.errors import ConfigError
+from wire.keys import PrivateKey, new_key, public_pem
+from wire.links.mqtt import BrokerAddress, MqttLink
+from wire.messages import AggregatorStatus
+from wire.signed import Signer, vouch
+from wire.topics import Topics
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(fleet: FleetData, tmp_path: Path) -> Path:
+    """A device's folder: data, and a policy."""
+    windows = fleet.devices["d0"]
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "train.npz", X=windows.train_x, y=windows.train_y)
+    np.savez(tmp_path / "data" / "test.npz", X=windows.test_x, y=windows.test_y)
+    (tmp_path / "policy.toml").write_text("max_epochs = 3\n")
+    return tmp_path
+
+
+def words(folder: Path, broker: str = "mqtt://127.0.0.1:9", **options: str) -> list[str]:
+    given = {"broker": broker, "id": "d0", "data": folder / "data", "state": folder / "state", "policy": folder / "policy.toml", **options}
+    return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+
+
+def findings(capsys: Captured, *words: str) -> tuple[int, dict[str, str]]:
+    """The exit code, and by subject the line, which is one."""
+    code = check(parser().parse_args(["check", *words]))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("ok    ", "WRONG ")) for line in lines)
+    assert code == int(any(line.startswith("WRONG") for line in lines))
+    return code, {line[6:].partition(": ")[0]: line for line in lines}
+
+
+@contextmanager
+def aggregator(root: PrivateKey, broker: str, at_s: float, online: bool = True) -> Iterator[None]:
+    """The status of an aggregator at a broker."""
+    service = new_key()
+    signer = Signer(service, vouch(root, "default", service.public_key(), time.time() + 1e6))
+    link = MqttLink(BrokerAddress.parse(broker), "default@aggregator")
+    try:
+        link.publish(Topics("default").aggregator, signer(AggregatorStatus(online, "b", 1, at_s)), retain=True)
+        yield
+    finally:
+        link.close()
+
+
+@pytest.fixture
+def root(folder: Path) -> PrivateKey:
+    key = new_key()
+    (folder / "trust.pem").write_bytes(public_pem(key))
+    return key
+
+
+class TestBroker:
+    def test_all_is_well(self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured) -> None:
+        with aggregator(root, embedded_broker.url, time.time()):
+            code, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+        assert code == 0, lines
+        subjects = ["data", "what trains", "state folder", "model in use", "credentials", "trusted keys", "policy", "broker", "clock"]
+        assert list(lines) == subjects
+        assert "40 training and 12 test windows" in lines["data"]
+
+    @pytest.mark.parametrize(("offset_s", "text"), [(-4000, "ahead of"), (4000, "behind")])
+    def test_a_wrong_clock(
+        self,
+        folder: Path,
+        root: PrivateKey,
+        embedded_broker: EmbeddedBroker,
+        capsys: Captured,
+        offset_s: float,
+        text: str,
+    ) -> None:
+        with aggregator(root, embedded_broker.url, time.time() + offset_s):
+            code, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+        assert (code, text in lines["clock"]) == (1, True)
+
+    def test_an_aggregator_that_is_not_online(
+        self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured
+    ) -> None:
+        with aggregator(root, embedded_broker.url, time.time(), online=False):
+            _, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+        assert "is not online" in lines["broker"]
+
+    def test_an_aggregator_of_another_key(self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured) -> None:
+        with aggregator(new_key(), embedded_broker.url, time.time()):
+            _, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+        assert "is not to be believed" in lines["broker"]
+
+    def test_nobody_is_there(
+        self, folder: Path, embedded_broker: EmbeddedBroker, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "STATUS_WAIT_S", 0.2)
+        monkeypatch.setattr(module, "CONNECT_S", 0.2)
+        assert "no status of an aggregator" in findings(capsys, *words(folder, embedded_broker.url), "--insecure")[1]["broker"]
+        assert "no connection" in findings(capsys, *words(folder), "--insecure")[1]["broker"]
+
+    def test_a_client_that_is_running(self, folder: Path, capsys: Captured) -> None:
+        with only_process(folder / "state"):
+            code, lines = findings(capsys, *words(folder), "--insecure")
+        assert (code, "not tried" in lines["broker"], "in use" in lines["state folder"]) == (0, True, True)
+
+
+class TestWithoutBroker:
+    @pytest.fixture(autouse=True)
+    def no_broker(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "CONNECT_S", 0.1)
+
+    @pytest.mark.parametrize(
+        ("option", "value", "subject", "text"),
+        [
+            ("data", "none", "data", "no such folder"),
+            ("policy", "none", "policy", "No such file"),
+            ("trust", "none", "trusted keys", "No such file"),
+            ("ca", "none", "credentials", "certificates need mqtts"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, folder: Path, capsys: Captured, option: str, value: str, subject: str, text: str) -> None:
+        code, lines = findings(capsys, *words(folder, **{option: str(folder / value)}))
+        assert (code, lines[subject].startswith("WRONG"), text in lines[subject]) == (1, True, True)
+
+    def test_a_disk_without_room(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "FREE_BYTES", 2**60)
+        assert "MiB are free" in findings(capsys, *words(folder), "--insecure")[1]["state folder"]
+
+    def test_no_trusted_keys_and_no_tls(self, folder: Path, capsys: Captured) -> None:
+        lines = findings(capsys, *words(folder, "mqtt://192.0.2.1"))[1]
+        assert "no --trust" in lines["trusted keys"]
+        assert "without TLS" in lines["credentials"]
+
+    def test_certificates(self, folder: Path, capsys: Captured) -> None:
+        authority, now = trustme.CA(), datetime.datetime.now(datetime.UTC)
+        authority.cert_pem.write_to_path(folder / "ca.pem")
+        for name, identity, until in (("good", "d0", 90), ("old", "d0", -1), ("other", "d1", 90)):
+            made = authority.issue_cert(f"{identity}.example", common_name=identity, not_after=now + datetime.timedelta(days=until))
+            made.private_key_pem.write_to_path(folder / f"{name}.key")
+            made.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+
+        def line(cert: str, key: str) -> str:
+            files = {"ca": str(folder / "ca.pem"), "cert": str(folder / f"{cert}.pem"), "key": str(folder / f"{key}.key")}
+            return findings(capsys, *words(folder, "mqtts://127.0.0.1:9", **files), "--insecure")[1]["credentials"]
+
+        assert line("good", "good").startswith("ok")
+        assert "renew it" in line("old", "old")
+        assert "do not fit together" in line("good", "old")
+        assert "for d1, and --id is d0" in line("other", "other")
+        assert "No such file" in line("good", "none")
+
+    def test_the_model_in_use(self, folder: Path, fleet: FleetData, exported: Exported, capsys: Captured) -> None:
+        device = Device(fleet, exported, folder / "state")
+        device.offer()
+        device.finish()
+        device.turn()
+        assert digest(device.model)[:12] in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        device.offer(b"junk")
+        device.finish("s", model=digest(b"junk"))
+        device.turn()
+        assert "the one before stays" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        assert FolderState(folder / "state").current() is not None
+
+
+class TestRun:
+    def test_it_does_not_run_without_keys_unless_it_is_told_to(self, folder: Path) -> None:
+        with pytest.raises(ConfigError, match="no --trust"):
+            run(parser().parse_args(["run", *words(folder)]))
+
+    @pytest.mark.parametrize("host", ["192.0.2.1", "broker.example", "127.example", "localhost.example"])
+    def test_it_does_not_speak_in_the_clear_to_another_machine(self, folder: Path, root: PrivateKey, host: str) -> None:
+        with pytest.raises(ConfigError, match="without TLS"):
+            run(parser().parse_args(["run", *words(folder, f"mqtt://{host}", trust=str(folder / "trust.pem"))]))
+
+    def test_one_process_for_a_state_folder(self, folder: Path, root: PrivateKey) -> None:
+        with only_process(folder / "state"), pytest.raises(ConfigError, match="another process uses it"):
+            run(parser().parse_args(["run", *words(folder, trust=str(folder / "trust.pem"))]))
