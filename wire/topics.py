@@ -136,7 +136,7 @@ def mosquitto_acl(fleet: str) -> str:
     """
     topics, role = Topics(fleet), aggregator_role(fleet)
     lines = [
-        f"# Who may write and read the topics of the fleet '{fleet}', by the table of wire/SPEC.md. `shoal acl --fleet {fleet}` makes this file.",
+        f"# Who may write and read the topics of the fleet '{fleet}', by the table of SPEC.md. `shoal acl --fleet {fleet}` makes this.",
         f"# The aggregator's certificate has the common name '{role}'; a device's has the device's id, which is %u here.",
         f"user {role}",
     ]
