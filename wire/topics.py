@@ -6,7 +6,7 @@ so that they can never contain a topic separator or a wildcard.
 
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from wire.errors import ConfigError, UnknownTopic
 
@@ -118,7 +118,7 @@ class Topics:
             case ["blob", digest] if _DIGEST.fullmatch(digest):
                 return Address("blob", digest=digest)
             case ["device", device_id, kind] if kind in _DEVICE_KINDS and _NAME.fullmatch(device_id):
-                return Address(cast(Kind, kind), device_id=device_id)
+                return Address(kind, device_id=device_id)
         raise UnknownTopic(f"topic {topic[:200]!r}: expected {self._root}/(aggregator | blob/SHA256 | device/ID/KIND)")
 
 

@@ -24,7 +24,7 @@ from tests.known import known
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operate.md").read_text()
-COMMANDS = [line.split("#")[0].strip() for line in re.findall(r"^ {4,}(shoal .+)$", PAGE, re.MULTILINE)]
+COMMANDS: list[str] = [line.split("#")[0].strip() for line in re.findall(r"^ {4,}(shoal .+)$", PAGE, re.MULTILINE)]
 
 
 def typed(start: str) -> str:
