@@ -11,7 +11,7 @@ from pathlib import Path
 
 from host.files import write_atomically
 from wire.errors import BundleError, ConfigError, ShoalError, WireError
-from wire.keys import PrivateKey, PublicKey, key_name, new_key, private_pem, read_private
+from wire.keys import PrivateKey, PublicKey, key_name, new_key, private_pem, public_pem, read_private
 from wire.links.port import Delivery, Link
 from wire.messages import LEASE_S, AggregatorStatus
 from wire.signed import Signer, Verifier, vouch
@@ -24,6 +24,8 @@ VOUCHED_S = 365 * 86_400.0
 RENEW_S = 30 * 86_400.0
 """A voucher that ends sooner than this is renewed, or warned of."""
 SECRET_BYTES = 32
+RESUME = "resume"
+"""A file of this name in the service's folder ends a pause."""
 
 
 def lock_folder(folder: Path) -> int:
@@ -45,6 +47,27 @@ def lock_folder(folder: Path) -> int:
     return held
 
 
+def is_served(folder: Path) -> bool:
+    """Whether a process has the folder's lock now.
+
+    Raises:
+        ConfigError: it cannot be told.
+    """
+    try:
+        held = os.open(folder / "lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise ConfigError(f"folder {folder}: {error.strerror}") from None
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(held)
+    return False
+
+
 def own_secret(path: Path) -> bytes:
     """32 random bytes that the aggregator alone knows: made once, in a file that only its user can read, the same after a restart.
 
@@ -62,27 +85,43 @@ def own_secret(path: Path) -> bytes:
     return held
 
 
+def service_key(folder: Path) -> PrivateKey:
+    """The service's key, ``service.key``, made if there is none. Its public half lies beside it, ``service.pub``, for whoever vouches.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    path, public = folder / "service.key", folder / "service.pub"
+    try:
+        if not path.exists():
+            write_atomically(path, private_pem(new_key()), mode=0o600)
+        key = read_private(path.read_bytes())
+        if not public.exists() or public.read_bytes() != public_pem(key):
+            write_atomically(public, public_pem(key))
+    except OSError as error:
+        raise ConfigError(f"service key {path}: {error.strerror}") from None
+    except BundleError as error:
+        raise ConfigError(f"service key {path}: {error}") from None
+    return key
+
+
 def service_signer(folder: Path, fleet: str, trusted: Sequence[PublicKey], root: PrivateKey | None, now_s: float) -> Signer:
     """The service's key, ``service.key``, and the voucher for it, ``service.voucher``, which is made or renewed where the root key is here.
 
     Raises:
         ConfigError: the key cannot be read or written; or there is no valid voucher, and no root key to make one.
     """
-    path, vouched = folder / "service.key", folder / "service.voucher"
+    key, vouched = service_key(folder), folder / "service.voucher"
     try:
-        if not path.exists():
-            write_atomically(path, private_pem(new_key()), mode=0o600)
-        key = read_private(path.read_bytes())
         text = vouched.read_bytes() if vouched.exists() else b""
+        problem, left_s = _voucher_problem(text, fleet, key, trusted, now_s)
+        if (problem or left_s < RENEW_S) and root is not None:
+            text = vouch(root, fleet, key.public_key(), now_s + VOUCHED_S)
+            write_atomically(vouched, text)
+            problem, left_s = _voucher_problem(text, fleet, key, trusted, now_s)  # of a root key that devices do not trust?
     except OSError as error:
-        raise ConfigError(f"service key {path}: {error.strerror}") from None
-    except BundleError as error:
-        raise ConfigError(f"service key {path}: {error}") from None
-    problem, left_s = _voucher_problem(text, fleet, key, trusted, now_s)
-    if (problem or left_s < RENEW_S) and root is not None:
-        text = vouch(root, fleet, key.public_key(), now_s + VOUCHED_S)
-        write_atomically(vouched, text)
-    elif problem:
+        raise ConfigError(f"voucher {vouched}: {error.strerror}") from None
+    if problem:
         how = f"`shoal vouch --service {folder} --fleet {fleet} --key SIGNING_KEY` makes one"
         raise ConfigError(f"voucher {vouched}: {problem}; {how}")
     elif left_s < RENEW_S:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.http_api import Conditions, create_api
@@ -14,12 +15,12 @@ from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import RunSettings, RunState, TrainingSettings
 from aggregator.fleet import Fleet
-from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_folder, own_secret, service_signer
+from aggregator.identity import RESUME, SteadyClock, boot_ids, find_epoch, lock_folder, own_secret, service_signer
 from aggregator.runner import Observer, Runner
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle, unpack
-from wire.errors import ConfigError
+from wire.errors import BundleError, ConfigError
 from wire.keys import PrivateKey, PublicKey, read_private, read_public
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
@@ -27,12 +28,12 @@ from wire.messages import LEASE_S, AggregatorStatus
 from wire.signed import Verifier
 from wire.topics import Topics, aggregator_role, check_name
 
+T = TypeVar("T")
+
 log = logging.getLogger("shoal.aggregator")
 
 SILENCE_S = 180.0
 """A device of which nothing came for so long is taken for absent."""
-RESUME = "resume"
-"""A file of this name in the service's folder ends a pause."""
 
 
 class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
@@ -100,7 +101,8 @@ def _serve(
     stop: Callable[[], bool],
     observe: Observer,
 ) -> RunState:
-    bundle, probe = unpack(_read(settings.bundle / "device.shoal"), trusted), load_probe(_read(settings.bundle / "server.pt2"))
+    bundle = _read(settings.bundle / "device.shoal", lambda payload: unpack(payload, trusted))
+    probe = _read(settings.bundle / "server.pt2", load_probe)
     folder, stored = settings.folder, store.load()
     clock = SteadyClock(stored.at_s if stored else 0.0)
     signer = service_signer(folder, settings.fleet, trusted, root, clock())
@@ -162,9 +164,10 @@ class Duties:
             self._announce_at_s = now_s + LEASE_S / 3
             if self._runner.connected:
                 self._runner.announce()
-            if self._runner.paused and self._resume.exists():
-                self._resume.unlink(missing_ok=True)
-                self._runner.try_to_go_on(told=True)
+            if self._resume.exists():
+                self._resume.unlink(missing_ok=True)  # also where nothing is paused: it must not end a later pause
+                if self._runner.paused:
+                    self._runner.try_to_go_on(told=True)
         return False
 
 
@@ -188,19 +191,22 @@ def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSet
 
 def _root_keys(settings: ServeSettings) -> tuple[tuple[PublicKey, ...], PrivateKey | None]:
     """The keys that devices trust, and the root key if it lies in the bundle's folder."""
-    path, own = settings.bundle / "trust.pem", settings.bundle / "signing.key"
-    try:
-        trusted = read_public(_read(path))
-        return trusted, read_private(own.read_bytes()) if own.exists() else None
-    except OSError as error:
-        raise ConfigError(f"signing key {own}: {error.strerror}") from None
+    trusted, own = _read(settings.bundle / "trust.pem", read_public), settings.bundle / "signing.key"
+    return trusted, _read(own, read_private) if own.exists() else None
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, parse: Callable[[bytes], T]) -> T:
+    """What a file of the bundle's folder holds.
+
+    Raises:
+        ConfigError: it cannot be read, or is not what its name says; the text names the file.
+    """
     try:
-        return path.read_bytes()
+        return parse(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"bundle file {path}: {error.strerror}; `shoal export` writes it") from None
+    except BundleError as error:
+        raise ConfigError(f"bundle file {path}: {error}") from None
 
 
 def _state(runner: Runner) -> RunState:

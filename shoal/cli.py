@@ -28,6 +28,10 @@ COMMANDS = {
     "demo": Command("simulation", "Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."),
     "export": Command("export", "Export the training step for devices, check it against eager torch, and sign it."),
     "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM."),
+    "vouch": Command("aggregator", "Sign a service's key with the root key, so that devices believe the service."),
+    "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
+    "resume": Command("aggregator", "End a pause of a service, once its cause is gone."),
+    "doctor": Command("aggregator", "Check everything in a service's folder, and mend what can be mended."),
 }
 
 

@@ -6,7 +6,7 @@ so that they can never contain a topic separator or a wildcard.
 
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from wire.errors import ConfigError, UnknownTopic
 
@@ -118,7 +118,7 @@ class Topics:
             case ["blob", digest] if _DIGEST.fullmatch(digest):
                 return Address("blob", digest=digest)
             case ["device", device_id, kind] if kind in _DEVICE_KINDS and _NAME.fullmatch(device_id):
-                return Address(cast(Kind, kind), device_id=device_id)
+                return Address(kind, device_id=device_id)
         raise UnknownTopic(f"topic {topic[:200]!r}: expected {self._root}/(aggregator | blob/SHA256 | device/ID/KIND)")
 
 
@@ -136,7 +136,7 @@ def mosquitto_acl(fleet: str) -> str:
     """
     topics, role = Topics(fleet), aggregator_role(fleet)
     lines = [
-        f"# Who may write and read the topics of the fleet '{fleet}', by the table of wire/SPEC.md. `shoal acl --fleet {fleet}` makes this file.",
+        f"# Who may write and read the topics of the fleet '{fleet}', by the table of SPEC.md. `shoal acl --fleet {fleet}` makes this.",
         f"# The aggregator's certificate has the common name '{role}'; a device's has the device's id, which is %u here.",
         f"user {role}",
     ]

@@ -101,7 +101,11 @@ class SqlStore:
             later = sql.select(_events.c.event).where(_events.c.run == self._run).order_by(_events.c.seq)
             state = decode_state(encoded) if encoded is not None else None
             for (payload,) in connection.execute(later):
-                state, _ = step(state, msgspec.json.decode(payload, type=Event))
+                try:
+                    state, _ = step(state, msgspec.json.decode(payload, type=Event))
+                except (LookupError, ValueError) as error:
+                    text = f"its log cannot be replayed: {type(error).__name__}: {error}"
+                    raise StorageFailed(f"database {self._engine.url}: run {self._run}: {text}; `shoal doctor` says more") from None
         return state
 
     def rounds(self) -> list[RoundRecord]:

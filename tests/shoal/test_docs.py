@@ -35,6 +35,8 @@ WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 """What a command of this kind writes into the folder after --out."""
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
+OPERATOR = ("shoal vouch", "shoal acl", "shoal resume", "shoal doctor")
+"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""
 
@@ -50,7 +52,7 @@ def not_named(names: Iterable[str], text: str) -> list[str]:
 
 
 def test_every_command_is_of_a_kind_that_is_tested() -> None:
-    known = (*WRITTEN, "shoal algorithms", *FIELD, *SLOW, "make ", "pip install 'shoal[")
+    known = (*WRITTEN, "shoal algorithms", *FIELD, *OPERATOR, *SLOW, "make ", "pip install 'shoal[")
     for kind in (*WRITTEN, "shoal algorithms"):
         assert any(c.startswith(kind) for c in RUNS)
     assert [c for c in COMMANDS if not c.startswith(known)] == []

@@ -1,5 +1,6 @@
 """Who gets through a Mosquitto that is set up as in `deploy/mosquitto`, with certificates of a fleet's own authority."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
 from tests.conftest import wait_for_port
 from tests.contracts.link import deliveries, settle
+from tests.known import known
 from wire.errors import ConfigError, LinkError
 from wire.keys import new_key
 from wire.links.mqtt import BrokerAddress, MqttLink
@@ -62,9 +64,19 @@ class Guarded:
             own = (self.folder / f"{name}.pem", self.folder / f"{name}.key")
         return BrokerAddress.parse(f"mqtts://localhost:{self.port}?version={version}", self.folder / "own-ca.pem", *own)
 
-    def connect(self, name: str, client_id: str = "", *, version: str = "5", will: Will | None = None, **how: bool) -> MqttLink:
+    def connect(
+        self,
+        name: str,
+        client_id: str = "",
+        *,
+        version: str = "5",
+        will: Will | None = None,
+        confirmed: bool = False,
+        persistent: bool = True,
+    ) -> MqttLink:
         """A link of the client with this certificate, which calls itself `client_id`."""
-        self.links.append(MqttLink(self.address(name, version=version), client_id or name, will, **how))
+        address = self.address(name, version=version)
+        self.links.append(MqttLink(address, client_id or name, will, confirmed=confirmed, persistent=persistent))
         return self.links[-1]
 
 
@@ -195,7 +207,7 @@ def test_no_will_says_what_its_client_may_not(guarded: Guarded) -> None:
         settle(hostile)
         hostile._closing = True
         hostile._client.loop_stop()
-        hostile._client.socket().close()
+        known(hostile._client.socket()).close()
     assert deliveries(watcher, 3, patience_s=1.5) == [Delivery(concrete("status", "device-1"), b"gone")]
 
 
@@ -214,11 +226,14 @@ def test_a_subscription_that_is_denied_is_told(guard: Callable[..., Guarded], tm
     plugin = next(Path("/usr/lib").rglob("mosquitto_dynamic_security.so"), None)
     if plugin is None:
         pytest.skip("Mosquitto has no dynamic security here: apt-get install mosquitto would run this")
-    (tmp_path / "security.json").write_text(
-        '{"defaultACLAccess": {"publishClientSend": true, "publishClientReceive": true, "subscribe": true, "unsubscribe": true},'
-        '"roles": [{"rolename": "device", "acls": [{"acltype": "subscribeLiteral", "topic": "%s", "priority": 0, "allow": false}]}],'
-        '"clients": [{"username": "device-1", "roles": [{"rolename": "device", "priority": 0}]}]}' % TOPICS.aggregator
-    )
+    rule = {"acltype": "subscribeLiteral", "topic": TOPICS.aggregator, "priority": 0, "allow": False}
+    rights = ("publishClientSend", "publishClientReceive", "subscribe", "unsubscribe")
+    settings = {
+        "defaultACLAccess": dict.fromkeys(rights, True),
+        "roles": [{"rolename": "device", "acls": [rule]}],
+        "clients": [{"username": "device-1", "roles": [{"rolename": "device", "priority": 0}]}],
+    }
+    (tmp_path / "security.json").write_text(json.dumps(settings))
     security = f"plugin {plugin}\nplugin_opt_config_file {tmp_path}/security.json"
     link = guard(security, None).connect("device-1", version=version)
     settle(link)

@@ -1,0 +1,207 @@
+"""What can be read of the database of a service's folder, whole or damaged, and how a new one is made of it. SQLite alone."""
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aggregator.adapters.sql_store import SCHEMA_VERSION, SqlStore, sqlite_url
+from aggregator.core.record import RoundRecord
+from aggregator.core.round import step
+from aggregator.core.state import Event, RunState
+
+ASKED_AGAIN = "devices are asked again for what the round then lacks"
+
+Row = tuple[int | str | bytes | None, ...]
+
+
+@dataclass
+class SavedRun:
+    """What a database has of a run. `state` is the snapshot after all of `events`; None where the run cannot be read."""
+
+    snapshot: RunState | None = None
+    events: list[Event] = field(default_factory=list)
+    state: RunState | None = None
+    records: list[RoundRecord] = field(default_factory=list)
+
+
+@dataclass
+class Contents:
+    """What was read of a database: runs by name, in the order in which they were started, and what is wrong."""
+
+    runs: dict[str, SavedRun] = field(default_factory=dict)
+    damage: list[str] = field(default_factory=list)
+    """What SQLite finds wrong with the file, and rows that are not what they should be."""
+    lost: list[str] = field(default_factory=list)
+    """What a new database will not have."""
+    version: int = SCHEMA_VERSION
+
+
+def read_database(path: Path) -> Contents:
+    """Read a database, which may be in use, and check it. Damage raises nothing: it is in the result."""
+    try:
+        with _reading(path) as connection:
+            return _read(connection, _integrity(connection))
+    except sqlite3.Error as error:
+        return Contents(damage=[str(error)])
+
+
+def salvage(path: Path) -> Contents:
+    """Read what there is in a damaged database that nobody uses. A copy is read; where its first page, which says what is where, cannot be
+    used, it gets that of a new database: tables always begin at the same pages."""
+    first = read_database(path)
+    if any(run.state is not None for run in first.runs.values()):
+        return first
+    with tempfile.TemporaryDirectory() as folder:
+        copy, fresh = Path(folder) / "copy.db", Path(folder) / "fresh.db"
+        shutil.copy(path, copy)
+        if (log := path.with_name(path.name + "-wal")).exists():
+            shutil.copy(log, copy.with_name("copy.db-wal"))
+        SqlStore(sqlite_url(fresh), "x").close()
+        head = bytearray(fresh.read_bytes()[:4096])
+        page_size = int.from_bytes(head[16:18], "big")
+        head[28:32] = (copy.stat().st_size // page_size).to_bytes(4, "big")
+        head[32:40] = bytes(8)  # no free pages: nothing is written
+        with copy.open("r+b") as file:
+            file.write(head[:page_size])
+        second = read_database(copy)
+    second.damage = first.damage or second.damage
+    return second if second.runs else first
+
+
+def write_database(path: Path, runs: dict[str, SavedRun]) -> None:
+    """Make a new database of these runs, but for those that cannot be read.
+
+    Raises:
+        ShoalError: it cannot be written.
+    """
+    for name, run in runs.items():
+        if run.state is None:
+            continue
+        store = SqlStore(sqlite_url(path), name)
+        try:
+            if run.snapshot is not None:
+                store.commit([], run.records, run.snapshot)
+                store.commit(run.events)
+            else:
+                store.commit(run.events, run.records)
+        finally:
+            store.close()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    unused = not path.with_name(path.name + "-wal").exists()  # then SQLite is told so, or it would leave files beside the database
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if unused else ''}", uri=True, timeout=10.0)
+    connection.text_factory = lambda text: text.decode(errors="replace")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _integrity(connection: sqlite3.Connection) -> list[str]:
+    """What SQLite finds wrong with the file."""
+    try:
+        found = [str(text) for (text,) in connection.execute("PRAGMA integrity_check(5)")]
+    except sqlite3.Error as error:
+        return [str(error)]
+    return [] if found == ["ok"] else [text.removeprefix("*** in database main ***\n") for text in found]
+
+
+def _read(connection: sqlite3.Connection, damage: list[str]) -> Contents:
+    contents = Contents(damage=damage)
+    versions = _rows(connection, "schema_version", "version", damage)
+    contents.version = next((row[0] for row in versions.values() if isinstance(row[0], int)), SCHEMA_VERSION)
+    names = [str(name) for (name,) in _rows(connection, "runs", "run", damage).values()]
+    snapshots = {str(run): state for run, state in _rows(connection, "snapshots", "run, state", damage).values()}
+    events = _rows(connection, "events", "run, event", damage)
+    records = _rows(connection, "rounds", "run, record", damage)
+    whole = not damage
+    for name in dict.fromkeys([*names, *snapshots, *(str(row[0]) for row in [*events.values(), *records.values()])]):
+        contents.runs[name] = run = SavedRun()
+        own = {seq: payload for seq, (of, payload) in events.items() if of == name}
+        if name in snapshots:
+            run.state = run.snapshot = _decoded(snapshots[name], RunState, f"the snapshot of run {name}", damage)
+        if name not in snapshots or run.snapshot is not None:
+            _replay(name, run, own, events.keys(), whole, contents)
+        for _, payload in (row for row in records.values() if row[0] == name):
+            if (record := _decoded(payload, RoundRecord, f"a record of run {name}", damage)) is not None:
+                run.records.append(record)
+        _tell_lost(name, run, bool(damage), contents)
+    if damage and not contents.runs:
+        contents.lost.append("every run")
+    return contents
+
+
+def _tell_lost(name: str, run: SavedRun, damaged: bool, contents: Contents) -> None:
+    if not damaged:
+        return
+    if run.state is None:
+        contents.lost.append(f"run {name}: its state")
+        return
+    missing = sorted(set(range(1, run.state.round)) - {record.round for record in run.records})
+    if missing:
+        contents.lost.append(f"run {name}: the records of rounds {', '.join(map(str, missing))}, which are for people to read")
+
+
+def _replay(name: str, run: SavedRun, own: dict[int, Any], known: Collection[int], whole: bool, contents: Contents) -> None:
+    """Take in a run's events up to the first that is missing, cannot be read, or does not fit."""
+    last = 0
+    for seq in sorted(own):
+        if not whole and any(number not in known for number in range(last + 1, seq)):
+            contents.lost.append(f"run {name}: its events from number {last + 1} on; {ASKED_AGAIN}")
+            return
+        event = _decoded(own[seq], Event, f"event {seq} of run {name}", contents.damage)
+        try:
+            if event is None:
+                raise ValueError
+            state, _ = step(run.state, event)
+        except Exception as error:  # whatever the round core fails at
+            if event is not None:
+                contents.damage.append(f"event {seq} of run {name} cannot be taken in: {type(error).__name__}: {error}")
+            contents.lost.append(f"run {name}: its events from number {seq} on; {ASKED_AGAIN}")
+            return
+        run.state, last = state, seq
+        run.events.append(event)
+    if not whole:
+        contents.lost.append(f"run {name}: events after number {last}, if there were any; {ASKED_AGAIN}")
+
+
+def _decoded(payload: Any, kind: Any, what: str, damage: list[str]) -> Any:
+    """What a row holds; None, and a line of `damage`, if it cannot be read."""
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        damage.append(f"{what} cannot be read: {error}")
+        return None
+
+
+def _rows(connection: sqlite3.Connection, table: str, columns: str, damage: list[str]) -> dict[int, Row]:
+    """A table's rows by number: from its beginning up to what cannot be read, and from its end back to that."""
+    found: dict[int, Row] = {}
+    for order in ("", " DESC"):
+        try:
+            rows = connection.execute(f"SELECT rowid, {columns} FROM {table} NOT INDEXED ORDER BY rowid{order}")
+            for number, *values in rows:
+                found[number] = tuple(values)
+            break
+        except sqlite3.Error as error:
+            if (text := f"table {table}: {error}") not in damage:
+                damage.append(text)
+    return {number: found[number] for number in sorted(found)}
+
+
+def damaged_name(path: Path) -> Path:
+    """A free name beside a file, for the file to be set aside under."""
+    name, number = path.with_name(f"{path.name}.damaged"), 1
+    while name.exists():
+        number += 1
+        name = path.with_name(f"{path.name}.damaged{number}")
+    return name

@@ -1,0 +1,89 @@
+"""All checks of a service's folder, one after the other."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from aggregator.adapters.salvage import Contents, SavedRun, read_database
+from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
+from aggregator.doctor.database import check_database
+from aggregator.doctor.finding import Finding
+from aggregator.doctor.keys import check_keys
+from aggregator.identity import RESUME
+from wire.errors import BundleError, ConfigError
+from wire.keys import PublicKey, read_public
+
+_OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{RESUME}|secret\.key|service\.(key|pub|voucher)")
+
+
+def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Iterator[Finding]:
+    """What there is to say of a service's folder. `bundle`: the folder that `shoal export` wrote. To mend, the caller holds the folder's
+    lock; to check, a service may be running.
+
+    Raises:
+        ConfigError: there is no such folder, or the bundle's folder cannot be read.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
+    trusted, payload = _bundle(bundle)
+    if not any((folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")):
+        yield Finding("note", str(folder), "no service was ever started here")
+        return
+    yield from check_keys(folder, trusted, time.time(), mend)
+    yield from _boots(folder / "boots", mend)
+    found, contents = check_database(folder, mend)
+    yield from found
+    for name, run in contents.runs.items():
+        if run.state is not None:
+
+            def again(name: str = name) -> SavedRun | None:
+                return None if mend else read_database(folder / "shoal.db").runs.get(name)
+
+            yield from BlobCheck(folder, name, run, payload, mend, again).findings()
+    yield from _leftovers(folder, contents, mend)
+
+
+def _bundle(bundle: Path | None) -> tuple[tuple[PublicKey, ...], bytes]:
+    """The keys that devices trust, and the bundle."""
+    if bundle is None:
+        return (), b""
+    try:
+        return read_public((bundle / "trust.pem").read_bytes()), (bundle / "device.shoal").read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--bundle {bundle}: {error.strerror}: {error.filename}") from None
+    except BundleError as error:
+        raise ConfigError(f"--bundle {bundle}: trust.pem: {error}") from None
+
+
+def _boots(path: Path, mend: bool) -> Iterator[Finding]:
+    """The file of earlier starts: text."""
+    try:
+        if path.exists():
+            path.read_text()
+    except UnicodeDecodeError:
+        if mend:
+            path.unlink()
+        told = "the service does not start. " + ("It is deleted" if mend else "`--mend` deletes it")
+        yield Finding("mended" if mend else "wrong", path.name, f"not text: {told}; the next start may wait for its own last status")
+    except OSError as error:
+        yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
+
+
+def _leftovers(folder: Path, contents: Contents, mend: bool) -> Iterator[Finding]:
+    """What lies in the folder and is not needed."""
+    for path in sorted(folder.iterdir()):
+        if _OWN.fullmatch(path.name):
+            continue
+        if ".damaged" in path.name:
+            yield Finding("note", path.name, "set aside earlier; delete it when nobody wants to look at it")
+        elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
+            yield leftover(path, path.name, mend)
+        else:
+            yield Finding("note", path.name, "nothing of Shoal's")
+    known = contents.runs.keys()
+    for path in sorted((folder / "blobs").iterdir()) if (folder / "blobs").is_dir() else ():
+        if path.name not in known:
+            yield Finding(
+                "note", f"blobs/{path.name}", "blobs of a run that the database does not have; delete them if that run is not wanted"
+            )

@@ -1,0 +1,28 @@
+"""`shoal doctor`: is everything in a service's folder as it should be?"""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aggregator.doctor.examine import examine
+from aggregator.identity import lock_folder
+
+
+def doctor(
+    folder: Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")],
+    bundle: Annotated[Path | None, typer.Option(help="Folder that `shoal export` wrote: trust.pem checks the voucher.")] = None,
+    mend: Annotated[bool, typer.Option("--mend", help="Mend what can be mended; no service may have the folder.")] = False,
+) -> None:
+    """Check everything in a service's folder, and mend what can be mended. The status is 0 if all is well or mended, else 1."""
+    held = lock_folder(folder) if mend and folder.is_dir() else None
+    try:
+        verdicts = set()
+        for finding in examine(folder, bundle, mend):
+            print(finding)
+            verdicts.add(finding.verdict)
+    finally:
+        if held is not None:
+            os.close(held)
+    raise typer.Exit(1 if "wrong" in verdicts else 0)

@@ -1,0 +1,261 @@
+"""The doctor, over the folder of a real small run: whatever is damaged, it says so and never dies, and what can be mended is."""
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.salvage import read_database
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.core.state import DeviceCheckedIn
+from aggregator.doctor.blobs import needs
+from aggregator.doctor.examine import examine
+from aggregator.doctor.finding import Finding
+from aggregator.identity import lock_folder, own_secret, service_signer
+from aggregator.runner import Runner
+from simulation.datasets.windows import FleetData
+from tests.aggregator.bench import Bench
+from tests.known import known
+from wire.errors import ConfigError
+from wire.keys import new_key, public_pem
+
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service's folder, the folder of its bundle, and what its runner was made of."""
+
+    folder: Path
+    bundle: Path
+    bench: Bench
+
+    def copy(self, to: Path) -> "Served":
+        shutil.copytree(self.folder, to)
+        return Served(to, self.bundle, self.bench)
+
+    def examine(self, mend: bool = False) -> list[Finding]:
+        return [*examine(self.folder, self.bundle, mend)]
+
+    def wrong(self, mend: bool = False) -> list[str]:
+        return [str(finding) for finding in self.examine(mend) if finding.verdict == "wrong"]
+
+    def store(self) -> SqlStore:
+        return SqlStore(sqlite_url(self.folder / "shoal.db"), "run-1")
+
+    def goes_on(self) -> Runner:
+        """The run, loaded and resumed, which must take what is then sent to it."""
+        arguments = list(self.bench.make.args)
+        arguments[3:5] = [self.store(), BlobFolder(self.folder / "blobs" / "run-1")]
+        runner = Runner(*arguments, epoch=9)
+        runner.start_or_resume(known(runner.state).settings)
+        assert (runner.paused, runner.refused, known(runner.state).epoch) == ("", {}, 9)
+        runner.dispatch(DeviceCheckedIn(known(runner.state).at_s + 1, "z", 5, 2))
+        assert "z" in known(runner.state).devices
+        arguments[3].close()
+        return runner
+
+    @property
+    def blobs(self) -> list[Path]:
+        return sorted((self.folder / "blobs" / "run-1").iterdir())
+
+
+@pytest.fixture(scope="module")
+def served(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A folder in whose run round 1 is closed, and one of two updates of round 2 has been received, with many other events."""
+    folder, bundle = tmp_path_factory.mktemp("served"), tmp_path_factory.mktemp("bundle")
+    store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
+    bench = Bench(fleet, store, BlobFolder(folder / "blobs" / "run-1"), deadline_s=1e6)
+    for number in range(40):
+        bench.runner.dispatch(DeviceCheckedIn(0.5, f"other-{number}", 5, 2))
+    bench.verdict(bench.payload("a"))
+    bench.verdict(bench.payload("b"), "b")
+    for number in range(40):
+        bench.runner.dispatch(DeviceCheckedIn(1.5, f"other-{number}", 6, 2))
+    bench.verdict(bench.payload("a"))
+    assert (bench.state.round, sorted(bench.state.received)) == (2, ["a"])
+    store.close()
+    root = new_key()
+    own_secret(folder / "secret.key")
+    service_signer(folder, "f", (root.public_key(),), root, 1e11)
+    (bundle / "trust.pem").write_bytes(public_pem(root))
+    (bundle / "device.shoal").write_bytes(bench.blobs.get(bench.state.settings.bundle))
+    return Served(folder, bundle, bench)
+
+
+def test_all_is_well_with_a_whole_folder_also_while_a_service_has_it(served: Served, tmp_path: Path) -> None:
+    one = served.copy(tmp_path / "f")
+    before = {path: path.read_bytes() for path in one.folder.rglob("*") if path.is_file()}
+    assert {finding.verdict for finding in one.examine()} == {"ok"}
+    assert {path: path.read_bytes() for path in one.folder.rglob("*") if path.is_file()} == before, "a check writes nothing"
+    held = lock_folder(one.folder)
+    store = one.store()
+    store.commit([DeviceCheckedIn(9.0, "new", 5, 2)])
+    assert {finding.verdict for finding in one.examine()} == {"ok"}
+    store.close()
+    os.close(held)
+    assert one.wrong(mend=True) == []
+    one.goes_on()
+
+
+def damages(size: int) -> Iterator[tuple[str, bytes]]:
+    yield "gone", b""
+    yield "zeros", bytes(size)
+    yield "random", random.Random(0).randbytes(size)
+
+
+def test_every_blob_damaged_in_turn(served: Served, tmp_path: Path) -> None:
+    wanted = needs(read_database(served.folder / "shoal.db").runs["run-1"])
+    assert {need.kind for found in wanted.values() for need in found} == {"bundle", "model", "memory", "update"}
+    for number, original in enumerate(served.blobs):
+        for kind, payload in damages(original.stat().st_size):
+            one = served.copy(tmp_path / f"{number}-{kind}")
+            path = one.blobs[number]
+            path.write_bytes(payload) if payload else path.unlink()
+            said = one.wrong()
+            assert (path.name[:12] in " ".join(said)) is (path.name in wanted or kind != "gone")
+            left = one.wrong(mend=True)
+            kinds = {need.kind for need in wanted.get(path.name, [])}
+            if kinds & {"model", "memory"}:
+                assert all("restore the folder from a backup, or begin another run" in line.lower() for line in left)
+                assert len(left) >= 1
+                continue
+            assert left == []
+            assert one.wrong() == []
+            runner = one.goes_on()
+            assert sorted(known(runner.state).received) == ([] if "update" in kinds else ["a"])
+            assert path.with_name(path.name + ".damaged").exists() is (kind != "gone")
+
+
+def test_every_page_of_the_database_damaged_in_turn(served: Served, tmp_path: Path) -> None:
+    whole = read_database(served.folder / "shoal.db").runs["run-1"]
+    pages = (served.folder / "shoal.db").stat().st_size // PAGE
+    assert pages >= 15
+    outcomes = []
+    for number in range(pages):
+        for kind in ("zeros", "random", "end", "cut"):
+            one = served.copy(tmp_path / f"{number}-{kind}")
+            payload = bytearray((one.folder / "shoal.db").read_bytes())
+            noise, begin = random.Random(number).randbytes(PAGE), number * PAGE
+            match kind:
+                case "zeros":
+                    payload[begin : begin + PAGE] = bytes(PAGE)
+                case "random":
+                    payload[begin : begin + PAGE] = noise
+                case "end":
+                    payload[begin + 3700 : begin + 3900] = noise[:200]
+                case "cut":
+                    payload[begin:] = b""
+            (one.folder / "shoal.db").write_bytes(payload)
+            said = one.wrong()
+            read = read_database(one.folder / "shoal.db").runs.get("run-1")
+            assert said != [] or read == whole, f"page {number}, {kind}"
+            left = one.wrong(mend=True)
+            if left:
+                assert "restore the folder from a backup, or begin another run" in " ".join(left).lower(), (number, kind, left)
+                outcomes.append("lost")
+                continue
+            assert one.wrong() == [], (number, kind)
+            runner = one.goes_on()
+            outcomes.append("mended" if said else "unneeded")
+            assert (one.folder / "shoal.db.damaged").exists() is bool(said)
+            assert known(runner.state).round in (1, 2)
+    assert {"lost", "mended"} <= set(outcomes)
+    assert outcomes.count("mended") > len(outcomes) / 4, outcomes
+
+
+def test_a_damaged_first_page_alone_loses_nothing(served: Served, tmp_path: Path) -> None:
+    one = served.copy(tmp_path / "f")
+    before = known(read_database(one.folder / "shoal.db").runs["run-1"].state)
+    with (one.folder / "shoal.db").open("r+b") as file:
+        file.write(bytes(PAGE))
+    assert one.wrong(mend=True) == []
+    assert known(read_database(one.folder / "shoal.db").runs["run-1"].state) == before
+
+
+def test_events_after_one_that_does_not_fit_are_left_out(served: Served, tmp_path: Path) -> None:
+    one = served.copy(tmp_path / "f")
+    with sqlite3.connect(one.folder / "shoal.db") as connection:
+        connection.execute("update events set event = '{' where seq = (select max(seq) - 1 from events)")
+    connection.close()
+    assert "cannot be read" in " ".join(one.wrong())
+    mended = [str(finding) for finding in one.examine(mend=True)]
+    assert any("lost of run run-1: its events from number 40 on; devices are asked again" in line for line in mended), mended
+    assert sorted(known(one.goes_on().state).received) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "error", "mended"),
+    [
+        ("secret.key", b"", "secret.key: 0 bytes, expected 32", False),
+        ("secret.key", None, "secret.key: it is not here", False),
+        ("service.key", b"x", "service.key: signing key: not a PEM private key", False),
+        ("service.key", None, "service.key: it is not here", False),
+        ("service.voucher", None, "service.voucher: it is not here", False),
+        ("service.voucher", b"x\ny", "service.voucher: ", False),
+        ("boots", b"\xff", "boots: not text", True),
+        ("shoal.db", None, "shoal.db: it is not here, but blobs are", False),
+    ],
+)
+def test_every_other_file(served: Served, tmp_path: Path, name: str, payload: bytes | None, error: str, mended: bool) -> None:
+    one = served.copy(tmp_path / "f")
+    (one.folder / name).unlink(missing_ok=True)
+    if payload is not None:
+        (one.folder / name).write_bytes(payload)
+        (one.folder / name).chmod(0o600)
+    assert error in " ".join(one.wrong())
+    assert (one.wrong(mend=True) == []) is mended
+
+
+def test_a_voucher_that_ends_is_told(served: Served, tmp_path: Path) -> None:
+    one = served.copy(tmp_path / "f")
+    root = new_key()
+    service_signer(one.folder, "f", (root.public_key(),), root, 0.0)
+    assert "service.voucher: voucher: its signature was not made with a trusted key" in " ".join(one.wrong())
+    told = [str(finding) for finding in examine(one.folder)]
+    assert any(line.startswith("wrong   service.voucher: it ended") for line in told)
+
+
+def test_readable_secrets_and_leftovers_are_mended(served: Served, tmp_path: Path) -> None:
+    one = served.copy(tmp_path / "f")
+    (one.folder / "secret.key").chmod(0o644)
+    for name in ("service.key.new", "blobs/run-1/check.7", f"blobs/run-1/{'0' * 64}.new", "notes.txt"):
+        (one.folder / name).write_bytes(b"")
+    assert [line.split(":")[0] for line in one.wrong()] == ["wrong   secret.key"]
+    assert one.wrong(mend=True) == []
+    assert (one.folder / "secret.key").stat().st_mode & 0o777 == 0o600
+    assert {f.where for f in one.examine() if f.verdict == "note"} == {"notes.txt"}
+
+
+def test_the_command(served: Served, tmp_path: Path) -> None:
+    """It loads no torch, ends with 0 or 1, and does not mend while a service has the folder."""
+    one = served.copy(tmp_path / "f")
+    code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+
+    def doctor(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-c", code, "doctor", str(one.folder), *arguments], capture_output=True, text=True)
+
+    done = doctor("--bundle", str(one.bundle))
+    assert (done.returncode, done.stderr) == (0, "False\n"), done.stdout
+    one.blobs[0].write_bytes(b"")
+    held = lock_folder(one.folder)
+    assert doctor().returncode == 1
+    refused = doctor("--mend")
+    assert refused.returncode == 2
+    assert "another `shoal serve` uses it" in refused.stderr
+    os.close(held)
+    assert doctor("--bundle", str(tmp_path / "none")).returncode == 2
+
+
+def test_no_folder_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        [*examine(tmp_path / "none", mend=True)]
+    assert [finding.verdict for finding in examine(tmp_path)] == ["note"]

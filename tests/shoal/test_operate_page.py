@@ -1,0 +1,153 @@
+"""What docs/operate.md says to type is typed here, to a real service and a real broker; and every test that the page names is there."""
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import start_process, stop_processes
+from tests.conftest import Exported
+from tests.known import known
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "operate.md").read_text()
+COMMANDS: list[str] = [line.split("#")[0].strip() for line in re.findall(r"^ {4,}(shoal .+)$", PAGE, re.MULTILINE)]
+
+
+def typed(start: str) -> str:
+    """The page's command that starts so; the first of several."""
+    return next(command for command in COMMANDS if command.startswith(start))
+
+
+@dataclass
+class Operator:
+    """A folder in which commands are typed as the page has them; only the broker's address and the port are filled in."""
+
+    folder: Path
+    broker: str
+    processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+    port: int = 0
+
+    def run(self, command: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=self.folder, capture_output=True, text=True, timeout=120)
+
+    def serve(self, more: str = "", folder: str = "runs/served") -> "subprocess.Popen[bytes]":
+        """Start the page's service, and wait until it answers or has ended."""
+        self.port = free_port()
+        command = typed("shoal serve").replace("mqtt://localhost", self.broker).replace("runs/served", str(self.folder / folder))
+        command = command.replace("runs/bundle", str(self.folder / "runs" / "bundle"))
+        log = self.folder / f"serve-{len(self.processes)}.log"
+        self.processes.append(start_process(["-m", *shlex.split(f"{command} --port {self.port} {more}")], log))
+        end_s = time.monotonic() + 100
+        while time.monotonic() < end_s and self.processes[-1].poll() is None and self.get("/health")[0] != 200:
+            time.sleep(0.1)
+        return self.processes[-1]
+
+    def stop(self) -> None:
+        self.processes[-1].send_signal(signal.SIGTERM)
+        assert self.processes[-1].wait(30) == 0, self.log()
+
+    def log(self, number: int = -1) -> str:
+        return (self.folder / f"serve-{range(len(self.processes))[number]}.log").read_text()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+        except OSError:
+            return 0, None
+
+
+@pytest.fixture
+def operator(tmp_path: Path, exported: Exported, embedded_broker: EmbeddedBroker) -> Iterator[Operator]:
+    shutil.copytree(exported.folder, tmp_path / "runs" / "bundle")
+    operator = Operator(tmp_path, embedded_broker.url)
+    yield operator
+    stop_processes(operator.processes)
+
+
+def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(operator: Operator, embedded_broker: EmbeddedBroker) -> None:
+    operator.serve()
+    assert operator.get("/health")[1]["status"] == "ok"
+    status, ready = operator.get("/ready")
+    assert (status, ready["ready"]) == (200, True)
+    assert all(f"`{check}`" in PAGE for check in ready if check not in ("ready", "phase"))
+    epochs = [operator.get("/run")[1]["epoch"]]
+    assert operator.run(typed("shoal resume")).returncode == 0
+    checked = operator.run(typed("shoal doctor"))
+    assert checked.returncode == 0, checked.stdout
+    mend = next(command for command in COMMANDS if "--mend" in command)
+    assert operator.run(mend).returncode == 2
+    embedded_broker.stop()
+    end_s = time.monotonic() + 20
+    while operator.get("/ready")[0] != 503 and time.monotonic() < end_s:
+        time.sleep(0.2)
+    assert operator.get("/ready")[1]["broker"] == "no connection"
+    assert operator.get("/health")[0] == 200
+    embedded_broker.start()
+    while operator.get("/ready")[0] != 200 and time.monotonic() < end_s + 40:
+        time.sleep(0.2)
+    operator.stop()
+    assert operator.run(mend).returncode == 0
+    served = operator.folder / "runs" / "served"
+    shutil.copytree(served, operator.folder / "backup")
+    for _ in range(2):
+        operator.serve()
+        epochs.append(operator.get("/run")[1]["epoch"])
+        operator.stop()
+        shutil.rmtree(served)
+        shutil.copytree(operator.folder / "backup", served)
+    assert epochs == sorted(set(epochs)), "a restored backup takes a greater epoch than the service that was newer"
+
+
+def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(operator: Operator, mosquitto: str) -> None:
+    operator.broker = mosquitto
+    first = operator.serve()
+    second = operator.serve(folder="runs/standby")
+    assert second.wait(60) == 2
+    assert "another aggregator is at work" in operator.log()
+    assert first.poll() is None
+    assert "--take-over" in PAGE
+    third = operator.serve("--take-over", folder="runs/standby")
+    assert first.wait(30) == 2
+    assert "another aggregator has taken over the fleet" in operator.log(0)
+    assert third.poll() is None
+
+
+def test_the_other_commands_run_as_written(operator: Operator) -> None:
+    (operator.folder / "runs" / "served").mkdir()
+    service, public = (command for command in COMMANDS if command.startswith("shoal vouch"))
+    for command in (service, public):
+        done = operator.run(command)
+        assert done.returncode == 0, done.stderr
+        shutil.copy(operator.folder / "runs" / "served" / "service.pub", operator.folder)
+    assert operator.run(typed("shoal acl")).stdout.startswith("# ")
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/.]+)(?:: (\w+))?`", PAGE)
+    assert len(named) >= 15
+    assert [place for place, _ in named if not (ROOT / place).exists()] == []
+    assert [f"{place}: {name}" for place, name in named if name and not re.search(rf"\bdef {name}\(", (ROOT / place).read_text())] == []
+
+
+def test_the_units_options_exist() -> None:
+    for unit, module in (("shoal-serve.service", "shoal"),):
+        line = known(re.search(r"^ExecStart=\S+/(.+)$", (ROOT / "deploy" / "systemd" / unit).read_text(), re.MULTILINE))[1]
+        told = subprocess.run([sys.executable, "-m", module, "serve", "--help"], capture_output=True, text=True).stdout
+        assert [word for word in line.split() if word.startswith("--") and word not in told] == []

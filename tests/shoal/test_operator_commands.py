@@ -1,0 +1,144 @@
+"""The commands of whoever runs a service: vouch, acl, resume, and what serve says when it cannot start."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from aggregator.identity import RESUME, lock_folder, service_key, service_signer
+from aggregator.main import ServeSettings, serve
+from algorithms.registry import read_algorithm
+from shoal.cli import application
+from wire.errors import ConfigError, Untrusted
+from wire.keys import PrivateKey, new_key, private_pem, public_pem
+from wire.links.mqtt import BrokerAddress
+from wire.signed import Verifier
+from wire.topics import mosquitto_acl
+
+ROOT = Path(__file__).parents[2]
+
+
+def shoal(name: str, *arguments: object) -> int:
+    """Run a command in this process; returns its status."""
+    try:
+        application(name)([name, *map(str, arguments)], standalone_mode=False)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> PrivateKey:
+    key = new_key()
+    (tmp_path / "signing.key").write_bytes(private_pem(key))
+    return key
+
+
+class TestVouch:
+    def test_for_a_folder(self, tmp_path: Path, root: PrivateKey, capsys: pytest.CaptureFixture[str]) -> None:
+        folder = tmp_path / "served"
+        folder.mkdir()
+        shoal("vouch", "--service", folder, "--fleet", "f", "--key", tmp_path / "signing.key", "--days", "10")
+        assert "may speak for the fleet f until" in capsys.readouterr().out
+        service_signer(folder, "f", (root.public_key(),), None, time.time())
+        with pytest.raises(Untrusted, match="over"):
+            Verifier("f", (root.public_key(),)).voucher((folder / "service.voucher").read_bytes(), time.time() + 10.1 * 86_400)
+
+    def test_on_the_machine_of_the_root_key(self, tmp_path: Path, root: PrivateKey) -> None:
+        service, away = tmp_path / "served", tmp_path / "away"
+        service.mkdir()
+        away.mkdir()
+        service_key(service)
+        (away / "service.pub").write_bytes((service / "service.pub").read_bytes())
+        shoal("vouch", "--public", away / "service.pub", "--fleet", "f", "--key", tmp_path / "signing.key")
+        (service / "service.voucher").write_bytes((away / "service.voucher").read_bytes())
+        service_signer(service, "f", (root.public_key(),), None, time.time())
+
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            (["--service", "none", "--fleet", "f"], "--service none: there is no such folder"),
+            (["--fleet", "f"], "needs either --service FOLDER or --public FILE"),
+            (["--service", ".", "--public", "x", "--fleet", "f"], "needs either --service FOLDER or --public FILE"),
+            (["--public", "none", "--fleet", "f"], "--public none: No such file"),
+            (["--public", "signing.key", "--fleet", "f"], "--public signing.key: trusted key: not a PEM public key"),
+            (["--public", "two.pem", "--fleet", "f"], "--public two.pem: 2 keys, expected one"),
+            (["--service", ".", "--fleet", "a/b"], "fleet name 'a/b'"),
+        ],
+    )
+    def test_wrong_input_is_one_clear_error(
+        self, tmp_path: Path, root: PrivateKey, monkeypatch: pytest.MonkeyPatch, arguments: list[str], error: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "two.pem").write_bytes(public_pem(root) * 2)
+        with pytest.raises(ConfigError) as raised:
+            shoal("vouch", *arguments, "--key", "signing.key")
+        assert error in str(raised.value)
+
+    @pytest.mark.parametrize("name", ["none", "trust.pem"])
+    def test_a_wrong_root_key_is_named(self, tmp_path: Path, root: PrivateKey, name: str) -> None:
+        (tmp_path / "trust.pem").write_bytes(public_pem(root))
+        with pytest.raises(ConfigError, match=f"--key .*{name}"):
+            shoal("vouch", "--service", tmp_path, "--fleet", "f", "--key", tmp_path / name)
+
+
+def test_acl_prints_the_rules_and_needs_no_torch(tmp_path: Path) -> None:
+    code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, "acl", "--fleet", "watches"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, mosquitto_acl("watches"), "False\n")
+
+
+def test_resume_tells_a_service_that_is_there_and_leaves_nothing_for_one_that_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no service runs here"):
+        shoal("resume", tmp_path)
+    assert not (tmp_path / RESUME).exists()
+    held = lock_folder(tmp_path)
+    shoal("resume", tmp_path)
+    os.close(held)
+    assert (tmp_path / RESUME).exists()
+
+
+class TestStart:
+    def settings(self, folder: Path, bundle: Path) -> ServeSettings:
+        return ServeSettings(folder=folder, bundle=bundle, broker=BrokerAddress.parse("mqtt://nowhere"), algorithm=read_algorithm("distfl"))
+
+    def test_a_file_in_place_of_the_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "README.md").write_text("x")
+        with pytest.raises(ConfigError, match=r"folder .*README\.md: File exists"):
+            serve(self.settings(tmp_path / "README.md", tmp_path), lambda: True)
+
+    @pytest.mark.parametrize(
+        ("name", "payload"),
+        [
+            *((name, payload) for name in ("trust.pem", "device.shoal", "server.pt2") for payload in (None, b"", b"nothing")),
+            ("signing.key", b"nothing"),  # it may be elsewhere
+        ],
+    )
+    def test_every_file_of_the_bundle_is_named_when_it_is_missing_or_wrong(
+        self, tmp_path: Path, exported: Any, name: str, payload: bytes | None
+    ) -> None:
+        for path in exported.folder.iterdir():
+            if path.is_file():
+                (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / name).unlink(missing_ok=True)
+        if payload is not None:
+            (tmp_path / name).write_bytes(payload)
+        with pytest.raises(ConfigError, match=f"bundle file .*{name}: "):
+            serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
+
+    def test_without_the_root_key_it_says_how_to_vouch_and_leaves_the_public_half(self, tmp_path: Path, exported: Any) -> None:
+        for name in ("trust.pem", "device.shoal", "server.pt2"):
+            (tmp_path / name).write_bytes((exported.folder / name).read_bytes())
+        with pytest.raises(ConfigError, match="there is none; `shoal vouch --service"):
+            serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
+        assert (tmp_path / "served" / "service.pub").exists()
+
+    def test_a_damaged_database_is_named(self, tmp_path: Path, exported: Any) -> None:
+        (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
+        with pytest.raises(ConfigError, match=r"database .*shoal\.db: .*not a database"):
+            serve(self.settings(tmp_path, exported.folder), lambda: True)
