@@ -7,7 +7,6 @@ import pytest
 from tests.android.bridge import run_build
 from tests.android.kotlin_vectors import NUMPY, numpy_text, write
 
-
 HOSTILE_PLANS = 50_000
 
 
