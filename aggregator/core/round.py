@@ -14,8 +14,8 @@ of its cohort that are online, and for one that was lost for `grace_s` seconds; 
 The update of a lost device counts whenever it comes before the round is closed. Devices of which no update has ever been accepted are
 waited for only twice as long as the others took (at least for `grace_s`), once there are others.
 
-No round of training is closed with fewer than `min_updates` updates. A deadline by which there are fewer opens the same round again, as another
-*attempt*: what was received stays. So does the loss of updates that were safe. An evaluation is over at its deadline.
+No round of training is closed with fewer than `min_updates` updates. A deadline by which there are fewer opens the same round again, as
+another *attempt*: what was received stays. So does the loss of updates that were safe. An evaluation is over at its deadline.
 
 A device that misses a deadline is taken for absent until it is heard. One that misses or declines its plans round after round is asked in
 the next round, then in every second one, every fourth, up to every 64th; an accepted update ends that.

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 import numpy as np
@@ -118,7 +118,7 @@ def _message(rng: random.Random) -> m.Message:
     )
     health = rng.choice([None, rng.uniform(0, 100)]), rng.choice([None, True])
     work = name, epoch, number, attempt, name
-    reason = rng.choice(["stale", "expired", "policy", "bundle", "data", "failed", "quarantined"])
+    reason = rng.choice(get_args(m.DeclineReason))
     made: list[m.Message] = [
         m.CheckIn(name, count, 3, rng.choice(["", sha]), text(), text(), *health, rng.choice([None, policy])),
         m.Fetch(name, sha),
@@ -127,7 +127,7 @@ def _message(rng: random.Random) -> m.Message:
         m.Plan(*work, sha, sha, tuple(verbs[: rng.randrange(8)]), count, rng.uniform(0, 2e9)),
         m.Update(*work, sha, count, 5, metrics, metrics, count, rng.random()),
         m.Decline(*work, reason, text(), text()),
-        m.Refuse(name, rng.choice(["malformed", "norm-too-large", "too-many"]), text(), text(), rng.choice(["", sha])),
+        m.Refuse(name, rng.choice(["malformed", "norm-too-large", "unknown-blob"]), text(), text(), rng.choice(["", sha])),
         m.Acknowledge(name, sha),
         m.Busy(name, sha, rng.uniform(0, 3600)),
         m.Finish(name, name, epoch, sha, sha),

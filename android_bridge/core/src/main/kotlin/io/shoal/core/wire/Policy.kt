@@ -17,7 +17,7 @@ import io.shoal.core.Malformed
  * @param minWindows windows that have to be behind each reported measurement, and behind each training
  * @throws ConfigException a number that is out of range
  */
-public data class Policy @JvmOverloads constructor(
+public data class Policy(
     val verbs: List<String>? = null,
     val graphs: List<String>? = null,
     val bundles: List<String>? = null,
