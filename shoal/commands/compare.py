@@ -16,7 +16,7 @@ from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
 from shoal.folders import prepare_folder
 from shoal.report import percent
-from simulation.compare import Asked, Job, read_algorithms, run_all, tabulate
+from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all, tabulate
 from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
@@ -70,6 +70,7 @@ def compare(
     asked = Asked(data, compared, seeds, read_partition(partition), devices, common)
     jobs = asked.jobs()
     prepare_folder(out)
+    check_jobs(jobs, out / "runs")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         done = {job.key: 0 for job in jobs}

@@ -51,6 +51,37 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
     assert left_running(tmp_path) == []
 
 
+def test_ctrl_c_ends_a_comparison_without_a_word(tmp_path: Path) -> None:
+    command = [*SHOAL, "compare", "--algorithms", "fedavg,fedprox", "--workers", "2", "--rounds", "500", "--devices", "4", "--out", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end_s = time.monotonic() + 240
+    while time.monotonic() < end_s and process.poll() is None and len(members(process.pid)) < 5:
+        time.sleep(0.05)
+    started = len(members(process.pid))
+    os.killpg(process.pid, signal.SIGINT)
+    assert started >= 5  # itself, what keeps its queue, what cleans up after it, and two workers
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
+    end_s = time.monotonic() + 10
+    while members(process.pid) and time.monotonic() < end_s:  # what cleans up goes last
+        time.sleep(0.05)
+    assert members(process.pid) == []
+
+
+def members(group: int) -> list[int]:
+    """The living processes of a process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+                if state != "Z" and int(its_group) == group:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
 def left_running(folder: Path) -> list[str]:
     """Command lines of processes, other than the demonstration itself, that work in a folder's `out`."""
     found = []
@@ -76,6 +107,8 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--hyper", "mu=1"], "error: hyper-parameter 'mu'"),
         (["compare", "--algorithms", "fedavg,fedavg"], "error: --algorithms 'fedavg,fedavg'"),
         (["compare", "--algorithms", "fedavg,magic"], "error: algorithm 'magic': 'magic' is none of"),
+        (["compare", "--workers", "2", "--algorithms", "fedavg", "--data", "missing.npz"], "error: data 'missing.npz'"),
+        (["compare", "--workers", "2", "--algorithms", "fedavg", "--hyper", "momentumm=1"], "error: hyper-parameter 'momentumm'"),
         (["simulate", "--newcomers", "20"], "error: 20 newcomers of 20 devices"),
         (["simulate", "--backend", "batched", "--device", "tpu"], "error: device 'tpu': expected cpu, or cuda"),
         (["simulate", "--backend", "batched", "--cluster", "any"], "error: cluster 'any': backend batched is for one process"),
