@@ -12,7 +12,7 @@ from export.runtimes import ONNX
 from host.files import write_atomically
 from host.threads import one_thread
 from wire.bundle import Bundle, PrivateKey, Window, new_key, private_pem, public_pem, read_private, unpack
-from wire.errors import ConfigError
+from wire.errors import BundleError, ConfigError
 from wire.tensors import Array
 
 DEVICE_FILE, SERVER_FILE, TRUST_FILE, KEY_FILE = "device.shoal", "server.pt2", "trust.pem", "signing.key"
@@ -84,6 +84,8 @@ def read_key(path: Path) -> PrivateKey:
         return read_private(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"signing key {path}: {error.strerror}") from None
+    except BundleError:
+        raise BundleError(f"signing key {path}: expected an Ed25519 private key in PEM, as `shoal export` writes it") from None
 
 
 def own_key(folder: Path) -> PrivateKey:

@@ -18,7 +18,7 @@ from shoal.folders import prepare_folder
 from simulation.datasets.catalog import load_data
 from simulation.objective import build_objective
 from wire.bundle import unpack
-from wire.errors import ConfigError
+from wire.errors import BundleError, ConfigError
 
 export = typer.Typer(help="Export the training step for devices, check it against eager torch, and sign it.")
 
@@ -80,6 +80,8 @@ def show(
         read = unpack(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"bundle {path}: {error.strerror}") from None
+    except BundleError as error:
+        raise BundleError(f"{path}: expected a bundle that `shoal export` wrote: {error}") from None
     manifest, console = read.manifest, Console()
     made_with = ", ".join(f"{name} {number}" for name, number in manifest.created_by.items())
     console.print(f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} bytes, made with {made_with}")

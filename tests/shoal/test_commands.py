@@ -112,7 +112,6 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--newcomers", "20"], "error: 20 newcomers of 20 devices"),
         (["simulate", "--backend", "batched", "--device", "tpu"], "error: device 'tpu': expected cpu, or cuda"),
         (["simulate", "--backend", "batched", "--cluster", "any"], "error: cluster 'any': backend batched is for one process"),
-        (["simulate", "--checkpoint", "/dev/null"], "error: --checkpoint /dev/null: File exists; expected a folder"),
         (["simulate", "--partition", "x"], "error: partition 'x'"),
         (["simulate", "--devices", "21"], "error: 21 devices of data watch: it has 20"),
         (["simulate", "--out", "/proc/nothing"], "error: --out /proc/nothing"),
