@@ -20,13 +20,14 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.summary import Comparison, EdgeSummary, PhonesSummary, Summary, summarize
 from algorithms.registry import AlgorithmSpec, read_algorithm
+from export.describe import MIN_BATCH
 from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.folders import prepare_folder
 from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import FleetData, select_devices
+from simulation.datasets.windows import FleetData, check_trainable, select_devices
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
@@ -54,6 +55,7 @@ def demo(
     """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."""
     console, spec = Console(), read_algorithm(algorithm)
     fleet = select_devices(load_data(data), devices)
+    check_trainable(fleet, MIN_BATCH)
     if phones > len(fleet.devices):
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
     chosen = sorted(fleet.devices)[:phones]

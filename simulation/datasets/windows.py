@@ -78,6 +78,17 @@ def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
     return mask
 
 
+def check_trainable(data: FleetData, least: int) -> None:
+    """Check that somebody can train.
+
+    Raises:
+        DataError: no device has `least` training windows.
+    """
+    most = max(windows.num_train for windows in data.devices.values())
+    if most < least:
+        raise DataError(f"data {data.name}: no device of {len(data.devices)} has more than {most} training windows, {least} are needed")
+
+
 def select_devices(data: FleetData, count: int | None) -> FleetData:
     """The first `count` devices by id.
 

@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shoal.cli import application
-from wire.errors import ShoalError
+from wire.errors import DataError, ShoalError
 
 TEXT = Path(__file__)
 """A file that is none of those which commands read."""
@@ -32,3 +33,10 @@ def test_what_cannot_be_used_is_named(arguments: str, error: str, tmp_path: Path
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ShoalError, match="^" + re.escape(error)):
         shoal(*arguments.split())
+
+
+def test_the_demo_refuses_data_with_which_no_device_can_train(tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", X=np.ones((3, 2, 16), np.float32), y=np.arange(3), subject=np.arange(3))
+    with pytest.raises(DataError, match=r"^data few: no device of 3 has more than 1 training windows, 2 are needed$"):
+        shoal("demo", "--data", str(tmp_path / "few.npz"), "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
