@@ -97,9 +97,9 @@ def make_bundle(
     return pack(manifest, files, exported.initial, key)
 
 
-def save_probe(probe: Probe, model: TorchTensors) -> bytes:
+def save_probe(probe: Probe, model: TorchTensors, bundle: str) -> bytes:
     """A probe as one `torch.export` file, for an aggregator that does not have the model's code. `model` holds a value for each tensor
-    that the probe reads."""
+    that the probe reads; `bundle` is the digest of the bundle that it goes with."""
 
     def run(inputs: TorchTensors) -> TorchTensors:
         probabilities, met = probe.run({k: v for k, v in inputs.items() if k != names.X}, inputs[names.X])
@@ -112,6 +112,6 @@ def save_probe(probe: Probe, model: TorchTensors) -> bytes:
     buffer = io.BytesIO()
     read = [name for name in program.inputs if name != names.X]
     texts = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
-    extra = {"names.txt": "\n\n".join(texts.values()), "network.json": msgspec.json.encode(probe.network).decode()}
+    extra = {"names.txt": "\n\n".join(texts.values()), "network.json": msgspec.json.encode(probe.network).decode(), "bundle.txt": bundle}
     torch.export.save(program.exported, buffer, extra_files=extra)
     return buffer.getvalue()

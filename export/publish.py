@@ -69,7 +69,7 @@ def publish(
         on_progress("running every graph beside eager torch")
         parity = check_parity(bundle, objective, *sample)
         on_progress("writing the aggregator's probe")
-        probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model))
+        probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model), bundle.digest)
     return Publication(bundle, probe, public_pem(key), parity)
 
 
