@@ -11,7 +11,11 @@ from algorithms.spec import Choice
 from wire.errors import ConfigError
 
 Data = Annotated[
-    str, typer.Option(help="watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, subject][, split]) or of UCI HAR.")
+    str,
+    typer.Option(
+        help="watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, subject][, split]), of a folder with a folder "
+        "for each device, or of UCI HAR."
+    ),
 ]
 AlgorithmName = Annotated[
     str, typer.Option("--algorithm", help="One choice or several: distfl, dbe+distfl+irls, ifca:k=4. `shoal algorithms` lists them.")
