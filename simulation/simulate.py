@@ -152,10 +152,12 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     """Who takes part when, as the settings say.
 
     Raises:
-        ConfigError: an option of the profiles or the policy that does not fit the fleet.
+        ConfigError: a cohort, or an option of the profiles or the policy, that does not fit the fleet.
         DataError: a trace that cannot be read, or has too few devices.
     """
     ids = sorted(data.devices)
+    if settings.cohort > len(ids):
+        raise ConfigError(f"cohort = {settings.cohort}: expected no more than the {len(ids)} devices that train")
     if not settings.profiles and not settings.policy:
         return Drawn(ids, settings.cohort, settings.seed)
     policy = settings.policy or read_policy("sync")

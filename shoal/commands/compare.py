@@ -37,7 +37,9 @@ def compare(
     attack: opt.Attack = "",
     privacy: opt.PrivacyName = "",
     newcomers: Annotated[int, typer.Option(min=0, help="So many devices are held out of training and join when it is over.")] = 0,
-    target: Annotated[float | None, typer.Option(help="Accuracy to count rounds to; 95 % of the best when not given.")] = None,
+    target: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Accuracy to count rounds to; 95 % of the best when not given.")
+    ] = None,
     devices: opt.Devices = None,
     batch_size: opt.BatchSize = 32,
     lr: opt.Lr = None,

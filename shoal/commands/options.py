@@ -1,5 +1,6 @@
 """Options that several commands share, with their help."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -63,7 +64,7 @@ def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, floa
     """The hyper-parameters given on the command line.
 
     Raises:
-        ConfigError: not NAME=VALUE with a number.
+        ConfigError: not NAME=VALUE with a finite number, or a learning rate below 0.
     """
     values = {} if lr is None else {"lr": lr}
     for setting in settings or []:
@@ -72,8 +73,10 @@ def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, floa
             values[name] = float(text)
         except ValueError:
             equals = ""
-        if not equals:
+        if not equals or not math.isfinite(values[name]):
             raise ConfigError(f"--hyper {setting!r}: expected NAME=VALUE with a number")
+    if not 0 <= values.get("lr", 0) < math.inf:
+        raise ConfigError(f"--lr {values['lr']:g}: expected a learning rate from 0")
     return values
 
 

@@ -98,7 +98,7 @@ def select_devices(data: FleetData, count: int | None) -> FleetData:
     if count is None or count == len(data.devices):
         return data
     if not 1 <= count <= len(data.devices):
-        raise DataError(f"{count} devices of data {data.name}: it has {len(data.devices)}")
+        raise DataError(f"devices = {count}: data {data.name} has {len(data.devices)} devices")
     chosen = sorted(data.devices)[:count]
     truth = {d: data.truth[d] for d in chosen if d in data.truth}
     return FleetData(data.name, data.window, data.classes, {d: data.devices[d] for d in chosen}, truth)

@@ -113,12 +113,12 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--backend", "batched", "--device", "tpu"], "error: device 'tpu': expected cpu, or cuda"),
         (["simulate", "--backend", "batched", "--cluster", "any"], "error: cluster 'any': backend batched is for one process"),
         (["simulate", "--partition", "x"], "error: partition 'x'"),
-        (["simulate", "--devices", "21"], "error: 21 devices of data watch: it has 20"),
+        (["simulate", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
         (["simulate", "--out", "/proc/nothing"], "error: --out /proc/nothing"),
         (["export", "--out", "o", "--key", "missing.key"], "error: --key missing.key: there is no such file"),
         (["serve", "--folder", "f", "--bundle", "none"], "error: bundle file none/device.shoal"),
         (["serve", "--folder", "f", "--bundle", "b", "--broker", "localhost"], "error: broker address 'localhost'"),
-        (["demo", "--devices", "21"], "error: 21 devices of data watch: it has 20"),
+        (["demo", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], error: str) -> None:

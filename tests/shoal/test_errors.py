@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 from shoal.cli import application
 from wire.errors import DataError, ShoalError
@@ -26,6 +27,10 @@ def shoal(*arguments: str) -> None:
             f"export --out o --key {TEXT}",
             f"signing key {TEXT}: expected an Ed25519 private key in PEM, as `shoal export` writes it",
         ),
+        ("simulate --lr -1", "--lr -1: expected a learning rate from 0"),
+        ("compare --algorithms fedavg --hyper lr=-1", "--lr -1: expected a learning rate from 0"),
+        ("simulate --hyper momentum=nan", "--hyper 'momentum=nan': expected NAME=VALUE with a number"),
+        ("simulate --cohort 99 --algorithm fedavg --devices 3", "cohort = 99: expected no more than the 3 devices that train"),
         (f"export inspect {TEXT}", f"{TEXT}: expected a bundle that `shoal export` wrote: bundle of "),
     ],
 )
@@ -33,6 +38,12 @@ def test_what_cannot_be_used_is_named(arguments: str, error: str, tmp_path: Path
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ShoalError, match="^" + re.escape(error)):
         shoal(*arguments.split())
+
+
+@pytest.mark.parametrize("target", ["3", "-0.1"])
+def test_a_target_is_a_fraction(target: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"equal to [01]$|in the range"):
+        shoal("compare", "--algorithms", "fedavg", "--target", target)
 
 
 def test_the_demo_refuses_data_with_which_no_device_can_train(tmp_path: Path) -> None:

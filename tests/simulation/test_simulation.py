@@ -232,7 +232,7 @@ def test_last_share_of_each_class() -> None:
 
 def test_select_devices_refuses_more_than_there_are(fleet: FleetData) -> None:
     assert sorted(select_devices(fleet, 2).devices) == ["d0", "d1"]
-    with pytest.raises(DataError, match="99 devices of data synthetic: it has 4"):
+    with pytest.raises(DataError, match="devices = 99: data synthetic has 4 devices"):
         select_devices(fleet, 99)
 
 
