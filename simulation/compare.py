@@ -158,17 +158,19 @@ def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> flo
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
 
 
-def check_jobs(jobs: Sequence[Job], folder: Path) -> None:
-    """Check each algorithm once, in the first of its jobs whose result is not yet in `folder`; nothing is trained.
+def check_jobs(jobs: Sequence[Job], folder: Path) -> list[FleetData]:
+    """Check each algorithm once, in the first of its jobs whose result is not yet in `folder`; nothing is trained. Returns their fleets.
 
     Raises:
         ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings that do not fit each other.
     """
-    checked = set()
+    fleets: dict[AlgorithmSpec, FleetData] = {}
     for job in jobs:
-        if job.settings.algorithm not in checked and not _path(folder, job).exists():
-            checked.add(job.settings.algorithm)
-            check_settings(_fleet(job.data, job.devices, job.partition, job.settings.seed), job.settings)
+        algorithm = job.settings.algorithm
+        if algorithm not in fleets and not _path(folder, job).exists():
+            fleets[algorithm] = _fleet(job.data, job.devices, job.partition, job.settings.seed)
+            check_settings(fleets[algorithm], job.settings)
+    return list(fleets.values())
 
 
 def run_all(

@@ -16,7 +16,9 @@ from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
 from shoal.folders import prepare_folder
 from shoal.report import percent
+from shoal.warn import warn
 from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all, tabulate
+from simulation.datasets.windows import one_class
 from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
@@ -72,7 +74,8 @@ def compare(
     asked = Asked(data, compared, seeds, read_partition(partition), devices, common)
     jobs = asked.jobs()
     prepare_folder(out)
-    check_jobs(jobs, out / "runs")
+    for fleet in check_jobs(jobs, out / "runs")[:1]:
+        warn(one_class(fleet))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         done = {job.key: 0 for job in jobs}

@@ -26,8 +26,9 @@ from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.folders import prepare_folder
 from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
+from shoal.warn import warn
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import FleetData, check_trainable, select_devices
+from simulation.datasets.windows import FleetData, check_trainable, one_class, select_devices
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
@@ -56,6 +57,7 @@ def demo(
     console, spec = Console(), read_algorithm(algorithm)
     fleet = select_devices(load_data(data), devices)
     check_trainable(fleet, MIN_BATCH)
+    warn(one_class(fleet))
     if phones > len(fleet.devices):
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
     chosen = sorted(fleet.devices)[:phones]

@@ -15,7 +15,9 @@ from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE, own_key, publish, 
 from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.folders import prepare_folder
+from shoal.warn import warn
 from simulation.datasets.catalog import load_data
+from simulation.datasets.windows import one_class
 from simulation.objective import build_objective
 from wire.bundle import unpack
 from wire.errors import BundleError, ConfigError
@@ -45,6 +47,7 @@ def write(
         raise ConfigError("shoal export needs --out, a folder to write to; `shoal export inspect FILE` looks into a bundle")
     console = Console()
     fleet = load_data(data)
+    warn(one_class(fleet))
     prepare_folder(out)
     if key is not None and not key.exists():
         raise ConfigError(f"--key {key}: there is no such file")

@@ -14,7 +14,9 @@ from shoal.commands import options as opt
 from shoal.folders import prepare_folder
 from shoal.pictures import draw_holdings
 from shoal.report import device_table, time_text, verdict, write_report
+from shoal.warn import warn
 from simulation import simulate as simulation
+from simulation.datasets.windows import one_class
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
@@ -73,6 +75,7 @@ def simulate(
         policy=opt.chosen(policy, read_policy),
     )
     fleet = make_fleet(data, read_partition(partition), devices, seed)
+    warn(one_class(fleet))
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet.some(SHOWN))
     heterogeneity = measure(fleet.some(SHOWN))
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()))

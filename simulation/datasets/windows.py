@@ -11,6 +11,9 @@ from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
 
+SAMPLED = 1000
+"""Of a larger fleet the labels of so many devices are looked at."""
+
 
 @runtime_checkable
 class Measured(Protocol):
@@ -53,6 +56,14 @@ class FleetData:
         names = sorted(self.devices)
         devices = {names[i]: self.devices[names[i]] for i in sorted(chosen)}
         return FleetData(self.name, self.window, self.classes, devices, {d: g for d, g in self.truth.items() if d in devices})
+
+
+def one_class(data: FleetData) -> str:
+    """A warning where all training examples of a fleet, or of some of its devices, have the same class; empty where they do not."""
+    labels = {int(label) for windows in data.some(SAMPLED).devices.values() for label in np.unique(windows.train_y)}
+    if len(labels) != 1:
+        return ""
+    return f"data {data.name}: all training examples are of class {data.classes[labels.pop()]}, so there is nothing to learn"
 
 
 def _root(squares: Array, count: int) -> Array:

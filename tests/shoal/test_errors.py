@@ -46,6 +46,16 @@ def test_a_target_is_a_fraction(target: str) -> None:
         shoal("compare", "--algorithms", "fedavg", "--target", target)
 
 
+@pytest.mark.parametrize("command", ["simulate --rounds 1 --algorithm fedavg", "compare --rounds 1 --algorithms fedavg --workers 1"])
+def test_data_of_one_class_is_a_warning(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(24, 2, 16)).astype(np.float32)
+    for name, y in (("alike", np.full(24, 1)), ("mixed", np.arange(24) % 2)):
+        np.savez(tmp_path / f"{name}.npz", X=x, y=y, subject=np.repeat([0, 1], 12))
+        shoal(*command.split(), "--data", str(tmp_path / f"{name}.npz"), "--out", str(tmp_path / name))
+    told = "warning: data alike: all training examples are of class 1, so there is nothing to learn\n"
+    assert capsys.readouterr().err == told
+
+
 def test_the_demo_refuses_data_with_which_no_device_can_train(tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", X=np.ones((3, 2, 16), np.float32), y=np.arange(3), subject=np.arange(3))
     with pytest.raises(DataError, match=r"^data few: no device of 3 has more than 1 training windows, 2 are needed$"):
