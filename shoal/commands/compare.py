@@ -77,10 +77,11 @@ def compare(
     prepare_folder(out)
     for fleet in check_jobs(jobs, out / "runs")[:1]:
         warn(one_class(fleet))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    counted = (MofNCompleteColumn(), TextColumn("rounds in"), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left"))
+    columns = (TextColumn("{task.description}"), BarColumn(), *counted)
     with Progress(*columns, console=console) as progress:
         done = {job.key: 0 for job in jobs}
-        task = progress.add_task(f"{len(jobs)} runs, rounds", total=rounds * len(jobs))
+        task = progress.add_task(f"{len(jobs)} runs", total=rounds * len(jobs))
 
         def tell(job: Job, number: int) -> None:
             done[job.key] = max(done[job.key], number)
@@ -92,12 +93,13 @@ def compare(
     write_csv(out / "compare.csv", rows)
     draw_comparison(out / "compare.png", results, rows)
     for table in comparison_tables(rows, console.width):
-        console.print(table, end="\n\n")
+        console.print(table)
+        console.print()
     for row in rows:
         if "failed" in row:
             console.print(f"[bold]{row['algorithm']}[/bold] ended without a model: {row['failed']}", soft_wrap=True)
     skew = results[0]["heterogeneity"]
-    console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()))
+    console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()), soft_wrap=True)
     console.print(f"written: {out / 'compare.json'}, {out / 'compare.csv'}, {out / 'compare.png'}", soft_wrap=True)
 
 

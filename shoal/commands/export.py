@@ -22,7 +22,7 @@ from simulation.objective import build_objective
 from wire.bundle import unpack
 from wire.errors import BundleError, ConfigError
 
-export = typer.Typer(help="Export the training step for devices, check it against eager torch, and sign it.")
+export = typer.Typer(rich_markup_mode=None, help="Export the training step for devices, check it against eager torch, and sign it.")
 
 
 @export.callback(invoke_without_command=True)

@@ -27,6 +27,11 @@ def shoal(*arguments: str) -> None:
             f"export --out o --key {TEXT}",
             f"signing key {TEXT}: expected an Ed25519 private key in PEM, as `shoal export` writes it",
         ),
+        ("download cifar10 --to /dev/null", "--to /dev/null: File exists"),
+        (
+            "simulate --backend native --model resnet18 --algorithm fedavg --devices 2",
+            "backend native: extractor.3 is Residual; it runs plain SGD on time windows, with layers Conv1d, ",
+        ),
         ("simulate --lr -1", "--lr -1: expected a learning rate from 0"),
         ("compare --algorithms fedavg --hyper lr=-1", "--lr -1: expected a learning rate from 0"),
         ("simulate --hyper momentum=nan", "--hyper 'momentum=nan': expected NAME=VALUE with a number"),
