@@ -5,12 +5,14 @@ are what a simulation without messages has in common with them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from aggregator.core.influence import bounded
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RoundAggregated, RunSettings, RunState, Started, TrainingSettings
@@ -37,7 +39,9 @@ class StoredState:
     """Whether the next round is a preparation."""
 
 
-def start_run(settings: RunSettings, algorithm: Algorithm, probe: Probe, initial: Tensors, blobs: Blobs, at_s: float) -> Started:
+def start_run(
+    settings: RunSettings, algorithm: Algorithm, probe: Probe, initial: Tensors, blobs: Blobs, at_s: float, epoch: int = 1
+) -> Started:
     """The first event of a run, whose models are those that `initial` makes.
 
     Raises:
@@ -53,6 +57,7 @@ def start_run(settings: RunSettings, algorithm: Algorithm, probe: Probe, initial
         programs=stored.programs,
         preparing=stored.preparing,
         starts={"": algorithm.start(state.memory, "")},
+        epoch=epoch,
     )
 
 
@@ -72,15 +77,25 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
 
 
 def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, at_s: float) -> RoundAggregated:
-    """The event that answers the command `Aggregate`: the algorithm, applied to the updates that the run's state names."""
+    """The event that answers the command `Aggregate`: the algorithm, applied to the updates that the run's state names, as far as they are
+    within bounds (`aggregator.core.influence`). Where what comes out is not fit to be offered, the last models stay."""
+    kept, left_out, norms = bounded(run.settings, run.received, run.norms)
+    remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
+    if len(kept) < min(len(run.received), run.settings.min_devices):
+        return _as_it_was(run, at_s, remarks, f"{len(kept)} updates are within bounds, at least {run.settings.min_devices} are needed")
     held = _models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [
         Contribution(device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, r.blob), r.trained.mean_loss)
-        for device_id, r in sorted(run.received.items())
+        for device_id, r in sorted(kept.items())
     ]
     state = decode_memory(blobs.get(run.memory), before)
     state, grouped = apply_algorithm(algorithm, state, contributions, probe, run.settings, run.round, run.preparing)
+    if (broken := _not_finite(state)) is not None:
+        return _as_it_was(run, at_s, remarks, f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite")
+    if not run.preparing:
+        state, small = _without_small_groups(state, algorithm, {d: r.start for d, r in kept.items()}, before, run.settings.min_group)
+        remarks |= {"too_small": small} if small else {}
     unchanged = {key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]}
     stored = store_state(run.settings, algorithm, state, blobs, unchanged)
     starts = {device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership}
@@ -92,9 +107,46 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         starts={} if run.preparing else starts | {"": algorithm.start(state.memory, "")},
         programs=stored.programs,
         preparing=stored.preparing,
-        views=blobs.put(encode_views(grouped)) if grouped.views else "",
-        notes=round_notes(state, grouped),
+        views=blobs.put(encode_views(grouped))[0] if grouped.views else "",
+        notes=round_notes(state, grouped) | remarks,
+        norms=norms,
     )
+
+
+def _as_it_was(run: RunState, at_s: float, remarks: dict[str, Any], reason: str) -> RoundAggregated:
+    """A round that changes nothing: its models are those before it."""
+    return RoundAggregated(
+        at_s=at_s,
+        round=run.round,
+        models=run.models,
+        memory=run.memory,
+        starts=run.starts,
+        programs=run.programs,
+        preparing=run.preparing,
+        notes=remarks | {"set_aside": reason},
+    )
+
+
+def _not_finite(state: State) -> tuple[str, str] | None:
+    """The key of a model, and its tensor, that holds a value that is not finite; None if none does."""
+    for key, model in state.models.items():
+        for name, array in model.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                return key, name
+    return None
+
+
+def _without_small_groups(
+    state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors], least: int
+) -> tuple[State, dict[str, int]]:
+    """The state with the last model for every group of which fewer than `least` devices were counted, and how many these were. A new
+    group's last model is the one that its devices started from (`started`, by device)."""
+    members: dict[str, list[str]] = {}
+    for device_id in started:
+        members.setdefault(algorithm.start(state.memory, device_id), []).append(device_id)
+    small = {key: len(devices) for key, devices in members.items() if len(devices) < least and key in state.models}
+    last = {key: before.get(key, before[started[members[key][0]]]) for key in small}
+    return (replace(state, models={**state.models, **last}) if small else state), small
 
 
 def apply_algorithm(
@@ -150,9 +202,9 @@ def store_state(
             and names.of_role(held, names.RECEIVED).keys() == received[key].keys()
             and all(_same(held[k], v) for k, v in received[key].items())
         )
-        models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))
+        models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))[0]
     programs = algorithm.programs(state, work_of(settings), models)
-    return StoredState(models, blobs.put(encode_memory(state)), programs, algorithm.preparing(state))
+    return StoredState(models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state))
 
 
 def _read(blobs: Blobs, digest: str) -> Tensors:

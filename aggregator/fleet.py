@@ -1,28 +1,39 @@
-"""What the aggregator publishes to its devices over a link: messages, and blobs by their digest."""
+"""What the aggregator publishes to its devices over a link: signed messages, and blobs by their digest."""
 
 from collections.abc import Mapping
 
 from wire.codec import encode
 from wire.links.port import Link
-from wire.messages import AggregatorStatus, Message
+from wire.messages import AggregatorStatus, Plan, Reply
+from wire.signed import Sign
 from wire.topics import Topics
 
 
 class Fleet:
     """Publishes to devices. A blob is published once and retained by the broker for as long as devices need it: it is on offer."""
 
-    def __init__(self, link: Link, topics: Topics, boot_id: str) -> None:
-        self.link, self.topics, self._boot_id = link, topics, boot_id
+    def __init__(self, link: Link, topics: Topics, boot_id: str, sign: Sign = encode) -> None:
+        self.link, self.topics, self.boot_id, self._sign = link, topics, boot_id, sign
         self._offered: dict[str, bytes] = {}
-        link.subscribe(*topics.from_devices)
+        link.subscribe(*topics.from_devices, topics.aggregator)
 
-    def announce(self, run_id: str, online: bool = True) -> None:
+    def rename(self) -> None:
+        """Take another boot id, so that every device checks in again."""
+        first, _, count = self.boot_id.partition(".")
+        self.boot_id = f"{first}.{int(count or 0) + 1}"
+
+    def announce(self, epoch: int, at_s: float, run_id: str, online: bool = True, paused: str = "") -> None:
         """Publish the aggregator's status; a boot id that devices do not know makes them check in."""
-        self.link.publish(self.topics.aggregator, encode(AggregatorStatus(online, self._boot_id, run_id)), retain=True)
+        status = AggregatorStatus(online, self.boot_id, epoch, at_s, run_id, paused[:1000])
+        self.link.publish(self.topics.aggregator, self._sign(status), retain=True)
 
-    def send(self, device_id: str, message: Message, kind: str) -> None:
-        """Publish a message on a device's plan or reply topic."""
-        self.link.publish(self.topics.device(device_id, kind), encode(message))  # type: ignore[arg-type]
+    def send_plan(self, plan: Plan) -> None:
+        """Publish a device's plan."""
+        self.link.publish(self.topics.device(plan.device_id, "plan"), self._sign(plan))
+
+    def reply(self, reply: Reply) -> None:
+        """Publish a reply to a device."""
+        self.link.publish(self.topics.device(reply.device_id, "reply"), self._sign(reply))
 
     def offer(self, blobs: Mapping[str, bytes]) -> None:
         """Publish blobs, retained, unless they are on offer already; by digest."""
@@ -30,6 +41,10 @@ class Fleet:
             if digest not in self._offered:
                 self._offered[digest] = payload
                 self.link.publish(self.topics.blob(digest), payload, retain=True)
+
+    def offers(self, digest: str) -> bool:
+        """Whether this blob is on offer."""
+        return digest in self._offered
 
     def offer_again(self, digest: str | None = None) -> bool:
         """Publish the blob of this digest again, or all that are on offer: a broker that was restarted may have lost them.

@@ -1,36 +1,38 @@
 """The service: makes store, blob store, link, runner and HTTP server from its settings, and runs them until it is stopped."""
 
 import logging
+import os
 import secrets
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
-import uvicorn
 
 from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.http_api import create_api
+from aggregator.adapters.http_api import Conditions, create_api
+from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import RunSettings, RunState, TrainingSettings
 from aggregator.fleet import Fleet
+from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_folder, own_secret, service_signer
 from aggregator.runner import Observer, Runner
 from algorithms.registry import AlgorithmSpec, make_algorithm
-from host.files import write_atomically
 from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle, unpack
-from wire.codec import encode
 from wire.errors import ConfigError
+from wire.keys import PrivateKey, PublicKey, read_private, read_public
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
-from wire.messages import AggregatorStatus
-from wire.topics import Topics, check_name
+from wire.messages import LEASE_S, AggregatorStatus
+from wire.signed import Verifier
+from wire.topics import Topics, aggregator_role, check_name
 
 log = logging.getLogger("shoal.aggregator")
+
+SILENCE_S = 180.0
+"""A device of which nothing came for so long is taken for absent."""
+RESUME = "resume"
+"""A file of this name in the service's folder ends a pause."""
 
 
 class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
@@ -41,16 +43,25 @@ class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
     bundle: Path
     """A folder that `shoal export` wrote."""
     broker: BrokerAddress
-    run_id: str
+    run: str = "run-1"
+    """The run's name: its place in the store."""
     fleet: str = "default"
     data: str = ""
     """The data's name, for people; the bundle's when empty."""
     min_devices: int = 2
-    """Round 1 opens when so many devices are online."""
+    """As in `RunSettings`."""
     deadline_s: float = 600.0
     """Seconds for which a round is open at most."""
     grace_s: float = 60.0
     """Seconds for which a round waits for a device that was lost."""
+    min_group: int = 2
+    """As in `RunSettings`."""
+    weight_cap: float = 10.0
+    """As in `RunSettings`."""
+    norm_cap: float = 10.0
+    """As in `RunSettings`."""
+    take_over: bool = False
+    """Whether to begin although another aggregator is at work; that one then ends."""
     database: str = ""
     """SQLAlchemy URL; SQLite in the folder when empty."""
     http_host: str = "127.0.0.1"
@@ -61,49 +72,113 @@ class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
 
 def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer = lambda _state, _event: None) -> RunState:
     """Run a service until `stop` returns true, or until the run is over where `stay` is false; returns the run's last state. A run of this
-    id that is in the store goes on.
+    name that is in the store goes on.
 
     Raises:
-        ShoalError: a setting, the bundle, the database or the broker cannot be used.
+        ShoalError: a setting, the bundle, the database or the broker cannot be used; or another aggregator has the fleet.
     """
-    check_name(settings.run_id, "run id")
-    topics = Topics(settings.fleet)
-    secret = own_secret(settings.folder / "secret.key") + settings.run_id.encode()
-    algorithm = replace(make_algorithm(settings.algorithm), secret=secret, arithmetic=NativeArithmetic())
-    bundle = unpack(_read(settings.bundle / "device.shoal"))
-    probe = load_probe(_read(settings.bundle / "server.pt2"), bundle.digest)
-    blobs = BlobFolder(settings.folder / "blobs" / settings.run_id)
-    store = SqlStore(settings.database or sqlite_url(settings.folder / "shoal.db"), settings.run_id)
-    boot_id = secrets.token_hex(8)
-    will = Will(topics.aggregator, encode(AggregatorStatus(False, boot_id, settings.run_id)))
-    link = MqttLink(settings.broker, f"{settings.fleet}.aggregator", will)
+    check_name(settings.run, "run name")
+    topics, folder = Topics(settings.fleet), settings.folder
+    held = lock_folder(folder)
     try:
-        fleet = Fleet(link, topics, boot_id)
-        runner = Runner(algorithm, bundle, probe, store, blobs, fleet, time.time, observe)
-        wanted = run_settings(settings, bundle)
-        if runner.state is not None and runner.state.settings != wanted:
+        trusted, root = _root_keys(settings)
+        store = SqlStore(settings.database or sqlite_url(folder / "shoal.db"), settings.run)
+        try:
+            return _serve(settings, topics, store, trusted, root, stop, observe)
+        finally:
+            store.close()
+    finally:
+        os.close(held)
+
+
+def _serve(
+    settings: ServeSettings,
+    topics: Topics,
+    store: SqlStore,
+    trusted: Sequence[PublicKey],
+    root: PrivateKey | None,
+    stop: Callable[[], bool],
+    observe: Observer,
+) -> RunState:
+    bundle = unpack(_read(settings.bundle / "device.shoal"), trusted)
+    probe = load_probe(_read(settings.bundle / "server.pt2"), bundle.digest)
+    folder, stored = settings.folder, store.load()
+    clock = SteadyClock(stored.at_s if stored else 0.0)
+    signer = service_signer(folder, settings.fleet, trusted, root, clock())
+    verifier = Verifier(settings.fleet, trusted)
+    boot_id = secrets.token_hex(8)
+    client_id = aggregator_role(settings.fleet)
+
+    def look() -> MqttLink:
+        return MqttLink(settings.broker, client_id, confirmed=True)
+
+    known = boot_ids(folder / "boots", boot_id)
+    epoch = find_epoch(look, topics, verifier, stored.epoch if stored else 0, known, clock(), settings.take_over)
+    log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
+    secret = own_secret(folder / "secret.key") + settings.run.encode()
+    algorithm = make_algorithm(settings.algorithm, secret=secret, arithmetic=NativeArithmetic())
+    blobs = BlobFolder(folder / "blobs" / settings.run)
+    gone = AggregatorStatus(False, boot_id, epoch, clock(), stored.settings.run_id if stored else "")
+    link = MqttLink(settings.broker, client_id, Will(topics.aggregator, signer(gone)), confirmed=True)
+    try:
+        fleet = Fleet(link, topics, boot_id, signer)
+        runner = Runner(algorithm, bundle, probe, store, blobs, fleet, clock, observe, epoch=epoch, silence_s=SILENCE_S, verifier=verifier)
+        wanted = run_settings(settings, bundle, stored.settings.run_id if stored else secrets.token_hex(16))
+        if stored is not None and stored.settings != wanted:
             raise ConfigError(
-                f"run {settings.run_id!r} in {settings.folder} was started with other settings "
-                f"({_differences(runner.state.settings, wanted)}); give it another --run-id"
+                f"run {settings.run!r} in {folder} was started with other settings "
+                f"({_differences(stored.settings, wanted)}); give it another --run"
             )
         started_s = time.monotonic()
         runner.start_or_resume(wanted)
-        api = create_api(lambda: _state(runner), store, blobs, lambda: dict(runner.refused), lambda: time.monotonic() - started_s)
-        with _Http(api, settings.http_host, settings.http_port):
-            runner.run(lambda: stop() or (runner.finished and not settings.stay))
-        fleet.announce(settings.run_id, online=False)
-        return _state(runner)
+        state = _state(runner)
+        log.info("run=%s phase=%s round=%d: waiting for devices, at least %d", settings.run, state.phase, state.round, settings.min_devices)
+        api = create_api(lambda: _state(runner), store, blobs, lambda: conditions(runner), lambda: time.monotonic() - started_s)
+        duties = Duties(runner, folder)
+        with HttpServer(api, settings.http_host, settings.http_port):
+            runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
+        state = _state(runner)
+        fleet.announce(state.epoch, clock(), state.settings.run_id, online=False)
+        return state
     finally:
         link.close()
-        store.close()
 
 
-def run_settings(settings: ServeSettings, bundle: Bundle) -> RunSettings:
-    """What the round core needs of a service's settings. Hyper-parameters in the algorithm's name count where the settings have none."""
+def conditions(runner: Runner) -> Conditions:
+    """What the HTTP API says of the service beside the run."""
+    return Conditions(refused=dict(runner.refused), connected=runner.connected, paused=runner.paused)
+
+
+class Duties:
+    """What a service does beside messages and deadlines: it holds its lease, and looks for the operator's word to go on."""
+
+    def __init__(self, runner: Runner, folder: Path) -> None:
+        self._runner, self._resume = runner, folder / RESUME
+        self._announce_at_s = 0.0
+
+    def done(self) -> bool:
+        """Do what is due. Returns false, so that it can stand in a loop's condition."""
+        now_s = time.monotonic()
+        if now_s >= self._announce_at_s:
+            self._announce_at_s = now_s + LEASE_S / 3
+            if self._runner.connected:
+                self._runner.announce()
+            if self._runner.paused and self._resume.exists():
+                self._resume.unlink(missing_ok=True)
+                self._runner.try_to_go_on(told=True)
+        return False
+
+
+def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSettings:
+    """What the round core needs of a service's settings, for the run of this identity."""
     return RunSettings.for_bundle(
         bundle,
-        msgspec.structs.replace(settings, hyper={**settings.algorithm.hyper, **settings.hyper}),
-        run_id=settings.run_id,
+        settings,
+        run_id=run_id,
+        name=settings.run,
+        min_group=settings.min_group,
+        weight_cap=settings.weight_cap,
+        norm_cap=settings.norm_cap,
         data=settings.data or bundle.manifest.name,
         min_devices=settings.min_devices,
         deadline_s=settings.deadline_s,
@@ -111,12 +186,14 @@ def run_settings(settings: ServeSettings, bundle: Bundle) -> RunSettings:
     )
 
 
-def own_secret(path: Path) -> bytes:
-    """32 random bytes that the aggregator alone knows: made once, in a file that only its user can read, the same after a restart."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, secrets.token_bytes(32), mode=0o600)
-    return path.read_bytes()
+def _root_keys(settings: ServeSettings) -> tuple[tuple[PublicKey, ...], PrivateKey | None]:
+    """The keys that devices trust, and the root key if it lies in the bundle's folder."""
+    path, own = settings.bundle / "trust.pem", settings.bundle / "signing.key"
+    try:
+        trusted = read_public(_read(path))
+        return trusted, read_private(own.read_bytes()) if own.exists() else None
+    except OSError as error:
+        raise ConfigError(f"signing key {own}: {error.strerror}") from None
 
 
 def _read(path: Path) -> bytes:
@@ -132,26 +209,7 @@ def _state(runner: Runner) -> RunState:
 
 
 def _differences(had: RunSettings, wanted: RunSettings) -> str:
-    names = [n for n in RunSettings.__struct_fields__ if getattr(had, n) != getattr(wanted, n) and n not in ("reported", "responses")]
+    names = [
+        n for n in RunSettings.__struct_fields__ if getattr(had, n) != getattr(wanted, n) and n not in ("reported", "responses", "run_id")
+    ]
     return ", ".join(f"{n} {getattr(had, n)!r}, not {getattr(wanted, n)!r}" for n in names)
-
-
-class _Http:
-    """The HTTP server in a thread of its own for as long as the context is open."""
-
-    def __init__(self, api: Any, host: str, port: int) -> None:
-        self._server = uvicorn.Server(uvicorn.Config(api, host=host, port=port, log_level="warning", access_log=False))
-        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
-        self._where = f"{host}:{port}"
-
-    def __enter__(self) -> None:
-        self._thread.start()
-        while not self._server.started:
-            if not self._thread.is_alive():
-                raise ConfigError(f"HTTP on {self._where}: the address cannot be used (is the port taken?)")
-            time.sleep(0.02)
-        log.info("http://%s", self._where)
-
-    def __exit__(self, *_error: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(timeout=5.0)

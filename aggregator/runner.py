@@ -1,25 +1,26 @@
-"""Runs the round core: messages and deadlines become events, an event a new state, which is saved, and commands, which are carried out.
+"""Runs the round core: messages and deadlines become events, events a new state, which is saved, and commands, which are carried out.
 
 The service runs this, and so does a simulation by messages (`simulation.engine.messages`); only their adapters differ.
+
+What was not foreseen is contained in three rings. A message that cannot be read is refused (`aggregator.inbox`). An event that cannot be
+taken in, or a command that cannot be carried out, is logged, counted under ``defect``, and left out. Where nothing can be saved, or a round
+cannot be aggregated, the run is *paused*: devices are told that it is busy, what is on offer stays on offer, and the run goes on by
+itself when the cause is gone, or when it is told to.
 """
 
 import heapq
 import logging
 from collections.abc import Callable
-from math import prod
+from functools import partial
 
 from aggregator.aggregation import aggregate, check_fit, start_run
-from aggregator.core.admission import Duplicate, Refused, admit
-from aggregator.core.ports import Blobs, Clock, Store
-from aggregator.core.record import record_of
+from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round import step
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
     Command,
     DeadlinePassed,
-    DeviceCheckedIn,
-    DeviceDeclined,
     DeviceLost,
     Event,
     FinishRun,
@@ -28,26 +29,31 @@ from aggregator.core.state import (
     RunState,
     SendPlan,
     SetDeadline,
-    UpdateAdmitted,
+    UpdatesLost,
 )
 from aggregator.fleet import Fleet
+from aggregator.group import Group
+from aggregator.inbox import Inbox
+from aggregator.pause import Pause
+from aggregator.rivals import Rivals
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
-from wire import messages, names
+from wire import messages
 from wire.bundle import Bundle
-from wire.codec import decode, decode_update, digest
-from wire.errors import LimitExceeded, UnknownTopic, WireError
-from wire.links.port import Delivery, Link, LinkDown, LinkEvent, LinkUp
-from wire.messages import CheckIn, Choose, Decline, DeviceStatus, Fetch, Refuse
-from wire.tensors import Limits
+from wire.codec import digest
+from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
+from wire.messages import Choose
+from wire.signed import Verifier
 
 log = logging.getLogger("shoal.aggregator")
 
 Observer = Callable[[RunState, Event], None]
 """Called with the new state after every event, before commands are carried out."""
 
-RESPONSE_BYTES, RESPONSE_TENSORS = 4 * 2**20, 256
-"""Room in an update, beside the model's tensors and its graphs' measurements, for responses to inputs that were sent."""
+GROUP = 64
+"""Messages that are saved together, at most."""
+BUSY_S = 30.0
+"""Seconds after which a device sends its update again to an aggregator that is paused."""
 
 
 class Runner:
@@ -63,36 +69,43 @@ class Runner:
         fleet: Fleet,
         clock: Clock,
         observe: Observer = lambda _state, _event: None,
+        *,
+        epoch: int = 1,
+        silence_s: float = float("inf"),
+        verifier: Verifier | None = None,
     ) -> None:
+        """`epoch`: that of this start. A device that is silent for `silence_s` is taken for absent. `verifier`: opens what other
+        aggregators of this fleet have signed; without one, nothing that they sent is believed."""
         self._algorithm, self._bundle, self._probe = algorithm, bundle, probe
         self._store, self._blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
-        manifest = bundle.manifest
-        shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
-        measured = sum(4 * prod(shape) for shape in shapes)
-        specs = manifest.of_role(*names.EXCHANGED)
-        self._limits = Limits.for_layout(specs, measured + RESPONSE_BYTES, len(shapes) + RESPONSE_TENSORS)
+        self._epoch, self._silence_s = epoch, silence_s
+        self._inbox = Inbox(fleet.topics, bundle.manifest, clock)
+        self._rivals = Rivals(verifier, clock, self._inbox.count)
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
-        self._was_connected = False
-        self._views = {record.views for record in store.rounds() if record.views}
-        self.refused: dict[str, int] = {}
-        """How often something that arrived was refused, by reason."""
+        self._was_connected, self.connected = False, False
+        self._pause, self._look_at_s, self._started_s = Pause(clock), 0.0, clock()
         self.state: RunState | None = store.load()
+        self._views = {record.views for record in store.rounds() if record.views}
 
     def start_or_resume(self, settings: RunSettings) -> RunState:
         """Start the run, or go on with it from the state in the store.
 
         Raises:
             ConfigError: the algorithm does not fit the bundle.
+            StorageFailed: the run cannot be begun.
         """
         if self.state is None:
             check_fit(settings, self._algorithm, self._bundle.manifest)
             self._blobs.put(self._bundle.payload)
-            self.dispatch(start_run(settings, self._algorithm, self._probe, self._bundle.initial, self._blobs, self._clock()))
+            started = start_run(settings, self._algorithm, self._probe, self._bundle.initial, self._blobs, self._clock(), self._epoch)
+            state, _ = step(None, started)
+            self._store.commit([started])
+            self.state = state
+            self._observe(state, started)
         else:
-            self._fleet.offer({name: self._blobs.get(name) for name in _offered(self.state)})
-            self.dispatch(Resumed(self._clock()))
-        assert self.state is not None
-        return self.state
+            self._offer(_offered(self.state))
+            self.dispatch(Resumed(self._clock(), self._epoch))
+        return self._known()
 
     @property
     def link(self) -> Link:
@@ -100,160 +113,235 @@ class Runner:
         return self._fleet.link
 
     @property
+    def refused(self) -> dict[str, int]:
+        """How often something that arrived was refused, by reason; under ``defect``, what Shoal failed at."""
+        return self._inbox.refused
+
+    @property
     def finished(self) -> bool:
         """Whether the run is over."""
         return self.state is not None and self.state.phase == "finished"
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Handle messages and deadlines until `stop` returns true; it is called at least every half second."""
+        """Handle messages and deadlines until `stop` returns true; it is called at least every half second.
+
+        Raises:
+            ConfigError: another aggregator has taken over the fleet.
+        """
         while not stop():
             event = self._fleet.link.receive(timeout_s=min(0.5, max(0.0, self.next_deadline_s() - self._clock())))
-            if event is not None:
-                self.handle(event)
+            group = []
+            while event is not None:
+                group.append(event)
+                event = self._fleet.link.receive(timeout_s=0) if len(group) < GROUP else None
+            self.handle(*group)
             self.tick()
 
     def next_deadline_s(self) -> float:
         """The clock's second at which the next deadline is due; infinity when none is set."""
-        return self._deadlines[0][0] if self._deadlines else float("inf")
+        return self._deadlines[0][0] if self._deadlines and not self.paused else self._pause.look_at_s
 
     def tick(self) -> None:
-        """Dispatch an event for every deadline that is due."""
-        while self._deadlines and self._deadlines[0][0] <= self._clock():
+        """Dispatch an event for every deadline that is due, and for every device that was silent for too long."""
+        now_s = self._clock()
+        if self.paused:
+            if now_s >= self._pause.look_at_s:
+                self.try_to_go_on()
+            return
+        while self._deadlines and self._deadlines[0][0] <= self._clock() and not self.paused:
             at_s, number = heapq.heappop(self._deadlines)
             self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
+        if self.state is not None and now_s >= self._look_at_s:
+            self._look_at_s = now_s + self._silence_s / 10
+            if now_s - self._started_s > self._silence_s:
+                self.dispatch(*(DeviceLost(now_s, d) for d in self._inbox.silent(self.state, now_s - self._silence_s)))
 
-    def handle(self, event: LinkEvent) -> None:
-        """Act on one event of the link. Whatever a message holds, it raises nothing: it is refused with a reason."""
-        match event:
-            case LinkUp():
-                self._fleet.announce(self.state.settings.run_id if self.state else "")
-                if self._was_connected:
-                    self._fleet.offer_again()
-                self._was_connected = True
-            case LinkDown(reason):
-                log.warning("connection to the broker lost, trying again reason=%s", reason)
-            case Delivery(topic, payload):
-                self._on_delivery(topic, payload)
+    def handle(self, *events: LinkEvent) -> None:
+        """Act on events of the link, and save what follows from them together. Whatever a message holds, it raises nothing: it is refused
+        with a reason.
 
-    def _on_delivery(self, topic: str, payload: bytes) -> None:
-        try:
-            address = self._fleet.topics.parse(topic)
-        except UnknownTopic as error:
-            self._count("unknown-topic", str(error))
-            return
-        try:
-            match address.kind:
-                case "check-in":
-                    self._on_check_in(address.device_id, decode(payload, CheckIn))
-                case "update":
-                    self._on_update(address.device_id, payload)
-                case "decline":
-                    self._on_decline(address.device_id, decode(payload, Decline))
-                case "fetch":
-                    self._on_fetch(address.device_id, decode(payload, Fetch))
-                case "status":
-                    self._on_status(address.device_id, decode(payload, DeviceStatus))
-        except WireError as error:
-            reason: messages.Reason = "too-large" if isinstance(error, LimitExceeded) else "malformed"
-            self._refuse(address.device_id, reason, str(error), about=address.kind)
-            if address.kind == "update":
-                self._excuse(address.device_id)
+        Raises:
+            ConfigError: another aggregator has taken over the fleet.
+        """
+        group = Group(self._known())
+        deliveries = []
+        proofs = []
+        for event in events:
+            match event:
+                case LinkUp():
+                    self.connected = True
+                    self.announce()
+                    if self._was_connected:
+                        self._fleet.offer_again()
+                    self._was_connected = True
+                case LinkDown(reason):
+                    self.connected = False
+                    log.warning("connection to the broker lost, trying again reason=%s", reason)
+                case Denied(action, topic):
+                    self._inbox.count("denied", f"the broker does not let the aggregator {action} {topic}")
+                case Delivery(topic, payload) if topic == self._fleet.topics.aggregator:
+                    self._rivals.check(payload, self._fleet.boot_id, self._known().epoch)
+                    deliveries.append(event)
+                case Delivery():
+                    proofs += self._take(group, event)
+                    deliveries.append(event)
+        self._commit(group)
+        self._fleet.link.confirm(deliveries)
+        for proof in proofs:
+            self._on_proof(*proof)
 
-    def _on_check_in(self, device_id: str, message: CheckIn) -> None:
-        if message.device_id != device_id:
-            self._refuse(device_id, "wrong-device", f"check-in of {message.device_id} on the topic of {device_id}")
-            return
-        self.dispatch(DeviceCheckedIn(self._clock(), device_id, message.num_train, message.num_test, message.runtime, message.bundle))
+    def announce(self) -> None:
+        """Publish that the aggregator is there, and how it is."""
+        if self.state is not None:
+            self._fleet.announce(self.state.epoch, self._clock(), self.state.settings.run_id, paused=self.paused)
 
-    def _on_update(self, device_id: str, payload: bytes) -> None:
-        assert self.state is not None
-        message, tensors = decode_update(payload, self._limits)
-        verdict = admit(self.state, device_id, message, tensors, digest(payload), len(payload))
-        match verdict:
-            case Refused(reason, detail):
-                self._refuse(device_id, reason, detail, message.run_id, message.round, "update")
-                if reason in ("wrong-layout", "not-finite", "norm-too-large"):
-                    self._excuse(device_id)
-            case Duplicate():
-                self._carry_out(Acknowledge(device_id, message.round))
-            case _:
-                self._blobs.put(payload)
-                self.dispatch(UpdateAdmitted(self._clock(), device_id, message.round, verdict))
-
-    def _excuse(self, device_id: str) -> None:
-        """Stop waiting in this round for a device whose update was refused for what it holds: the device would send the same again."""
-        assert self.state is not None
-        if device_id in self.state.cohort and device_id not in self.state.received:
-            self.dispatch(DeviceDeclined(self._clock(), device_id, self.state.round))
-
-    def _on_decline(self, device_id: str, message: Decline) -> None:
-        state = self.state
-        assert state is not None
-        if message.device_id != device_id:
-            self._refuse(device_id, "wrong-device", f"decline of {message.device_id} on the topic of {device_id}")
-        elif (message.run_id, message.round) == (state.settings.run_id, state.round) and device_id in state.cohort:
-            log.warning("declined device=%s round=%d: %s", device_id, message.round, message.detail)
-            self.dispatch(DeviceDeclined(self._clock(), device_id, message.round))
-
-    def _on_fetch(self, device_id: str, message: Fetch) -> None:
-        if not self._fleet.offer_again(message.digest):
-            self._refuse(device_id, "unknown-blob", f"blob {message.digest[:12]} is not on offer")
-
-    def _on_status(self, device_id: str, message: DeviceStatus) -> None:
-        assert self.state is not None
-        known = self.state.devices.get(device_id)
-        if message.device_id == device_id and not message.online and known is not None and known.online:
-            self.dispatch(DeviceLost(self._clock(), device_id))
-
-    def dispatch(self, event: Event) -> None:
-        """Take in one event: compute the new state, save the event, then carry out what follows.
+    def dispatch(self, *events: Event) -> None:
+        """Take in events: compute the new state, save the events, then carry out what follows.
 
         A command is carried out only when its event is safe, and may be carried out again after a crash (`Resumed`).
         """
-        state, commands = step(self.state, event)
-        self._save(event, state)
-        self.state = state
-        self._observe(state, event)
-        for command in commands:
-            self._carry_out(command)
+        group = Group(self._known())
+        for event in events:
+            self._add(group, event)
+        self._commit(group)
 
-    def _save(self, event: Event, state: RunState) -> None:
-        record = record_of(self.state, event, state)
-        if record is None:
-            self._store.append(event)
+    @property
+    def paused(self) -> str:
+        """Why nothing goes on; empty while it does."""
+        return self._pause.reason
+
+    def try_to_go_on(self, told: bool = False) -> None:
+        """End a pause if its cause is gone, or if the operator says so (`told`)."""
+        if self._pause.ends(told):
+            self._fleet.rename()
+            self._deadlines.clear()
+            self.dispatch(Resumed(self._clock(), self._known().epoch))
+            self.announce()
+
+    def _begin_pause(self, reason: str, cause: Callable[[], object] | None = None) -> None:
+        self._pause.begin(reason, cause)
+        self.announce()
+
+    def _take(self, group: Group, delivery: Delivery) -> list[tuple[str, str]]:
+        """Add what follows from a message to the group. Returns the device and the proof where one was shown."""
+        if self.paused and delivery.topic.endswith("/update"):
+            self._tell_busy(self._fleet.topics.parse(delivery.topic).device_id, delivery.payload)
+            return []
+        reading = self._inbox.read(group.state, delivery)
+        if reading.fetch and not self._fleet.offer_again(reading.fetch):
+            reading.replies.append(self._inbox.unknown_blob(reading))
+        group.replies += reading.replies
+        if self.paused:
+            return []
+        if reading.update is not None:
+            group.updates.append((reading.device_id, reading.update))
+        for event in reading.events:
+            self._add(group, event)
+        return [(reading.device_id, reading.proof)] if reading.proof else []
+
+    def _tell_busy(self, device_id: str, payload: bytes) -> None:
+        self._fleet.reply(messages.Busy(device_id, digest(payload), BUSY_S))
+
+    def _add(self, group: Group, event: Event) -> None:
+        try:
+            group.add(event)
+        except Exception:  # a defect of the round core must not end the service: the event is left out
+            log.exception("defect: an event was left out: %s", type(event).__name__)
+            self._inbox.count("defect", type(event).__name__)
+
+    def _commit(self, group: Group) -> None:
+        """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it has happened."""
+        try:
+            if group.updates:
+                self._blobs.put(*(payload for _, payload in group.updates))
+            if group.steps:
+                self._store.commit([event for event, _ in group.steps], group.records, group.state if group.records else None)
+        except StorageFailed as error:
+            for device_id, payload in group.updates:
+                self._tell_busy(device_id, payload)
+            self._begin_pause(str(error), self._check_storage)
             return
-        self._store.put_round(record)  # before the event: after a crash between the two the round closes, and is recorded, once more
-        self._store.append(event)
-        self._store.snapshot(state)
-        self._views |= {record.views} - {""}
-        self._fleet.withdraw_all_but(_offered(state))
-        self._blobs.keep(_offered(state) | self._views | {state.memory} | {r.blob for r in state.received.values()})
+        self.state = group.state
+        for reply in group.replies:
+            self._fleet.reply(reply)
+        for event, state in group.steps:
+            self._observe(state, event)
+        self._views |= {record.views for record in group.records} - {""}
+        for command in group.commands:
+            self._carry_out(command)
+        if group.records and not self.paused:
+            self._forget()
 
     def _carry_out(self, command: Command) -> None:
-        assert self.state is not None
-        run_id = self.state.settings.run_id
-        match command:
-            case SendPlan(plan):
-                chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
-                self._fleet.offer({name: self._blobs.get(name) for name in (plan.bundle, plan.model, *chosen)})
-                self._fleet.send(plan.device_id, plan, "plan")
-            case SetDeadline(number, at_s):
-                heapq.heappush(self._deadlines, (at_s, number))
-            case Acknowledge(device_id, number):
-                self._fleet.send(device_id, messages.Acknowledge(run_id, number), "reply")
-            case Aggregate():
-                self.dispatch(aggregate(self.state, self._algorithm, self._probe, self._blobs, self._clock()))
-            case FinishRun(device_id, model):
-                self._fleet.offer({model: self._blobs.get(model)})
-                self._fleet.send(device_id, messages.Finish(run_id, self.state.settings.bundle, model), "reply")
+        try:
+            match command:
+                case SendPlan(plan):
+                    chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
+                    self._offer({plan.bundle, plan.model, *chosen})
+                    self._fleet.send_plan(plan)
+                case SetDeadline(number, at_s):
+                    heapq.heappush(self._deadlines, (at_s, number))
+                case Acknowledge(device_id, update):
+                    self._fleet.reply(messages.Acknowledge(device_id, update))
+                case Aggregate():
+                    self._aggregate()
+                case FinishRun(device_id, model):
+                    state = self._known()
+                    self._offer({model, state.settings.bundle})
+                    self._fleet.reply(messages.Finish(device_id, state.settings.run_id, state.epoch, state.settings.bundle, model))
+        except (BlobLost, StorageFailed) as error:
+            lost = error.digest if isinstance(error, BlobLost) else ""
+            self._begin_pause(str(error), partial(self._blobs.get, lost) if lost else self._check_storage)
+        except Exception:  # a defect must not end the service: the command is left out, and given again after a restart
+            log.exception("defect: a command was left out: %s", type(command).__name__)
+            self._inbox.count("defect", type(command).__name__)
 
-    def _refuse(self, device_id: str, reason: messages.Reason, detail: str, run_id: str = "", number: int = 0, about: str = "") -> None:
-        self._count(reason, f"device={device_id}: {detail}")
-        self._fleet.send(device_id, Refuse(reason, detail[:1000], run_id, number, about), "reply")
+    def _aggregate(self) -> None:
+        """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else stands in the way pauses the run."""
+        state = self._known()
+        try:
+            event: Event = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock())
+        except BlobLost as error:
+            devices = tuple(d for d, received in state.received.items() if received.blob == error.digest)
+            if not devices:
+                raise
+            log.error("update lost device=%s round=%d: %s; it is asked for again", devices[0], state.round, error)
+            event = UpdatesLost(self._clock(), state.round, devices)
+        except StorageFailed:
+            raise
+        except Exception as error:  # whatever an algorithm fails at: the updates are safe, and a later version may aggregate them
+            log.exception("round %d cannot be aggregated", state.round)
+            self._begin_pause(f"round {state.round} cannot be aggregated: {type(error).__name__}: {error}")
+            return
+        self.dispatch(event)
 
-    def _count(self, reason: str, detail: str) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + 1
-        log.warning("refused reason=%s %s", reason, detail)
+    def _on_proof(self, device_id: str, proof: str) -> None:
+        """A device has a plan of a greater epoch: this aggregator came from an older state. It takes a greater epoch yet."""
+        proven = self._rivals.proven_epoch(device_id, proof)
+        if proven >= self._known().epoch and not self.paused:
+            log.warning("device=%s has a plan of epoch %d, this was %d: a greater one is taken", device_id, proven, self._known().epoch)
+            self.dispatch(Resumed(self._clock(), proven + 1))
+            self.announce()
+
+    def _offer(self, digests: set[str]) -> None:
+        self._fleet.offer({name: self._blobs.get(name) for name in sorted(digests) if not self._fleet.offers(name)})
+
+    def _forget(self) -> None:
+        """Take away what nobody needs any more. What stays for want of a disk is forgotten after a later round."""
+        state = self._known()
+        self._fleet.withdraw_all_but(_offered(state))
+        try:
+            self._blobs.keep(_offered(state) | self._views | {state.memory} | {r.blob for r in state.received.values()})
+        except OSError as error:
+            log.warning("blobs that are not needed cannot be deleted: %s", error)
+
+    def _check_storage(self) -> None:
+        self._blobs.check()
+        self._store.check()
+
+    def _known(self) -> RunState:
+        assert self.state is not None, "the run was started"
+        return self.state
 
 
 def _offered(state: RunState) -> set[str]:

@@ -11,16 +11,15 @@ import numpy as np
 import torch
 
 from algorithms.core.arena import flatten, layout_of, size_of, views, write_change
-from algorithms.core.arithmetic import PLAIN, Arithmetic
+from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import (
-    NEWCOMER,
-    Context,
     Coordinator,
     Grouped,
     Grouping,
+    GroupingMemory,
     LocalModel,
     Mean,
-    Memory,
+    ObjectiveMemory,
     Privacy,
     Probe,
     Programs,
@@ -28,10 +27,12 @@ from algorithms.core.contract import (
     Work,
     exchanged,
 )
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
 from wire import names
+from wire.errors import ConfigError
 from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
@@ -40,7 +41,8 @@ SMALLEST_VARIANCE = 1e-6
 """A running variance that noise has made smaller is set to this."""
 MOST_SHARES = 256
 """Shares are noted in rounds of at most so many devices."""
-_NOTHING = np.empty((0, 0), np.float32)
+Average = Callable[[str, Sequence[int]], tuple[Tensors, Array]]
+"""(group, rows of its members among a round's models) -> the group's model and the share (N,) of each member; NaN where it has none."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class State:
     and privacy remember."""
 
     models: dict[str, Tensors] = field(repr=False)
-    memory: Memory = field(default_factory=Memory)
-    context: Context = field(default_factory=Context)
+    memory: GroupingMemory = field(default_factory=GroupingMemory)
+    context: ObjectiveMemory = field(default_factory=ObjectiveMemory)
     epsilon: float | None = None
     rounds: int = 0
     """Rounds of training so far."""
@@ -88,8 +90,12 @@ class Algorithm:
     """What nobody else knows, for the noise of the privacy mechanism; an empty one is good for simulations only."""
     device: str = "cpu"
     """Where torch combines models, such as ``cuda``; the processor's own forms are used for ``cpu``."""
-    arithmetic: Arithmetic = PLAIN
+    arithmetic: Arithmetic = NUMPY
     """Carries out what is heaviest on the processor."""
+
+    def __post_init__(self) -> None:
+        if self.device != "cpu" and not (self.device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
+            raise ConfigError(f"device {self.device!r}: expected cpu, or cuda where torch finds one")
 
     def begin(self, initial: Mapping[str, Array], probe: Probe, seed: int) -> State:
         """The state before the first round, from a bundle's initial tensors.
@@ -99,9 +105,9 @@ class Algorithm:
         """
         model = exchanged(initial)
         self.grouping.check(model, self._usable(probe, model))
-        return State({NEWCOMER: model, **self.grouping.begin(model, seed)}, context=self.coordinator.begin(dict(initial)))
+        return State({NEWCOMER: model, **self.grouping.begin(model, seed)}, context=self.coordinator.begin(dict(initial), seed))
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         """Key of the model that a device trains from in the next round."""
         return self.grouping.start(memory, device_id)
 
@@ -164,36 +170,62 @@ class Algorithm:
 
         Where the algorithm `streams`, contributions may have been summed up before (`sum_up`): `branches` holds the sums, by start.
         """
-        streamed = {c.device_id: c for c in contributions} if self.streams else {}
-        models, stack = self._unread(contributions) if streamed else self._locals(state, contributions)
+        models, average = self._summed(state, contributions, seed, branches) if self.streams else self._held(state, contributions, seed)
         grouped = self.grouping.group(state.memory, models, self._usable(probe, state.models[NEWCOMER]), seed)
-        membership, layout = grouped.memory.membership, layout_of(state.models[NEWCOMER])
+        following, shares = self._combine(state, models, grouped.memory.membership, average)
+        if shares and not self.mean.averages and len(models) <= MOST_SHARES and all(map(math.isfinite, shares.values())):
+            grouped = replace(grouped, notes={**grouped.notes, "shares": shares})
+        return self._conclude(state, models, grouped, following, work), grouped
+
+    def _held(self, state: State, contributions: Sequence[Contribution], seed: int) -> tuple[list[LocalModel], Average]:
+        """A round's models, and the average by the algorithm's mean over rows of the arena that they are."""
+        models, stack = self._locals(state, contributions)
+        layout = layout_of(state.models[NEWCOMER])
+
+        def average(group: str, rows: Sequence[int]) -> tuple[Tensors, Array]:
+            return self._average(self.mean, stack.part(np.array(rows)), [models[i] for i in rows], layout, seed, group)
+
+        return models, average
+
+    def _summed(
+        self, state: State, contributions: Sequence[Contribution], seed: int, branches: Mapping[str, Sequence[Branch]] | None
+    ) -> tuple[list[LocalModel], Average]:
+        """A round's models without their tensors, and the average by sums, which are made of contributions or of `branches`."""
+        ordered = _ordered(contributions)
+        layout = layout_of(state.models[NEWCOMER])
+
+        def average(group: str, rows: Sequence[int]) -> tuple[Tensors, Array]:
+            sums = self._sums(state, [ordered[i] for i in rows], branches)
+            return self._finish(sums.result(), layout, len(rows), seed, group) if layout else {}, np.full(len(rows), np.nan)
+
+        return [LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, {}, loss=c.loss) for c in ordered], average
+
+    def _combine(
+        self, state: State, models: Sequence[LocalModel], membership: Mapping[str, str], average: Average
+    ) -> tuple[dict[str, Tensors], dict[str, float]]:
+        """The models of the next round, by key, and the share of each device in its group's."""
         following = dict(state.models)
         shares: dict[str, float] = {}
         for group in sorted({membership[m.device_id] for m in models}):
-            places = [i for i, m in enumerate(models) if membership[m.device_id] == group]
-            trained = [i for i in places if models[i].start != NEWCOMER]
+            rows = [i for i, m in enumerate(models) if membership[m.device_id] == group]
+            trained = [i for i in rows if models[i].start != NEWCOMER]
             if not trained and group in state.models:
                 continue
-            members = [models[i] for i in trained or places]
-            if streamed:
-                sums = self._sums(state, [streamed[m.device_id] for m in members], branches)
-                following[group] = self._finish(sums.result(), layout, len(members), seed, group) if layout else {}
-                continue
-            following[group], weights = self._average(self.mean, stack.part(np.array(trained or places)), members, layout, seed, group)
-            shares |= {m.device_id: round(float(w), 4) for m, w in zip(members, weights, strict=True)}
+            following[group], weights = average(group, trained or rows)
+            shares |= {models[i].device_id: round(float(w), 4) for i, w in zip(trained or rows, weights, strict=True)}
         for device_id, group in membership.items():  # a new group whose devices were all away takes the model they had
             if group not in following:
                 following[group] = state.models[state.memory.membership.get(device_id, NEWCOMER)]
         alive = {NEWCOMER, *membership.values(), *(state.models if self.grouping.chooses else ())}
-        following = {k: v for k, v in following.items() if k in alive}
-        context = self.coordinator.absorb(state.context, models, membership, following)
+        return {k: v for k, v in following.items() if k in alive}, shares
+
+    def _conclude(self, state: State, models: Sequence[LocalModel], grouped: Grouped, following: dict[str, Tensors], work: Work) -> State:
+        """The state after a round with these models of the next one: what the objective takes in, and what privacy has spent."""
+        context = self.coordinator.absorb(state.context, models, grouped.memory.membership, following)
         rounds = state.rounds + 1
         spent = self.privacy.epsilon(rounds, models, work)
         epsilon = spent if spent is not None and math.isfinite(spent) else None  # without noise nothing is guaranteed
-        if shares and not self.mean.averages and len(models) <= MOST_SHARES and all(map(math.isfinite, shares.values())):
-            grouped = replace(grouped, notes={**grouped.notes, "shares": shares})
-        return State(following, grouped.memory, context, epsilon, rounds, grouped.extra_epochs), grouped
+        return State(following, grouped.memory, context, epsilon, rounds, grouped.extra_epochs)
 
     def place(self, state: State, contributions: Sequence[Contribution], probe: Probe, seed: int) -> dict[str, str]:
         """Where devices belong that are not averaged with anybody: the group of every device, theirs included."""
@@ -206,20 +238,13 @@ class Algorithm:
         for a few models: without grouping, with a mean that is an average, and a coordinator that takes in nothing of a round."""
         return self.mean.averages and not self.grouping.reads_models and not self.coordinator.absorbs
 
-    def _unread(self, contributions: Sequence[Contribution]) -> tuple[list[LocalModel], Stack]:
-        """A round's models without their tensors, sorted by device id."""
-        ordered = sorted(contributions, key=lambda c: c.device_id)
-        return [LocalModel(c.device_id, c.num_examples, c.num_steps, c.start, {}, loss=c.loss) for c in ordered], Stack(_NOTHING)
-
     def _locals(self, state: State, contributions: Sequence[Contribution]) -> tuple[list[LocalModel], Stack]:
         """A round's models, sorted by device id, and the arena that they are rows of."""
-        if not contributions:
-            raise ValueError("a round cannot be applied without a single contribution")
+        ordered = _ordered(contributions)
         layout = layout_of(state.models[NEWCOMER])
         arena = np.empty((len(contributions), size_of(layout)), np.float32)
         shared = sum(part.stop - part.start for part in layout if names.role_of(part.key) == names.SHARED)
         updates = np.empty((len(contributions), shared if self.grouping.compares else 0), np.float32)
-        ordered = sorted(contributions, key=lambda c: c.device_id)
         received = {start: flatten(state.models[start], layout) for start in sorted({c.start for c in contributions})}
         rows = zip(ordered, arena, updates, strict=True)
         models = [self._local(state, c, layout, received[c.start], row, update) for c, row, update in rows]
@@ -280,8 +305,20 @@ class Algorithm:
         return {k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if names.is_variance(k) else v for k, v in average.items()}
 
 
+def _ordered(contributions: Sequence[Contribution]) -> list[Contribution]:
+    """By device id.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not contributions:
+        raise ValueError("a round cannot be applied without a single contribution")
+    return sorted(contributions, key=lambda c: c.device_id)
+
+
 def encode_memory(state: State) -> bytes:
-    """What is remembered besides the models as one tensor file, to be kept between rounds and over restarts."""
+    """The memories of grouping and objective, and the rest of a state that is no model, as one tensor file, to be kept between rounds and
+    over restarts."""
     arrays = {f"grouping/{k}": v for k, v in state.memory.arrays.items()} | {f"objective/{k}": v for k, v in state.context.arrays.items()}
     text: dict[str, Any] = {
         "membership": state.memory.membership,
@@ -297,8 +334,13 @@ def encode_memory(state: State) -> bytes:
 def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
     """Read what `encode_memory` wrote, into the state that it and the models are."""
     arrays, text = decode_tensors(payload, OWN_FILES)
-    told = msgspec.json.decode(text)
-    memory = Memory(told["membership"], names.part(arrays, "grouping"), told["grouping"])
+    rest = msgspec.json.decode(text)
+    memory = GroupingMemory(rest["membership"], names.part(arrays, "grouping"), rest["grouping"])
     return State(
-        models, memory, Context(names.part(arrays, "objective"), told["objective"]), told["epsilon"], told["rounds"], told["extra_epochs"]
+        models,
+        memory,
+        ObjectiveMemory(names.part(arrays, "objective"), rest["objective"]),
+        rest["epsilon"],
+        rest["rounds"],
+        rest["extra_epochs"],
     )

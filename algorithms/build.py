@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from algorithms.core.contract import Objective
+from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.from_file import is_file, model_from_file
-from algorithms.models.registry import MODELS, default_model, make_model
+from algorithms.models.registry import default_model, make_model
 from algorithms.registry import AlgorithmSpec, make_objective
 from wire.bundle import Window
-from wire.errors import ConfigError
 
 
 def build_model(name: str, window: Window, num_classes: int, channel_size: Tensor) -> Classifier:
@@ -24,8 +23,6 @@ def build_model(name: str, window: Window, num_classes: int, channel_size: Tenso
     """
     if is_file(name):
         return model_from_file(name, window, num_classes, channel_size)
-    if name not in MODELS:
-        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION")
     return make_model(name, window, num_classes, channel_size)
 
 
@@ -47,9 +44,12 @@ def build_objective(
     Raises:
         ConfigError: an unknown algorithm or model, or one that does not fit the examples.
     """
-    torch.manual_seed(seed)
     name = model or default_model(window)
-    made = build_model(name, window, num_classes, channel_size)
-    if pretrained is not None:
-        made.extractor = pretrained(name)
-    return make_objective(algorithm, made)
+
+    def make() -> Objective:
+        made = build_model(name, window, num_classes, channel_size)
+        if pretrained is not None:
+            made.extractor = pretrained(name)
+        return make_objective(algorithm, made)
+
+    return seeded(make, seed)

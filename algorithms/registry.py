@@ -10,9 +10,8 @@ from functools import cache
 from inspect import signature
 from typing import Any, Literal
 
-import torch
-
 from algorithms.algorithm import Algorithm
+from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Privacy
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
@@ -31,7 +30,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.apfl import Apfl
 from algorithms.objectives.apple import Apple, AppleServer
 from algorithms.objectives.cgau import Cgau
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.dbe import coordinate_domain_bias, with_domain_bias
 from algorithms.objectives.ditto import Ditto, DittoServer
 from algorithms.objectives.dpsgd import with_clipped_examples
@@ -57,7 +56,7 @@ from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
-from algorithms.spec import Choice, Option, Value, read, read_joined
+from algorithms.spec import Choice, Limits, Option, Value, check, read, read_joined
 from wire.errors import ConfigError
 
 Kind = Literal["objective", "grouping", "mean", "privacy"]
@@ -66,13 +65,14 @@ KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy")
 
 @dataclass(frozen=True)
 class TwoHalves:
-    """An objective: what runs on the device, and what the server does for it."""
+    """An objective: what runs on the device, and what the server does for it. Both derive from the bases named here, not only from the
+    protocols: other classes are mixed in before them (`algorithms.objectives.dbe`, `algorithms.objectives.dpsgd`)."""
 
     device: type[Supervised]
-    server: type[Plain] = Plain
+    server: type[DefaultCoordinator] = DefaultCoordinator
 
 
-_PLAIN = {
+_BASE = {
     "fedavg": TwoHalves(FedAvg),
     "local": TwoHalves(Local),
     "fedprox": TwoHalves(FedProx),
@@ -104,12 +104,12 @@ def _with_bias(name: str, base: TwoHalves, memory: bool = True, regularised: boo
 
 
 OBJECTIVES: dict[str, TwoHalves] = {
-    **_PLAIN,
-    "dbe": _with_bias("dbe", _PLAIN["fedavg"]),
-    "mr": _with_bias("mr", _PLAIN["fedavg"], memory=False),
-    "prbm": _with_bias("prbm", _PLAIN["fedavg"], regularised=False),
-    **{f"dbe-{n}": _with_bias(f"dbe-{n}", _PLAIN[n]) for n in ("fedprox", "scaffold", "moon", "fedgen")},
-    **{f"mr-{n}": _with_bias(f"mr-{n}", _PLAIN[n], memory=False) for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")},
+    **_BASE,
+    "dbe": _with_bias("dbe", _BASE["fedavg"]),
+    "mr": _with_bias("mr", _BASE["fedavg"], memory=False),
+    "prbm": _with_bias("prbm", _BASE["fedavg"], regularised=False),
+    **{f"dbe-{n}": _with_bias(f"dbe-{n}", _BASE[n]) for n in ("fedprox", "scaffold", "moon", "fedgen")},
+    **{f"mr-{n}": _with_bias(f"mr-{n}", _BASE[n], memory=False) for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")},
 }
 GROUPINGS: dict[str, type[Grouping]] = {
     "none": SingleGroup,
@@ -140,7 +140,7 @@ def listing() -> list[dict[str, Any]]:
     for kind in KINDS:
         for name, made in _table(kind).items():
             citation = made.device.citation if kind == "objective" else made.citation
-            options = {key: option.default for key, option in _known(kind, name).items()}
+            options = {key: option.default for key, option in options_of(kind, name).items()}
             rows.append({"name": name, "choice": kind, "citation": citation, "options": options})
     return rows
 
@@ -163,6 +163,18 @@ class AlgorithmSpec:
         """Hyper-parameters of the objective's step that take the place of its own."""
         own = OBJECTIVES[self.objective.name].device.hyper
         return {key: float(value) for key, value in self.objective.given if key in own}
+
+    def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
+        """The hyper-parameters of a run: those in the name, and those that were given besides, which take their place.
+
+        Raises:
+            ConfigError: a value that the objective's option of this name cannot have.
+        """
+        options = options_of("objective", self.objective.name)
+        for key, value in given.items():
+            if key in options:
+                check(key, value, options[key], f"algorithm {str(self)!r}")
+        return {**self.hyper, **given}
 
     @property
     def private_step(self) -> dict[str, float]:
@@ -189,7 +201,7 @@ def read_algorithm(text: str) -> AlgorithmSpec:
     Raises:
         ConfigError: a part is no choice, a choice is made twice, or an option does not exist or cannot have its value.
     """
-    known = {name: _known(kind, name) for kind in KINDS for name in _table(kind)}
+    known = {name: options_of(kind, name) for kind in KINDS for name in _table(kind)}
     return _complete(read_joined(text, known, "algorithm"), text)
 
 
@@ -199,7 +211,7 @@ def read_privacy(text: str) -> Choice:
     Raises:
         ConfigError: no such mechanism or option, or a value it cannot have.
     """
-    return read(text, {name: _known("privacy", name) for name in PRIVACY}, "privacy")
+    return read(text, {name: options_of("privacy", name) for name in PRIVACY}, "privacy")
 
 
 def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
@@ -212,7 +224,7 @@ def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
         chosen[kind] = choice
 
     def usual(kind: Kind, name: str) -> Choice:
-        return chosen.get(kind) or read(name, {name: _known(kind, name)}, kind)
+        return chosen.get(kind) or read(name, {name: options_of(kind, name)}, kind)
 
     objective = usual("objective", "fedavg")
     fixed = OBJECTIVES[objective.name].server.grouping
@@ -220,25 +232,25 @@ def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     if fixed and grouping.name != fixed:
         raise ConfigError(f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not with {grouping.name!r}")
     privacy = usual("privacy", "no-privacy")
-    mean = usual("mean", "uniform" if privacy.name == "gaussian" else GROUPINGS[grouping.name].mean)
+    mean = usual("mean", PRIVACY[privacy.name].mean or GROUPINGS[grouping.name].mean)
     return AlgorithmSpec(named, objective, grouping, mean, privacy)
 
 
-def make_algorithm(spec: AlgorithmSpec, device: str = "cpu") -> Algorithm:
-    """The server's side of an algorithm, which combines models on the processor or on a device such as ``cuda``.
+def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secret: bytes = b"") -> Algorithm:
+    """The server's side of an algorithm. `arithmetic` carries out what is heaviest, `secret` is what the noise of its privacy mechanism
+    is drawn from.
 
     Raises:
-        ConfigError: no such device, or its parts do not fit together; the text says why.
+        ConfigError: its parts do not fit together; the text says why.
     """
-    if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
-        raise ConfigError(f"device {device!r}: expected cpu, or cuda where torch finds one")
     server = OBJECTIVES[spec.objective.name].server
     coordinator = server(**_only(server, spec.objective))
     grouping = GROUPINGS[spec.grouping.name](**dict(spec.grouping.given))
     mean = MEANS[spec.mean.name](**dict(spec.mean.given))
     privacy = _make_privacy(spec)
-    _check_privacy(spec, coordinator, grouping)
-    return Algorithm(str(spec), spec.objective.name, coordinator, grouping, mean, privacy, device=device)
+    if privacy.protects:
+        _check_privacy(spec, privacy, coordinator, grouping)
+    return Algorithm(str(spec), spec.objective.name, coordinator, grouping, mean, privacy, secret=secret, arithmetic=arithmetic)
 
 
 def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
@@ -260,16 +272,14 @@ def _make_privacy(spec: AlgorithmSpec) -> Privacy:
     return PRIVACY[spec.privacy.name](**dict(spec.privacy.given))
 
 
-def _check_privacy(spec: AlgorithmSpec, coordinator: Coordinator, grouping: Grouping) -> None:
+def _check_privacy(spec: AlgorithmSpec, privacy: Privacy, coordinator: Coordinator, grouping: Grouping) -> None:
     where = f"algorithm {str(spec)!r}"
-    if spec.privacy.name == "no-privacy":
-        return
-    if spec.privacy.name == "gaussian" and spec.mean.name != "uniform":
-        raise ConfigError(f"{where}: the noise of 'gaussian' is measured for the uniform mean, not for {spec.mean.name!r}")
+    if privacy.mean and spec.mean.name != privacy.mean:
+        raise ConfigError(f"{where}: the noise of {privacy.name!r} is measured for the {privacy.mean} mean, not for {spec.mean.name!r}")
     if coordinator.responds:
         raise ConfigError(f"{where}: devices report measurements to {spec.objective.name}, which no privacy mechanism covers")
     if grouping.surveys:
-        raise ConfigError(f"{where}: devices survey their data, which no privacy mechanism covers; use distfl:signature=responses")
+        raise ConfigError(f"{where}: devices survey their data for {spec.grouping.name}, which no privacy mechanism covers")
 
 
 def _table(kind: Kind) -> Mapping[str, Any]:
@@ -277,14 +287,20 @@ def _table(kind: Kind) -> Mapping[str, Any]:
     return tables[kind]
 
 
-def _known(kind: Kind, name: str) -> dict[str, Option]:
-    """The options of a choice. An objective's are those of its two halves and the hyper-parameters of its step."""
+def options_of(kind: Kind, name: str) -> dict[str, Option]:
+    """The options of a choice, with their limits. An objective's are those of its two halves and the hyper-parameters of its step."""
     made = _table(kind)[name]
     parts = (made.device, made.server) if kind == "objective" else (made,)
     defaults = {key: default for part in parts for key, default in _keywords(part).items()}
     if kind == "objective":
         defaults |= made.device.hyper
-    return {key: Option(default) for key, default in defaults.items()}
+    limits = {key: limit for part in parts for key, limit in _limits(part).items()}
+    return {key: Option(default, **vars(limits.get(key, Limits()))) for key, default in defaults.items()}
+
+
+def _limits(made: type) -> dict[str, Limits]:
+    """The limits of a class's options: each class of its ancestry declares, in `limits`, those of the options that it adds."""
+    return {key: limit for part in reversed(made.__mro__) for key, limit in vars(part).get("limits", {}).items()}
 
 
 @cache

@@ -18,17 +18,34 @@ MANY = 20
 """Of more names than these, an error lists only those that are like the one that came."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Which values an option may have. A number lies from `low` to `high`, above `above` and below `below`."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    choices: tuple[str, ...] = ()
+    """What a text may be; anything when empty."""
+
+    def hold(self, number: float) -> bool:
+        """Whether a number lies within them."""
+        return self.low <= number <= self.high and self.above < number < self.below
+
+
+NOT_NEGATIVE, POSITIVE, AT_LEAST_ONE = Limits(low=0), Limits(above=0), Limits(low=1)
+SHARE, PART = Limits(low=0, high=1), Limits(low=0, below=1)
+"""A part of a whole: any, and less than all of it."""
+
+
 @dataclass(frozen=True)
-class Option:
+class Option(Limits):
     """One option: its value when it is not given, what it means, and which values it may have."""
 
     default: Value | None
     """Its type is the option's. None: a number that has no usual value."""
     about: str = ""
-    low: float = -math.inf
-    high: float = math.inf
-    choices: tuple[str, ...] = ()
-    """What a text may be; anything when empty."""
 
     def read(self, text: str) -> Value:
         """The value that `text` stands for.
@@ -42,7 +59,7 @@ class Option:
         elif isinstance(self.default, str):
             if not self.choices or text in self.choices:
                 return text
-        elif (number := self._number(text)) is not None and self.low <= number <= self.high:
+        elif (number := self._number(text)) is not None and self.hold(number):
             return number
         raise ValueError(f"expected {self._expected()}")
 
@@ -62,7 +79,8 @@ class Option:
         if isinstance(self.default, str):
             return " or ".join(self.choices)
         kind = "a whole number" if isinstance(self.default, int) else "a number"
-        return kind + (f" from {self.low:g}" if self.low > -math.inf else "") + (f" to {self.high:g}" if self.high < math.inf else "")
+        bounds = {"from": self.low, "above": self.above, "to": self.high, "below": self.below}
+        return kind + "".join(f" {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
 
 
 Options = Mapping[str, Option]
@@ -114,6 +132,15 @@ def with_option(choice: Choice, key: str, value: Value, known: Mapping[str, Opti
     """
     checked = _value(key, _write(value), known[choice.name], choice.name, dict(choice.given), f"{what} {str(choice)!r}")
     return replace(choice, given=(*choice.given, (key, checked)))
+
+
+def check(key: str, value: Value, option: Option, where: str) -> None:
+    """Check a value as if a text had had it; `where` begins the error.
+
+    Raises:
+        ConfigError: the option cannot have this value.
+    """
+    _value(key, _write(value), {key: option}, "", {}, where)
 
 
 def _read(text: str, known: Mapping[str, Options], where: str) -> Choice:

@@ -22,7 +22,8 @@ from sklearn.cluster import HDBSCAN, Birch, MiniBatchKMeans
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.algorithm import State, encode_memory
-from algorithms.core.contract import NEWCOMER, LocalModel, Memory
+from algorithms.core.contract import GroupingMemory, LocalModel
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.groupings import significance
 from algorithms.groupings.bootstrap import Draws
@@ -151,7 +152,7 @@ def measure_surveys(count: int) -> dict[str, Any]:
     models, truth = devices(count, models=False)
     newcomers = [LocalModel(f"e{m.device_id}", m.num_examples, 1, NEWCOMER, {}, m.responses) for m in models[: max(1, count // 100)]]
     grouping, clock = DistFL(), Clock()
-    grouped = grouping.group(Memory(), models, None, 0)
+    grouped = grouping.group(GroupingMemory(), models, None, 0)
     found = clock.stop() | _agreement(truth, [grouped.memory.membership[m.device_id] for m in models])
     started_s = time.perf_counter()
     payload = encode_memory(State({}, grouped.memory))

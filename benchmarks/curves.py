@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from algorithms.core.contract import Memory
+from algorithms.core.contract import GroupingMemory
 from algorithms.core.stack import Stack
 from algorithms.groupings.distfl import DistFL
 from algorithms.means.weighted import WeightedMean
@@ -67,7 +67,7 @@ def mean_of(models: int, parameters: int) -> float:
 def groups_of(count: int) -> float:
     """Seconds of DistFL's first round on the surveys of so many devices."""
     models, _ = surveyed(count, models=False)
-    return min(seconds_of(lambda: DistFL().group(Memory(), models, None, 0), 1))
+    return min(seconds_of(lambda: DistFL().group(GroupingMemory(), models, None, 0), 1))
 
 
 def per_update(workers: int) -> float:

@@ -31,11 +31,11 @@ def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:
     from export.bundle import capture_graphs
     from export.onnx_graph import count_operators
     from simulation.datasets.watch import load_watch
-    from simulation.objective import build_objective
+    from simulation.objective import objective_for_fleet
 
     torch.set_num_threads(1)
     data = load_watch()
-    objective = build_objective(data, read_algorithm("distfl"), 0)
+    objective = objective_for_fleet(data, read_algorithm("distfl"), 0)
     stages: list[tuple[str, float]] = []
     clock, processor = time.perf_counter(), time.process_time()
     exported = capture_graphs(objective, data.window.shape, runtimes, on_progress=lambda text: stages.append((text, time.perf_counter())))

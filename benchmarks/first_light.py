@@ -22,11 +22,11 @@ from export.publish import publish
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData, select_devices
 from simulation.engine.graphs.eager import EagerGraphs
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationSettings, simulate
 from wire import names
-from wire.bundle import new_key
+from wire.keys import new_key
 
 HERE = Path(__file__).parent
 SEEDS = range(5)
@@ -49,10 +49,10 @@ def run(data: FleetData, algorithm: str, seed: int, rounds: int = 20, epochs: in
 
 def measure_step(data: FleetData, steps: int = 60, repeats: int = 5) -> dict[str, float]:
     """Milliseconds per training step of 32 windows, the two runtimes in turns."""
-    objective = build_objective(data, read_algorithm("distfl"), 0)
+    objective = objective_for_fleet(data, read_algorithm("distfl"), 0)
     bundle = publish(objective, data.window, data.classes, data.sample(), new_key(), name=data.name).bundle
     torch.set_num_threads(1)
-    eager = EagerGraphs(build_objective(data, read_algorithm("fedavg"), 0))
+    eager = EagerGraphs(objective_for_fleet(data, read_algorithm("fedavg"), 0))
     graphs: dict[str, OnnxGraphs | EagerGraphs] = {"onnxruntime": OnnxGraphs(bundle), "eager torch": eager}
     windows = next(iter(data.devices.values()))
     hyper = {names.hyper(k): np.asarray(v, np.float32) for k, v in bundle.manifest.hyper.items()}

@@ -101,7 +101,7 @@ def codec() -> dict[str, dict[str, float]]:
     """Microseconds to write and to read one update, and its size."""
     rng = np.random.default_rng(0)
     tensors: Tensors = {WEIGHT: rng.standard_normal(PARAMETERS).astype(np.float32)}
-    update = Update("run", 1, "d", "0" * 64, 256, 8, Metrics(64, 1.0, 32), Metrics(256, 1.0, 128), 200_000, 1.0)
+    update = Update("run", 1, 1, 0, "d", "0" * 64, 256, 8, Metrics(64, 1.0, 32), Metrics(256, 1.0, 128), 200_000, 1.0)
 
     def as_lists() -> bytes:
         return json.dumps({name: value.tolist() for name, value in tensors.items()}).encode()

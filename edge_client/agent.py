@@ -1,40 +1,39 @@
-"""The device's loop: check in, take a plan, fetch what it needs, carry it out, keep the update until it is acknowledged."""
+"""The device's loop: check in, take a plan, fetch what it needs, carry it out, keep the update until it is acknowledged.
+
+What can go wrong is kept inside three rings. A message that cannot be read is ignored. Whatever goes wrong with one plan declines that
+plan. What nobody foresaw ends one event, in `Agent._contained`, and nothing else.
+"""
 
 import logging
+import math
 import time
-from collections.abc import Callable
-
-import msgspec
+from collections.abc import Callable, Sequence
 
 from edge_client.core import session as core
+from edge_client.core.backoff import RESEND_S, Backoff
 from edge_client.core.ports import DeviceState, GraphLoader, Health, Windows
-from edge_client.executor import Executor, Result, Secret, from_entropy
-from wire.bundle import Bundle, PublicKey, check_version, unpack
-from wire.codec import decode, decode_update, digest, encode, encode_update
-from wire.errors import ConfigError, ShoalError, WireError
+from edge_client.core.time import AggregatorTime
+from edge_client.current import CurrentModel
+from edge_client.executor import Result, Secret, from_entropy
+from edge_client.fetching import Fetching, blobs_of, needed
+from edge_client.inbox import Inbox
+from edge_client.incidents import Incidents
+from edge_client.memory import Memory
+from edge_client.outbox import Outbox
+from edge_client.traffic import Traffic
+from edge_client.work import Declined, Done, Stopped, Work, decline_of
+from wire import messages as m
+from wire.codec import digest, encode_update
+from wire.errors import printable
+from wire.keys import PublicKey
 from wire.links.port import Delivery, Link, LinkDown, LinkEvent, LinkUp
-from wire.messages import (
-    Acknowledge,
-    AggregatorStatus,
-    CheckIn,
-    Choose,
-    Decline,
-    DeviceStatus,
-    Fetch,
-    Finish,
-    Plan,
-    Refuse,
-    Respond,
-    Update,
-)
-from wire.tensors import Array, Tensors, decode_tensors
+from wire.tensors import Array
 from wire.topics import Topics
 
 log = logging.getLogger("shoal.edge")
 
-RESEND_S = (10.0, 300.0)
-"""An update without an answer, or a blob that does not come, is sent or asked for again after this many seconds, then twice as
-many, up to the second value."""
+STATUS_WAIT_S = 3.0
+"""After a new connection the device waits so long for the aggregator's status, which has the time, before it works."""
 
 
 class Agent:
@@ -49,188 +48,252 @@ class Agent:
         state: DeviceState,
         load_graphs: GraphLoader,
         *,
-        trusted: PublicKey | None = None,
+        trusted: Sequence[PublicKey] = (),
+        policy: m.Policy | None = None,
         health: Callable[[], Health] = Health,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         runtime: str = "",
         secret: Secret = from_entropy,
     ) -> None:
+        """`trusted`: the root keys; without any, everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix
+        time, which may be wrong.
+
+        Raises:
+            ConfigError: the state folder cannot be read.
+        """
         self.device_id, self._topics, self.link, self._windows = device_id, topics, link, windows
-        self._state, self._load_graphs, self._trusted = state, load_graphs, trusted
-        self._health, self._clock, self._runtime, self._secret = health, clock, runtime, secret
-        self.session = state.load()
-        self._boot_id = ""
-        self._bytes_received = 0
-        self._bundle: Bundle | None = None
-        self._executor: Executor | None = None
-        self._wanted: set[str] = set()
-        self.retry_at_s = float("inf")
-        self._pause_s = RESEND_S[0]
+        self._state, self._trusted, self._policy = state, trusted, policy
+        self._health, self._clock, self._wall, self._runtime = health, clock, wall, runtime
+        self.incidents = Incidents(device_id)
+        self._time = AggregatorTime(clock)
+        self._inbox = Inbox(device_id, topics, trusted, self._now_s)
+        self._traffic = Traffic(state, wall)
+        self._outbox = Outbox(device_id, topics, link, self._traffic, self.incidents, clock)
+        self._fetching = Fetching(topics, link, state)
+        self._memory = Memory(device_id, state, self.incidents)
+        self._model = CurrentModel(state, windows, load_graphs)
+        self._permitted = policy or m.Policy()
+        self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents)
+        self._stop: Callable[[], bool] = lambda: False
+        self._boot_id, self._bytes_received, self._work_began_s = "", 0, 0.0
+        self._ready_at_s, self._take_up_at_s = math.inf, 0.0
+        self._backoff = Backoff(clock)
+        self._unstored: Delivery | None = None
         link.subscribe(topics.device(device_id, "plan"), topics.device(device_id, "reply"), topics.aggregator)
 
+    @property
+    def session(self) -> core.Session:
+        """What the device remembers."""
+        return self._memory.session
+
+    @property
+    def retry_at_s(self) -> float:
+        """When `tick` has something to do, by the agent's clock; infinity if nothing waits. The heartbeat is not counted."""
+        waits_for_status = self._clock() < self._ready_at_s < math.inf and (self.session.stage == "working" or self._is_offered())
+        return min(self._backoff.at_s, self._ready_at_s if waits_for_status else math.inf)
+
     def run(self, stop: Callable[[], bool]) -> None:
-        """Handle events until `stop` says so (asked at least once a second)."""
+        """Handle events until `stop` says so. It is asked at least once a second, and between batches."""
+        self._stop = stop
         while not stop():
             event = self.link.receive(timeout_s=1.0)
             if event is not None:
                 self.handle(event)
             self.tick()
-        self.link.publish(self._topics.device(self.device_id, "status"), encode(DeviceStatus(self.device_id, False)), retain=True)
+        self._contained("stop", self._traffic.save)
+        self._outbox.leave()
 
     def handle(self, event: LinkEvent) -> None:
-        """Act on one event. Whatever arrives, nothing but a broken disk or a defect raises."""
+        """Act on one event, and go on with what it makes possible."""
+        self._contained("event", lambda: self._on_event(event))
+        self._contained("work", self._go_on)
+
+    def tick(self) -> None:
+        """Send or ask again what had no answer for too long, and go on with what had to wait."""
+        self._contained("heartbeat", self._outbox.beat)
+        self._contained("retry", self._retry)
+        self._contained("work", self._go_on)
+
+    def predict(self, x: Array) -> Array:
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) by the model in use: the one of the last finished run
+        that could be taken into use. It may be called from another thread.
+
+        Raises:
+            ConfigError: there is none yet, or it is damaged.
+        """
+        return self._model.predict(x)
+
+    def _contained(self, what: str, act: Callable[[], None]) -> None:
+        """The outermost ring: what nobody foresaw is counted, logged, and survived."""
+        try:
+            act()
+        except Exception as error:
+            self.incidents.survived(what, error)
+
+    def _on_event(self, event: LinkEvent) -> None:
         match event:
             case LinkUp():
                 log.info("connected device=%s", self.device_id)
+                self._outbox.connected, self._ready_at_s = True, self._clock() + STATUS_WAIT_S
                 self._check_in()
-                self._resume()
             case LinkDown(reason):
+                self._outbox.connected = False
                 log.warning("connection lost, trying again device=%s reason=%s", self.device_id, reason)
-            case Delivery(topic, payload):
-                try:
-                    self._on_delivery(topic, payload)
-                except WireError as error:
-                    log.warning("ignored device=%s topic=%s: %s", self.device_id, topic, error)
+            case Delivery():
+                self._bytes_received += len(event.payload)
+                self._outbox.count(event.payload)
+                self._on_delivery(event)
 
-    def tick(self) -> None:
-        """Send or ask again what had no answer for too long."""
-        if self._clock() >= self.retry_at_s:
-            self._fetch_wanted()
+    def _on_delivery(self, delivery: Delivery) -> None:
+        try:
+            message = self._inbox.open(delivery)
+        except Exception as error:  # the innermost ring: whatever was sent, it costs one line of the log
+            self.incidents.ignored("a message", error)
+            return
+        try:
+            self._act(message, delivery.payload)
+        except OSError as error:
+            self.incidents.survived("to store what a message says", error)
+            if isinstance(message, m.Plan):
+                self._outbox.decline(message, decline_of(error))
+            elif isinstance(message, m.Finish):
+                self._unstored = delivery
+                self._backoff.begin()
+
+    def _act(self, message: m.Plan | m.Reply | m.AggregatorStatus | str, payload: bytes) -> None:
+        match message:
+            case m.Plan():
+                self._on_plan(message, payload.decode(errors="replace"))
+            case m.AggregatorStatus() if self._time.hear(message):
+                self._ready_at_s = self._clock()
+                if message.online and message.boot_id != self._boot_id:
+                    self._boot_id = message.boot_id
+                    self._check_in()
+            case m.Acknowledge() | m.Refuse() | m.Busy() | m.Finish():
+                self._on_reply(message)
+            case str():
+                self._on_blob(message, payload)
+
+    def _on_plan(self, plan: m.Plan, text: str) -> None:
+        changed, action = core.on_plan(self.session, plan, text, self._time.now_s)
+        self._memory.save(changed)
+        if action.kind == "decline":
+            self._outbox.decline(plan, Declined(action.reason, action.detail), action.proof)
+        elif action.kind == "send":
             self._send_update()
-            self._arm(self._pause_s * 2)
 
-    def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) by the model that the last finished run left here.
+    def _on_reply(self, reply: m.Acknowledge | m.Refuse | m.Busy | m.Finish) -> None:
+        if isinstance(reply, m.Refuse):
+            log.warning("refused device=%s about=%s reason=%s: %s", self.device_id, reply.about, reply.reason, reply.detail)
+        if isinstance(reply, m.Busy) and self.session.stage == "pending" and reply.update == self.session.update:
+            self._backoff.after(reply.retry_s)
+        changed, action = core.on_reply(self.session, reply)
+        if isinstance(reply, m.Finish):
+            self._unstored = None
+        self._memory.save(changed)
+        if action.kind == "drop":
+            self._rest()
 
-        Raises:
-            ConfigError: no run has finished on this device, or its model has not come yet.
-        """
-        final = self._state.blob(self.session.final_model) if self.session.finished else None
-        if final is None:
-            raise ConfigError(f"device {self.device_id} has no model yet: no run has finished on it")
-        private = self._state.private(self.session.run_id, self.session.answered + 1)
-        return self._use_bundle(self.session.final_bundle).predict(decode_tensors(final)[0], private, x)
+    def _on_blob(self, name: str, payload: bytes) -> None:
+        try:
+            self._fetching.take(name, payload, self._kept())
+        except OSError as error:
+            plan = self.session.plan
+            if self.session.stage != "working" or plan is None or name not in blobs_of(plan):
+                raise
+            self.incidents.survived("to store a blob", error)
+            self._decline(plan, decline_of(error))
+        self._rest()
 
     def _check_in(self) -> None:
+        """Say what there is on this device, and send again what had no answer."""
         health = self._health()
-        message = CheckIn(
+        message = m.CheckIn(
             device_id=self.device_id,
             num_train=self._windows.num_train,
             num_test=self._windows.num_test,
-            bundle=self._bundle.digest if self._bundle else "",
+            bundle=self._work.bundle.digest if self._work.bundle else "",
             client="shoal",
             runtime=self._runtime,
             battery_percent=health.battery_percent,
             unmetered=health.unmetered,
+            policy=self._policy,
         )
-        self._publish("status", encode(DeviceStatus(self.device_id, True)), retain=True)
-        self._publish("check-in", encode(message))
+        self._outbox.check_in(message)
         self._send_update()
-        self._fetch_wanted()
+        self._outbox.ask(self._fetching.wanted)
 
-    def _on_delivery(self, topic: str, payload: bytes) -> None:
-        address = self._topics.parse(topic)
-        self._bytes_received += len(payload)
-        match address.kind:
-            case "plan":
-                self._on_plan(decode(payload, Plan))
-            case "reply":
-                self._on_reply(decode(payload, Acknowledge | Refuse | Finish))
-            case "blob" if address.digest in self._wanted:
-                self._on_blob(address.digest, payload)
-            case "aggregator":
-                status = decode(payload, AggregatorStatus)
-                if status.online and status.boot_id != self._boot_id:
-                    self._boot_id = status.boot_id
-                    self._check_in()
-
-    def _on_plan(self, plan: Plan) -> None:
-        if plan.device_id != self.device_id:
-            log.warning("ignored a plan for %s that came to device=%s", plan.device_id, self.device_id)
+    def _retry(self) -> None:
+        if not self._backoff.is_due:
             return
-        changed, action = core.on_plan(self.session, plan)
-        self._save(changed)
-        if action.kind == "send":
-            self._send_update()
-        elif action.kind == "work":
-            self._state.drop_update()
-            self._prepare()
+        self._backoff.tried()
+        self._outbox.ask(self._fetching.wanted)
+        self._send_update()
+        if self._unstored is not None:
+            self._on_delivery(self._unstored)
+        self._rest()
 
-    def _on_reply(self, reply: Acknowledge | Refuse | Finish) -> None:
-        if isinstance(reply, Refuse):
-            log.warning("refused device=%s round=%s reason=%s: %s", self.device_id, reply.round, reply.reason, reply.detail)
-        if isinstance(reply, Finish):
-            self._want({reply.model})
-        changed, action = core.on_reply(self.session, reply)
-        self._save(changed)
-        if action.kind == "drop":
-            self._state.drop_update()
-            self.retry_at_s = float("inf")
+    def _rest(self) -> None:
+        """Try nothing again if nothing waits for an answer."""
+        if not (self._fetching.wanted or self.session.stage == "pending" or self._unstored is not None):
+            self._backoff.end()
 
-    def _on_blob(self, name: str, payload: bytes) -> None:
-        if digest(payload) != name:
-            log.warning("ignored a blob whose hash is not its name device=%s blob=%s", self.device_id, name)
+    def _go_on(self) -> None:
+        """Fetch what is missing, take an offered model into use, and carry out the plan, if it is time to."""
+        plan = self._plan_in_work()
+        if plan is not None and (exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day)):
+            self._decline(plan, Declined("policy", exceeded))
+        if self._fetching.need(needed(self.session, self._model)):
+            self._backoff.begin()
+        if self._clock() < self._ready_at_s or self._stop():
             return
-        self._state.put_blob(name, payload)
-        self._wanted.discard(name)
-        self.link.unsubscribe(self._topics.blob(name))
-        if not self._wanted and self.session.plan is not None:
-            self._prepare()
-
-    def _resume(self) -> None:
-        """Go on with a plan that a restart interrupted; if its update was finished before the stop, it is not made again."""
-        plan, payload = self.session.plan, self._state.update()
+        if self._is_offered() and self._fetching.has({self.session.final_bundle, self.session.final_model}):
+            self._take_up()
+        plan = self._plan_in_work()
         if plan is None:
             return
-        if payload is not None:
-            done, _ = decode_update(payload)
-            if (done.run_id, done.round) == (plan.run_id, plan.round):
-                self._save(core.on_executed(self.session, plan))
-                self._send_update()
-                return
-        self._prepare()
+        if self._time.now_s > plan.deadline_at_s:
+            self._decline(plan, Declined("expired", f"its deadline was over {self._time.now_s - plan.deadline_at_s:.0f} s ago"))
+        elif self._fetching.has(blobs_of(plan)):
+            self._carry_out(plan)
 
-    def _prepare(self) -> None:
-        """Fetch what the plan needs and is not here; once all is here, work."""
-        plan = self.session.plan
-        assert plan is not None
-        needed = {plan.bundle, plan.model, *(v.inputs for v in plan.verbs if isinstance(v, Respond))}
-        needed |= {model for v in plan.verbs if isinstance(v, Choose) for model in v.models}
-        self._forget(self._wanted - needed)
-        missing = {name for name in needed if self._state.blob(name) is None}
-        if missing:
-            self._want(missing)
-            return
-        self._state.keep_blobs(needed)
-        try:
-            self._work(plan)
-        except ShoalError as error:
-            log.error("cannot carry out round %s device=%s: %s", plan.round, self.device_id, error)
-            self._publish("decline", encode(Decline(plan.run_id, plan.round, self.device_id, str(error)[:1000])))
-            self._save(core.on_failed(self.session, plan))
+    def _plan_in_work(self) -> m.Plan | None:
+        return self.session.plan if self.session.stage == "working" else None
 
-    def _work(self, plan: Plan) -> None:
-        executor = self._use_bundle(plan.bundle)
-        started_s = time.perf_counter()
-        result = executor.execute(plan, self._tensors(plan.model), self._state.private(plan.run_id, plan.round), self._tensors)
-        payload = self._encode(plan, result, time.perf_counter() - started_s)
-        self._state.put_update(plan.run_id, plan.round, payload, result.private)
-        self._save(core.on_executed(self.session, plan))
-        log.info(
-            "round done device=%s round=%d steps=%d accuracy_received=%.3f",
-            self.device_id,
-            plan.round,
-            result.num_steps,
-            result.evaluated.accuracy,
-        )
+    def _carry_out(self, plan: m.Plan) -> None:
+        self._contained("removal of old blobs", lambda: self._state.keep_blobs(self._kept()))
+        self._work_began_s = self._clock()
+        outcome = self._work.attempt(plan, self._between)
+        if isinstance(outcome, Done):
+            try:
+                outcome = self._store_update(plan, outcome)
+            except Exception as error:
+                self.incidents.survived("to store an update", error)
+                outcome = decline_of(error)
+        if isinstance(outcome, Declined):
+            self._decline(plan, outcome)
+        self._contained("traffic", self._traffic.save)
+
+    def _store_update(self, plan: m.Plan, done: Done) -> Declined | None:
+        """Put the update on disk, and then send it; or why it is not to be sent."""
+        payload = self._encode(plan, done.result, done.seconds)
+        if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
+            return Declined("policy", exceeded)
+        self._state.put_update(plan.run_id, plan.round, payload, done.result.private)
+        self._memory.note(core.on_executed(self.session, plan, digest(payload)))
+        log.info("round done device=%s round=%d steps=%d", self.device_id, plan.round, done.result.num_steps)
         self._bytes_received = 0
-        self._pause_s = RESEND_S[0]
+        self._backoff.begin()
         self._send_update()
+        return None
 
-    def _encode(self, plan: Plan, result: Result, train_s: float) -> bytes:
-        update = Update(
+    def _encode(self, plan: m.Plan, result: Result, train_s: float) -> bytes:
+        update = m.Update(
             run_id=plan.run_id,
+            epoch=plan.epoch,
             round=plan.round,
+            attempt=plan.attempt,
             device_id=self.device_id,
             model=result.model,
             num_train=self._windows.num_train,
@@ -242,57 +305,46 @@ class Agent:
         )
         return encode_update(update, result.tensors)
 
-    def _use_bundle(self, name: str) -> Executor:
-        """Verify and load a bundle before anything in it is used; an older version than one used before is refused."""
-        if self._bundle is None or self._bundle.digest != name or self._executor is None:
-            bundle = unpack(self._read(name), self._trusted)
-            check_version(bundle.manifest, self.session.versions)
-            self._executor = Executor(bundle, self._load_graphs(bundle), self._windows, self._secret)
-            self._bundle = bundle
-            versions = self.session.versions | {bundle.manifest.name: bundle.manifest.version}
-            self._save(msgspec.structs.replace(self.session, versions=versions))
-        return self._executor
+    def _between(self) -> None:
+        """Before each batch: say that the device is here, and end the work if it is to end."""
+        self._contained("heartbeat", self._outbox.beat)
+        if self._stop():
+            raise Stopped
+        most_s, took_s = self._permitted.max_seconds, self._clock() - self._work_began_s
+        if most_s is not None and took_s > most_s:
+            raise Declined("policy", f"max_seconds: the work takes longer than {most_s:g} s")
 
-    def _read(self, name: str) -> bytes:
-        payload = self._state.blob(name)
-        assert payload is not None, f"blob {name} was fetched before work began"
-        return payload
+    def _decline(self, plan: m.Plan, declined: Declined) -> None:
+        """The plan in work is not carried out."""
+        changed, _ = core.on_declined(self.session, plan, declined.reason, printable(declined.detail)[:1000])
+        self._memory.note(changed)
+        self._outbox.decline(plan, declined)
 
-    def _tensors(self, name: str) -> Tensors:
-        return decode_tensors(self._read(name))[0]
+    def _is_offered(self) -> bool:
+        return self._model.is_offered(self.session)
 
-    def _want(self, names: set[str]) -> None:
-        new = {name for name in names if self._state.blob(name) is None} - self._wanted
-        self._wanted |= new
-        if new:
-            self.link.subscribe(*(self._topics.blob(name) for name in sorted(new)))
-            self._arm(RESEND_S[0])
+    def _take_up(self) -> None:
+        if self._clock() >= self._take_up_at_s:
+            self._take_up_at_s = self._clock() + RESEND_S[0]  # if it cannot be stored now, it may be then
+            self._model.take_up(self._memory, self._trusted, self._permitted, self._now_s())
+            self._take_up_at_s = 0.0
 
-    def _forget(self, names: set[str]) -> None:
-        """Stop waiting for blobs that an earlier plan needed: they may never come."""
-        if names:
-            self.link.unsubscribe(*(self._topics.blob(name) for name in sorted(names)))
-            self._wanted -= names
+    def _kept(self) -> set[str]:
+        """The blobs that have to stay: what is needed, the private tensors of the model in use, and the bundle that is loaded."""
+        loaded = {self._work.bundle.digest} if self._work.bundle else set()
+        return needed(self.session, self._model) | self._model.blobs | loaded
 
-    def _fetch_wanted(self) -> None:
-        for name in sorted(self._wanted):
-            self._publish("fetch", encode(Fetch(self.device_id, name)))
+    def _now_s(self) -> float:
+        """Unix time: the later of this device's clock and the aggregator's."""
+        return max(self._wall(), self._time.now_s)
 
     def _send_update(self) -> None:
-        payload = self._state.update() if self.session.pending else None
-        if payload is not None:
-            self._publish("update", payload)
-            self._arm(self._pause_s)
-
-    def _arm(self, pause_s: float) -> None:
-        waiting = self._wanted or self.session.pending
-        self._pause_s = min(pause_s, RESEND_S[1]) if waiting else RESEND_S[0]
-        self.retry_at_s = self._clock() + self._pause_s if waiting else float("inf")
-
-    def _publish(self, kind: str, payload: bytes, retain: bool = False) -> None:
-        self.link.publish(self._topics.device(self.device_id, kind), payload, retain=retain)  # type: ignore[arg-type]
-
-    def _save(self, session: core.Session) -> None:
-        if session != self.session:
-            self._state.save(session)
-            self.session = session
+        payload = self._state.update() if self.session.stage == "pending" else None
+        if payload is None:
+            return
+        if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
+            log.warning("the update waits device=%s: %s", self.device_id, exceeded)
+        else:
+            self._outbox.publish("update", payload)
+        if self._backoff.at_s == math.inf:
+            self._backoff.begin()

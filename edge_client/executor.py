@@ -4,25 +4,36 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from operator import itemgetter
 
 import numpy as np
 
+from edge_client.core.batches import batch_slices, evaluation_slices, training_batches
+from edge_client.core.held import held_out
 from edge_client.core.ports import Graphs, WholeTraining, Windows
+from edge_client.core.verbs import check_verbs
 from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError, DataError, Malformed
 from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
 from wire.privacy import add_noise, clip
-from wire.tensors import Array, Tensors, check_layout
-
-EVALUATION_BATCH = 256
-"""Examples in a batch of any graph that does not train, where the runtime takes as many."""
+from wire.tensors import Array, Tensors, TensorSpec, check_layout
 
 Fetch = Callable[[str], Tensors]
 """The tensors of a blob that the plan names."""
 Secret = Callable[[Plan], np.random.Generator]
 """Where a device's private noise comes from. The aggregator must not be able to repeat it."""
+
+
+Between = Callable[[], None]
+"""Called before each batch; what it raises ends the work."""
+MOST_RANDOM = 2**24
+"""Random numbers for one example, at most: a manifest may ask for any shape."""
+
+
+def _nothing() -> None:
+    """Between batches of a simulation, nothing happens."""
 
 
 def from_entropy(_plan: Plan) -> np.random.Generator:
@@ -45,42 +56,6 @@ class Result:
     private: Tensors = field(default_factory=dict)
 
 
-def batch_slices(num_examples: int, batch_size: int, min_batch: int) -> list[slice]:
-    """Cut `num_examples` into batches; a rest smaller than `min_batch` joins the batch before it."""
-    starts = list(range(0, num_examples, batch_size))
-    if len(starts) > 1 and num_examples - starts[-1] < min_batch:
-        starts.pop()
-    return [slice(a, b) for a, b in zip(starts, [*starts[1:], num_examples], strict=True)]
-
-
-def evaluation_slices(num_examples: int, min_batch: int, max_batch: int | None) -> list[slice]:
-    """Cut examples into batches for a graph that does not train: none is above `max_batch`, also with the rest that joins it."""
-    return batch_slices(num_examples, min(EVALUATION_BATCH, max_batch - min_batch + 1) if max_batch else EVALUATION_BATCH, min_batch)
-
-
-def held_out(num_examples: int, share: float, device_id: str) -> Array:
-    """Boolean mask (num_examples,) of the share that is held out, at least two examples of a share above 0: the same ones each time."""
-    mask = np.zeros(num_examples, bool)
-    if share:
-        order = np.random.default_rng([zlib.crc32(device_id.encode()), 0x401D]).permutation(num_examples)
-        mask[order[: max(2, round(share * num_examples))]] = True
-    return mask
-
-
-def training_batches(train: Train, examples: Array, min_batch: int, rng: np.random.Generator) -> Iterator[Array]:
-    """The examples (n,) of each batch, by index: every epoch in a new order, for `epochs` passes or exactly `steps` batches."""
-    done = 0
-    epoch = 0
-    while train.steps is not None or epoch < train.epochs:
-        order = examples[rng.permutation(len(examples))]
-        for part in batch_slices(len(examples), train.batch_size, min_batch):
-            if train.steps is not None and done >= train.steps:
-                return
-            done += 1
-            yield order[part]
-        epoch += 1
-
-
 class Executor:
     """Carries out plans with one bundle's graphs over one device's windows."""
 
@@ -88,21 +63,28 @@ class Executor:
         """
         Raises:
             DataError: the windows do not fit the bundle.
+            BundleError: it asks for more random numbers than anybody needs.
         """
         self._bundle, self._graphs, self._windows, self._secret = bundle, graphs, windows, secret
         self._initial = bundle.initial
         self._check_windows()
+        for name, shape in bundle.manifest.random.items():
+            if min(shape, default=0) < 0 or prod(shape) > MOST_RANDOM:
+                raise BundleError(f"bundle {bundle.manifest.name}: random input {name!r} of shape {shape}, at most {MOST_RANDOM} numbers")
 
-    def execute(self, plan: Plan, model: Tensors, private: Tensors, fetch: Fetch) -> Result:
-        """Carry out every verb in order. The first one starts from the tensors in `model` (shared, statistic, received) and in `private`.
+    def execute(self, plan: Plan, model: Tensors, private: Tensors, fetch: Fetch, between: Between = _nothing) -> Result:
+        """Carry out every verb in order. The first one starts from the tensors in `model` (shared, statistic, received) and in `private`;
+        columns that were made for another number of windows are as if they were not there.
 
         Raises:
             WrongLayout: the model's tensors are not the manifest's.
             DataError: training is asked of a device with fewer than `min_batch` windows.
-            BundleError: training is asked with larger batches than the bundle's programs take.
+            BundleError: a verb names a graph that the bundle does not have or that cannot do what the verb asks; or training is asked with
+                larger batches than the bundle's programs take.
         """
-        job = _Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret)
-        job.tensors = {**self._initial, **{k: v for k, v in private.items() if names.role_of(k) != names.KEPT}}
+        check_verbs(self._bundle.manifest, plan.verbs)
+        job = _Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret, between)
+        job.tensors = {**self._initial, **{k: v for k, v in private.items() if self._is_usable(k, v)}}
         job.receive(plan.model, model)
         for verb in plan.verbs:
             match verb:
@@ -132,6 +114,10 @@ class Executor:
         rows = [self._graphs.run("predict", {**held, names.X: padded[rows]})[names.PROBABILITIES] for rows in slices]
         return np.concatenate(rows)[: len(x)]
 
+    def _is_usable(self, key: str, value: Array) -> bool:
+        role = names.role_of(key)
+        return role != names.KEPT and (role != names.COLUMN or len(value) == self._windows.num_train)
+
     def _check_windows(self) -> None:
         manifest, windows = self._bundle.manifest, self._windows
         shape = manifest.window.shape
@@ -146,9 +132,11 @@ class Executor:
 class _Job:
     """One plan being carried out. `tensors` are all that graphs may read, by name; `model` is what the device started from."""
 
-    def __init__(self, bundle: Bundle, graphs: Graphs, windows: Windows, plan: Plan, fetch: Fetch, secret: Secret) -> None:
+    def __init__(
+        self, bundle: Bundle, graphs: Graphs, windows: Windows, plan: Plan, fetch: Fetch, secret: Secret, between: Between
+    ) -> None:
         self._manifest, self._graphs, self._windows, self._plan = bundle.manifest, graphs, windows, plan
-        self._fetch, self._make_secret = fetch, secret
+        self._fetch, self._make_secret, self._between = fetch, secret, between
         self._rng = np.random.default_rng([plan.seed, zlib.crc32(plan.device_id.encode())])
         self.tensors: Tensors = {}
         self.model: Tensors = {}
@@ -182,6 +170,7 @@ class _Job:
         batches: Iterable[Array] = training_batches(verb, examples, min_batch, self._rng)
         if isinstance(self._graphs, WholeTraining) and self._graphs.trains(verb.graph):
             made = list(batches)
+            self._between()
             outputs = self._graphs.train(verb.graph, self.tensors, windows.train_x, windows.train_y, made, scalars)
             self._advance(outputs, verb.report)
             self.result.num_steps += len(made)
@@ -189,12 +178,13 @@ class _Job:
             loss_sum, num_correct = float(outputs[names.LOSS_SUM]), float(outputs[names.NUM_CORRECT])
         for chosen in batches:
             batch = self._batch(windows.train_x, windows.train_y, chosen) | self._draw(len(chosen))
-            outputs = self._graphs.run(verb.graph, {**self.tensors, **batch, **scalars})
+            outputs = self._run(verb.graph, {**self.tensors, **batch, **scalars})
             self._advance(outputs, verb.report)
             self.result.num_steps += 1
             num_examples += len(chosen)
             loss_sum += float(outputs[names.LOSS_SUM])
             num_correct += float(outputs[names.NUM_CORRECT])
+        self._check_moved(verb.graph)
         if verb.report or not self.result.trained.num_examples:
             self.result.trained = Metrics(num_examples, loss_sum, round(num_correct))
 
@@ -219,11 +209,15 @@ class _Job:
         for chosen in evaluation_slices(windows.num_train, self._manifest.min_batch, self._graphs.max_batch):
             inputs = {**self.tensors, **self._batch(windows.train_x, windows.train_y, every[chosen]), **scalars}
             rows.append(self._one_output(verb.graph, inputs))
-        self.tensors[names.column(verb.column)] = np.concatenate(rows)
+        column = np.concatenate(rows) if rows else np.zeros(0, np.float32)
+        if len(column) != windows.num_train:
+            raise BundleError(f"graph {verb.graph!r} gives {len(column)} rows for {windows.num_train} windows")
+        self.tensors[names.column(verb.column)] = column
 
     def apply(self, verb: Apply) -> None:
-        outputs = self._graphs.run(verb.graph, {**self.tensors, **self._hyper()})
+        outputs = self._run(verb.graph, {**self.tensors, **self._hyper()})
         self._advance(outputs, report=False)
+        self._check_moved(verb.graph)
         metrics = {names.response(verb.graph, name): value for name, value in names.part(outputs, names.METRIC).items()}
         self.tensors |= metrics
         self.result.tensors |= metrics
@@ -273,6 +267,22 @@ class _Job:
         else:
             self._tuned |= of_model
 
+    def _run(self, graph: str, inputs: Tensors) -> Tensors:
+        self._between()
+        return self._graphs.run(graph, inputs)
+
+    def _check_moved(self, graph: str) -> None:
+        """What a graph has changed must still be what the manifest says: it is stored, sent, and read by other graphs."""
+        for key in map(names.name_of, names.of_role(dict.fromkeys(self._manifest.graphs[graph].outputs), names.NEXT)):
+            spec, value = self._specs[key], self.tensors[key]
+            if value.shape != spec.shape or value.dtype != spec.dtype:
+                made = f"{value.dtype}{list(value.shape)}"
+                raise BundleError(f"graph {graph!r} makes {key!r} {made}, its manifest says {spec.dtype}{list(spec.shape)}")
+
+    @cached_property
+    def _specs(self) -> dict[str, TensorSpec]:
+        return {spec.key: spec for spec in self._manifest.tensors}
+
     def _check_batches(self, batch_size: int, num_examples: int) -> None:
         if self._graphs.max_batch is None:
             return
@@ -318,13 +328,13 @@ class _Job:
         scalars = self._hyper()
         slices = evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch) if len(order) else []
         for chosen in slices:
-            outputs = self._graphs.run(graph, {**held, **self._batch(x, y, order[chosen], split != "test"), **scalars})
+            outputs = self._run(graph, {**held, **self._batch(x, y, order[chosen], split != "test"), **scalars})
             for name, value in names.part(outputs, names.METRIC).items():
                 sums[name] = sums[name] + value if name in sums else np.asarray(value, np.float64)
         return sums, len(order)
 
     def _one_output(self, graph: str, inputs: Tensors) -> Array:
-        outputs = list(names.part(self._graphs.run(graph, inputs), names.OUTPUT).values())
+        outputs = list(names.part(self._run(graph, inputs), names.OUTPUT).values())
         if len(outputs) != 1:
             raise Malformed(f"graph {graph!r} has {len(outputs)} per-example outputs, expected one")
         return outputs[0]

@@ -8,9 +8,9 @@ from importlib.metadata import version
 
 import msgspec
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from algorithms.core.contract import Objective, Probe, TorchTensors
+from algorithms.core.probe import PROBE_FILE, ProbeDescription
 from export.capture import capture_program, trace
 from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
 from export.executorch_program import ExecutorchProgram, to_executorch
@@ -20,6 +20,7 @@ from export.shortcuts import no_garbage_collection
 from wire import names
 from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
+from wire.keys import PrivateKey
 from wire.tensors import Tensors, TensorSpec
 
 RUNTIMES = (ONNX, EXECUTORCH)
@@ -79,7 +80,7 @@ def make_bundle(
     objective: Objective,
     classes: tuple[str, ...],
     window: Window,
-    key: Ed25519PrivateKey | None = None,
+    key: PrivateKey | None = None,
 ) -> bytes:
     """Pack captured graphs into a bundle, signed when a key is given. The same content gives the same bytes."""
     packages = ("shoal", "torch", "onnx", *(["executorch"] if exported.programs else []))
@@ -108,10 +109,9 @@ def save_probe(probe: Probe, model: TorchTensors, bundle: str) -> bytes:
             results |= {f"mean/{layer}": mean, f"variance/{layer}": variance}
         return results
 
-    program = capture_program(run, {**model, names.X: torch.randn(TRACE_BATCH, *probe.input_shape)})
+    program = capture_program(run, {**model, names.X: torch.zeros(TRACE_BATCH, *probe.input_shape)})
     buffer = io.BytesIO()
-    read = [name for name in program.inputs if name != names.X]
-    texts = {"inputs": "\n".join(read), "layers": "\n".join(probe.norm_layers), "shape": ",".join(map(str, probe.input_shape))}
-    extra = {"names.txt": "\n\n".join(texts.values()), "network.json": msgspec.json.encode(probe.network).decode(), "bundle.txt": bundle}
-    torch.export.save(program.exported, buffer, extra_files=extra)
+    read = tuple(name for name in program.inputs if name != names.X)
+    description = ProbeDescription(read, probe.norm_layers, probe.input_shape, probe.network, bundle)
+    torch.export.save(program.exported, buffer, extra_files={PROBE_FILE: msgspec.json.encode(description).decode()})
     return buffer.getvalue()

@@ -37,10 +37,13 @@ def specs_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
 def example_inputs(objective: Objective, window: tuple[int, ...], batch_size: int = TRACE_BATCH) -> TorchTensors:
     """One value for everything that a graph may read, by the names that graphs use: tensors, a batch of examples of shape `window`, its
     columns, random inputs, hyper-parameters."""
-    batch = {names.X: torch.randn(batch_size, *window), names.Y: torch.zeros(batch_size, dtype=torch.int64)}
+    drawing = torch.Generator().manual_seed(0)
+    batch = {names.X: torch.randn(batch_size, *window, generator=drawing), names.Y: torch.zeros(batch_size, dtype=torch.int64)}
     columns = {names.batch(name): torch.ones(batch_size, *shape) for name, shape in objective.columns.items()}
     drawn = {
-        names.batch(name): torch.rand(batch_size, *shape) if names.role_of(name) == names.UNIFORM else torch.randn(shape)
+        names.batch(name): torch.rand(batch_size, *shape, generator=drawing)
+        if names.role_of(name) == names.UNIFORM
+        else torch.randn(shape, generator=drawing)
         for name, shape in objective.random.items()
     }
     hyper = {names.hyper(name): torch.tensor(float(value)) for name, value in objective.hyper.items()}

@@ -11,8 +11,9 @@ from export.parity import Parity, check_parity
 from export.runtimes import ONNX
 from host.files import write_atomically
 from host.threads import one_thread
-from wire.bundle import Bundle, PrivateKey, Window, new_key, private_pem, public_pem, read_private, unpack
+from wire.bundle import Bundle, Window, unpack
 from wire.errors import BundleError, ConfigError
+from wire.keys import PrivateKey, new_key, private_pem, public_pem, read_private
 from wire.tensors import Array
 
 DEVICE_FILE, SERVER_FILE, TRUST_FILE, KEY_FILE = "device.shoal", "server.pt2", "trust.pem", "signing.key"
@@ -28,14 +29,17 @@ class Publication:
     trust: bytes
     parity: Parity
 
-    def write(self, folder: Path) -> None:
-        """Write `DEVICE_FILE`, `SERVER_FILE` and `TRUST_FILE` into a folder.
+    def write(self, folder: Path, key: PrivateKey | None = None) -> None:
+        """Write `DEVICE_FILE`, `SERVER_FILE` and `TRUST_FILE` into a folder, and the signing key, where it is given, into `KEY_FILE`, which
+        its user alone may read.
 
         Raises:
             ConfigError: they cannot be written.
         """
         files = {SERVER_FILE: self.probe, TRUST_FILE: self.trust, DEVICE_FILE: self.bundle.payload}
         try:
+            if key is not None:
+                write_atomically(folder / KEY_FILE, private_pem(key), mode=0o600)
             for name, payload in files.items():
                 write_atomically(folder / name, payload)
         except OSError as error:
@@ -65,7 +69,7 @@ def publish(
     with one_thread():
         graphs = capture_graphs(objective, window.shape, runtimes, max_batch, on_progress)
         payload = make_bundle(graphs, name=name, bundle_version=version, objective=objective, classes=classes, window=window, key=key)
-        bundle = unpack(payload, key.public_key())
+        bundle = unpack(payload, (key.public_key(),))
         on_progress("running every graph beside eager torch")
         parity = check_parity(bundle, objective, *sample)
         on_progress("writing the aggregator's probe")
@@ -89,18 +93,11 @@ def read_key(path: Path) -> PrivateKey:
 
 
 def own_key(folder: Path) -> PrivateKey:
-    """The signing key of a bundle's folder, made there (readable by its user alone) where there is none yet.
+    """The signing key of a bundle's folder; a new one, which is not written yet, where the folder has none.
 
     Raises:
-        ConfigError: it cannot be read or written.
+        ConfigError: it cannot be read.
         BundleError: the file holds no Ed25519 private key.
     """
     path = folder / KEY_FILE
-    if path.exists():
-        return read_key(path)
-    key = new_key()
-    try:
-        write_atomically(path, private_pem(key), mode=0o600)
-    except OSError as error:
-        raise ConfigError(f"signing key {path}: {error.strerror}") from None
-    return key
+    return read_key(path) if path.exists() else new_key()

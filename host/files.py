@@ -11,15 +11,37 @@ def write_atomically(path: Path, payload: bytes, mode: int = 0o666) -> None:
     Raises:
         OSError: the folder cannot be written, or the disk is full; the old file is still there.
     """
+    write_aside(path, payload, mode).replace(path)
+    sync_folder(path.parent)
+
+
+def write_aside(path: Path, payload: bytes, mode: int = 0o666) -> Path:
+    """Write what is to become the file at `path` into a file beside it, which is on the disk when this returns.
+
+    Raises:
+        OSError: as `write_atomically`; nothing is left over.
+    """
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(payload)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's names on the disk.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)

@@ -1,9 +1,15 @@
-"""How many threads torch computes with."""
+"""How many cores there are for this process, and how many threads torch computes with."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+
+def num_cores() -> int:
+    """The number of cores that this process may use; all of the machine's where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -7,7 +7,6 @@ was interrupted goes on where it stopped, and one that is asked for more only do
 import hashlib
 import json
 import multiprocessing as mp
-import os
 import signal
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from aggregator.core.summary import accuracy_of, spread
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import Choice
 from host.files import write_atomically
+from host.threads import num_cores
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.heterogeneity import measure
@@ -187,7 +187,7 @@ def run_all(
     for job in jobs:
         if job not in missing:
             on_round(job, job.settings.rounds)
-    count = min(workers or os.cpu_count() or 1, len(missing))
+    count = min(workers or num_cores(), len(missing))
     if count == 1:
         for job in missing:
             _keep(folder, job, run_job(job, lambda number, job=job: on_round(job, number)))  # type: ignore[misc]

@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation import load_state, work_of
-from aggregator.core.plan import program_for
+from aggregator.core.plan import make_plan, program_for, round_seed
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
 from algorithms.algorithm import Algorithm, Contribution
-from algorithms.core.contract import NEWCOMER, Probe, Programs
+from algorithms.core.contract import Probe, Programs
+from algorithms.core.keys import NEWCOMER
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor, Secret
 from simulation.datasets.windows import FleetData
@@ -72,13 +73,12 @@ class Reception:
             num_train = newcomers[device_id].num_train
             contributions.append(Contribution(device_id, num_train, result.num_steps, NEWCOMER, result.tensors, result.trained.mean_loss))
         if contributions:
-            membership = self._algorithm.place(self._state, contributions, self._probe, self._run.settings.seed)
+            membership = self._algorithm.place(self._state, contributions, self._probe, round_seed(self._run.settings, self._run.round + 1))
             starts |= {c.device_id: membership[c.device_id] for c in contributions}
         return {d: key if key in self._run.models else NEWCOMER for d, key in starts.items()}, kept
 
     def _plan(self, device_id: str, key: str, verbs: tuple[Verb, ...]) -> Plan:
-        settings = self._run.settings
-        return Plan(settings.run_id, self._run.round + 1, device_id, settings.bundle, self._run.models[key], verbs, settings.seed, 0.0)
+        return make_plan(self._run.settings, self._run.round + 1, device_id, self._run.models[key], verbs)
 
     def _model(self, key: str) -> Tensors:
         return self._fetch(self._run.models[key])

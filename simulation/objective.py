@@ -2,14 +2,14 @@
 
 import torch
 
-from algorithms import build
+from algorithms.build import build_objective
 from algorithms.core.contract import Objective
 from algorithms.registry import AlgorithmSpec
 from simulation.datasets.windows import FleetData
 from simulation.pretrain import pretrained_extractor
 
 
-def build_objective(data: FleetData, algorithm: AlgorithmSpec, seed: int, model: str = "", pretrain: str = "") -> Objective:
+def objective_for_fleet(data: FleetData, algorithm: AlgorithmSpec, seed: int, model: str = "", pretrain: str = "") -> Objective:
     """`algorithms.build.build_objective` for the examples of a fleet. `pretrain` names other data that the extractor is trained on first.
 
     Raises:
@@ -18,4 +18,4 @@ def build_objective(data: FleetData, algorithm: AlgorithmSpec, seed: int, model:
     """
     size = torch.from_numpy(data.channel_size())
     pretrained = (lambda name: pretrained_extractor(name, data.window, pretrain, seed)) if pretrain else None
-    return build.build_objective(algorithm, data.window, len(data.classes), size, seed=seed, model=model, pretrained=pretrained)
+    return build_objective(algorithm, data.window, len(data.classes), size, seed=seed, model=model, pretrained=pretrained)

@@ -31,7 +31,7 @@ class Partition:
 
 
 def _devices(count: int, low: int = 1) -> Option:
-    return Option(count, "number of devices" + ("; 0: as many as the data have" if low == 0 else ""), low, MANY)
+    return Option(count, "number of devices" + ("; 0: as many as the data have" if low == 0 else ""), low=low, high=MANY)
 
 
 def _pooled(
@@ -58,7 +58,7 @@ def _users(about: str, devices: int, split: str, test: float) -> Partition:
         "split": Option(
             split, "time: the data's own test parts; random: anew, with overlapping windows on both sides", choices=("time", "random")
         ),
-        "test": Option(test, "share of a user's examples that split=random keeps for testing", 0.01, 0.99),
+        "test": Option(test, "share of a user's examples that split=random keeps for testing", low=0.01, high=0.99),
     }
     return Partition(about, options, make)
 
@@ -67,7 +67,7 @@ _environments = partial(
     _pooled,
     assign=inputs.environments,
     devices=_devices(20),
-    own={"types": Option(4, "number of environments", 1, 4)},
+    own={"types": Option(4, "number of environments", low=1, high=4)},
 )
 
 PARTITIONS: dict[str, Partition] = {
@@ -79,8 +79,8 @@ PARTITIONS: dict[str, Partition] = {
         _devices(20),
         "auto",
         own={
-            "alpha": Option(0.1, "concentration: the smaller, the more uneven", 1e-3, 1e6),
-            "least": Option(10, "training examples that every device is assigned at least", 1),
+            "alpha": Option(0.1, "concentration: the smaller, the more uneven", low=1e-3, high=1e6),
+            "least": Option(10, "training examples that every device is assigned at least", low=1),
         },
     ),
     "drawn": _pooled(
@@ -88,8 +88,8 @@ PARTITIONS: dict[str, Partition] = {
         labels.drawn,
         _devices(1000),
         own={
-            "alpha": Option(0.5, "concentration: the smaller, the more uneven", 1e-3, 1e6),
-            "each": Option(64, "training examples of a device", 2, MANY),
+            "alpha": Option(0.5, "concentration: the smaller, the more uneven", low=1e-3, high=1e6),
+            "each": Option(64, "training examples of a device", low=2, high=MANY),
         },
     ),
     "pathological": _pooled(
@@ -97,7 +97,7 @@ PARTITIONS: dict[str, Partition] = {
         labels.pathological,
         _devices(20),
         "auto",
-        own={"classes": Option(2, "classes per device", 1)},
+        own={"classes": Option(2, "classes per device", low=1)},
     ),
     "label-groups": _pooled(
         "groups of devices with ranges of classes that are apart, overlap and include each other (AutoCFL)",
@@ -109,19 +109,19 @@ PARTITIONS: dict[str, Partition] = {
         "groups of devices with turned inputs: images by 0/90/180/270 degrees, three-axis sensors about z (AutoCFL)",
         inputs.rotation,
         _devices(20),
-        own={"groups": Option(4, "number of groups; 2: by 0 and 180 degrees", 1, 4)},
+        own={"groups": Option(4, "number of groups; 2: by 0 and 180 degrees", low=1, high=4)},
     ),
     "noise": _pooled(
         "Gaussian noise that grows from device to device (FedDisk)",
         inputs.noise,
         _devices(100),
-        own={"x": Option(0.3, "noise variance: device k of n gets k * x / n", 0)},
+        own={"x": Option(0.3, "noise variance: device k of n gets k * x / n", low=0)},
     ),
     "embedding": _pooled(
         "devices that express a class differently: clusters of each class in an embedding (CGAU)",
         embedding.embedding,
         _devices(10),
-        own={"shuffle": Option(0.0, "proportion of examples that go to random devices", 0, 1)},
+        own={"shuffle": Option(0.0, "proportion of examples that go to random devices", low=0, high=1)},
     ),
     "category-imbalance": _pooled(
         "DistFL's scenario: five blocks of devices with two classes each, 40 training and 100 test examples a device",
@@ -129,7 +129,7 @@ PARTITIONS: dict[str, Partition] = {
         _devices(100),
         examples=40,
         tests=100,
-        own={"types": Option(5, "number of distributions", 1)},
+        own={"types": Option(5, "number of distributions", low=1)},
     ),
     "environment-difference": _environments("DistFL's scenario: the same objects in four surroundings"),
     "privacy-protection": _environments("DistFL's scenario: the data of environment-difference, to be trained with noise on the updates"),

@@ -1,7 +1,7 @@
 """A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 import msgspec
@@ -32,7 +32,7 @@ from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.engine.workers.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.engine.workers.secret import repeatable_secret
 from simulation.newcomers import Reception, hold_out
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.pretrain import examples_for
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy, read_policy, with_cohort
@@ -85,6 +85,10 @@ def simulate(
         ConfigError: settings that do not fit each other, the data or the engine.
     """
     started_s = perf_counter()
+    if engine.backend == "messages":
+        for name in ("cohort", "profiles", "policy"):
+            if value := getattr(settings, name):
+                raise ConfigError(f"{name} {value}: backend messages has all devices in every round, and no virtual clock but its own")
     data, newcomers, experiment = _set_up(data, settings, objective)
     algorithm, probe, bundle, attack = experiment.algorithm, experiment.probe, experiment.bundle, experiment.attack
     with one_thread():
@@ -131,8 +135,8 @@ def _set_up(
     if not 0 <= settings.newcomers < len(data.devices):
         raise ConfigError(f"{settings.newcomers} newcomers of {len(data.devices)} devices: at least one has to train")
     data, newcomers = hold_out(data, settings.newcomers, settings.seed)
-    algorithm = replace(make_algorithm(settings.algorithm), arithmetic=NativeArithmetic())
-    objective = objective or build_objective(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
+    algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
+    objective = objective or objective_for_fleet(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
     probe = make_probe(objective.model, data.window.shape)
     attack = make_attack(settings.attack, data, settings.seed) if settings.attack else None

@@ -7,14 +7,14 @@ from algorithms.registry import AlgorithmSpec
 from export.bundle import ExportedGraphs, make_bundle
 from export.publish import own_key, publish
 from simulation.datasets.windows import FleetData
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 
 
 def write_bundle(folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, runtimes: tuple[str, ...] = ("onnx",)) -> None:
     """Publish into a folder."""
-    objective = build_objective(fleet, algorithm, seed=0)
-    published = publish(objective, fleet.window, fleet.classes, fleet.sample(), own_key(folder), name=fleet.name, runtimes=runtimes)
-    published.write(folder)
+    objective, key = objective_for_fleet(fleet, algorithm, seed=0), own_key(folder)
+    published = publish(objective, fleet.window, fleet.classes, fleet.sample(), key, name=fleet.name, runtimes=runtimes)
+    published.write(folder, key)
 
 
 def pack_graphs(exported: ExportedGraphs, data: FleetData, objective: Objective) -> bytes:

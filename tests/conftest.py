@@ -20,7 +20,7 @@ from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import stop_processes
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from tests.bundles import pack_graphs, write_bundle
 from tests.shared import shared_folder
 from wire.bundle import Bundle, Window, unpack
@@ -76,7 +76,7 @@ class ExportedPrograms:
 @pytest.fixture(scope="session")
 def exported_programs(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> ExportedPrograms:
     pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
-    objective = some_graphs(build_objective(fleet, read_algorithm("fedavg"), 0), "step", "evaluate")
+    objective = some_graphs(objective_for_fleet(fleet, read_algorithm("fedavg"), 0), "step", "evaluate")
 
     def fill(folder: Path) -> None:
         (folder / DEVICE_FILE).write_bytes(export_programs(fleet, objective, 32).payload)

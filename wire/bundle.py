@@ -6,24 +6,20 @@ their SHA-256: the graphs and ``initial.safetensors`` (SPEC.md, 'Bundles').
 """
 
 import io
+import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from wire import names
 from wire.codec import digest
 from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
+from wire.keys import PrivateKey, PublicKey, verifies
 from wire.messages import Count, Digest, Name, Positive, Text
 from wire.tensors import Tensors, TensorSpec, decode_tensors, encode_tensors
-
-PublicKey = Ed25519PublicKey
-PrivateKey = Ed25519PrivateKey
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """(name, dtype, shape) of each tensor that a message must carry."""
@@ -159,7 +155,7 @@ class Bundle:
         return programs[runtime], self.files[programs[runtime].file]
 
 
-def pack(manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: Ed25519PrivateKey | None = None) -> bytes:
+def pack(manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: PrivateKey | None = None) -> bytes:
     """Write a bundle; the hashes in the manifest are filled in here, and it is signed when a key is given."""
     content = {**files, INITIAL: encode_tensors(initial)}
     manifest = msgspec.structs.replace(manifest, files={name: digest(data) for name, data in sorted(content.items())})
@@ -172,8 +168,8 @@ def pack(manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: 
     return buffer.getvalue()
 
 
-def unpack(payload: bytes, trusted: Ed25519PublicKey | None = None) -> Bundle:
-    """Read and verify a bundle. With `trusted`, a signature by that key is required; without it only the hashes are checked.
+def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
+    """Read and verify a bundle. With `trusted` keys, a signature by one of them is required; without any only the hashes are checked.
 
     Raises:
         LimitExceeded: larger than `BUNDLE_BYTES`.
@@ -189,10 +185,10 @@ def unpack(payload: bytes, trusted: Ed25519PublicKey | None = None) -> Bundle:
             entries = {name: archive.read(name) for name in archive.namelist()}
         text = entries.pop(MANIFEST)
         signature = entries.pop(SIGNATURE, b"")
-        if trusted is not None:
+        if trusted:
             _verify(trusted, signature, text)
         manifest = msgspec.json.decode(text, type=Manifest)
-    except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, OSError, EOFError) as error:
+    except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, OSError, EOFError, OverflowError, struct.error) as error:
         raise BundleError(f"bundle of {len(payload)} bytes: not readable: {error}") from None
     if manifest.format != 1:
         raise BundleError(f"bundle {manifest.name}: format {manifest.format}, this version reads format 1")
@@ -207,13 +203,11 @@ def unpack(payload: bytes, trusted: Ed25519PublicKey | None = None) -> Bundle:
     return Bundle(manifest, entries, digest(payload), payload)
 
 
-def _verify(trusted: Ed25519PublicKey, signature: bytes, text: bytes) -> None:
+def _verify(trusted: Sequence[PublicKey], signature: bytes, text: bytes) -> None:
     if not signature:
-        raise TamperedBundle("bundle: it is not signed, and a signature by the trusted key is required")
-    try:
-        trusted.verify(signature, text)
-    except InvalidSignature:
-        raise TamperedBundle("bundle: its signature was not made with the trusted key") from None
+        raise TamperedBundle("bundle: it is not signed, and a signature by a trusted key is required")
+    if not any(verifies(key, signature, text) for key in trusted):
+        raise TamperedBundle("bundle: its signature was not made with a trusted key")
 
 
 def check_version(manifest: Manifest, known: Mapping[str, int]) -> None:
@@ -224,48 +218,3 @@ def check_version(manifest: Manifest, known: Mapping[str, int]) -> None:
     """
     if manifest.version < known.get(manifest.name, 0):
         raise StaleBundle(f"bundle {manifest.name}: version {manifest.version} offered, version {known[manifest.name]} was loaded before")
-
-
-def new_key() -> Ed25519PrivateKey:
-    """A fresh signing key."""
-    return Ed25519PrivateKey.generate()
-
-
-def private_pem(key: Ed25519PrivateKey) -> bytes:
-    """A signing key as PEM text (PKCS#8, not encrypted): keep its file readable by the aggregator alone."""
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def public_pem(key: Ed25519PrivateKey) -> bytes:
-    """The public half as PEM text, for devices to trust."""
-    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-
-
-def read_private(pem: bytes) -> Ed25519PrivateKey:
-    """Read a signing key written by `private_pem`.
-
-    Raises:
-        BundleError: not an Ed25519 private key.
-    """
-    try:
-        key = serialization.load_pem_private_key(pem, None)
-    except (ValueError, TypeError) as error:
-        raise BundleError(f"signing key: not a PEM private key: {error}") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise BundleError(f"signing key: {type(key).__name__}, expected Ed25519")
-    return key
-
-
-def read_public(pem: bytes) -> Ed25519PublicKey:
-    """Read a public key written by `public_pem`.
-
-    Raises:
-        BundleError: not an Ed25519 public key.
-    """
-    try:
-        key = serialization.load_pem_public_key(pem)
-    except ValueError as error:
-        raise BundleError(f"trusted key: not a PEM public key: {error}") from None
-    if not isinstance(key, Ed25519PublicKey):
-        raise BundleError(f"trusted key: {type(key).__name__}, expected Ed25519")
-    return key

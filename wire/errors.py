@@ -12,6 +12,7 @@
         ├── Malformed        bytes that are no message: wrong JSON, wrong type, wrong value
         ├── LimitExceeded    larger than the limits allow; raised before memory is taken
         ├── WrongLayout      tensors whose names, dtypes or shapes are not those of the manifest
+        ├── Untrusted        a message that no trusted key has vouched for
         └── BundleError
             ├── TamperedBundle   a file's hash, or the signature, does not fit
             └── StaleBundle      an older version in place of a newer one
@@ -20,8 +21,19 @@ A command prints the message of a ShoalError and exits with 2; anything else tha
 """
 
 
+def printable(text: str) -> str:
+    """Text on one line that every encoding can write: what is not printable (line breaks, control characters, lone surrogates) is escaped.
+    What came from somebody else can so neither forge a line of a log nor make it unwritable."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class ShoalError(Exception):
-    """Base of every error that Shoal raises on purpose."""
+    """Base of every error that Shoal raises on purpose. Its text is `printable`."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(printable(text))
 
 
 class DataError(ShoalError):
@@ -58,6 +70,10 @@ class LimitExceeded(WireError):
 
 class WrongLayout(WireError):
     """Tensors whose names, dtypes or shapes are not those expected."""
+
+
+class Untrusted(WireError):
+    """A message that no trusted key has vouched for."""
 
 
 class BundleError(WireError):

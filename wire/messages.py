@@ -16,6 +16,20 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
+PLAN_BYTES = 16 * 2**10
+"""A signed plan may have at most this many bytes: a device has to be able to send it back as a proof."""
+HEARTBEAT_S = 60.0
+"""A connected device says at least so often that it is there."""
+LEASE_S = 15.0
+"""An aggregator that was silent for so long no longer holds its fleet."""
+
+Epoch = Count
+"""Which start of a service speaks: every start takes a greater one than any before it."""
+MOST_EPOCHS = 10_000
+"""Passes that one verb can ask for."""
+MOST_CHOICES = 64
+"""Models that a device can be asked to choose from."""
+
 Reason = Literal[
     "unknown-topic",
     "malformed",
@@ -29,8 +43,11 @@ Reason = Literal[
     "not-finite",
     "norm-too-large",
     "unknown-blob",
-    "stale-bundle",
 ]
+"""Why an aggregator refuses what came (SPEC.md, 'Updates')."""
+
+DeclineReason = Literal["stale", "expired", "policy", "bundle", "data", "failed", "quarantined"]
+"""Why a device does not carry out a plan (SPEC.md, 'Declines')."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
@@ -51,8 +68,32 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         return self.loss_sum / self.num_examples if self.num_examples else float("nan")
 
 
+class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
+    """What the owner of a device permits plans to ask of it (SPEC.md, 'Policy'). What is None is not restricted."""
+
+    verbs: tuple[Name, ...] | None = None
+    """The verbs that a plan may have."""
+    graphs: tuple[Name, ...] | None = None
+    """The graphs that verbs may run."""
+    bundles: tuple[Name, ...] | None = None
+    """The names of bundles that may be loaded."""
+    max_epochs: Annotated[float, msgspec.Meta(gt=0)] = 1000.0
+    """Passes over the training windows in a plan, all its verbs together."""
+    max_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Seconds for which a plan may work; it is ended after them."""
+    max_bytes_a_day: Positive | None = None
+    """Bytes that may come and go in 24 hours."""
+    max_clip_norm: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """The longest change that training may report: every plan that reports one has to end with ``protect`` that clips to no more."""
+    min_noise_multiplier: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """The least noise of that ``protect``, its standard deviation divided by its `clip_norm`."""
+    min_windows: Positive = 1
+    """Windows that have to be behind each reported measurement, and behind each training."""
+
+
 class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
-    """Device to aggregator: here I am, this is what I have. `bundle` is the digest of the bundle it has loaded, or empty."""
+    """Device to aggregator: here I am, this is what I have. `bundle` is the digest of the bundle it has loaded, or empty; `policy` is
+    what its owner permits, so that the aggregator need not ask in vain."""
 
     device_id: Name
     num_train: Count
@@ -62,6 +103,7 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     runtime: Text = ""
     battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
     unmetered: bool | None = None
+    policy: Policy | None = None
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
@@ -72,18 +114,26 @@ class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, tag="status"):
-    """On the device's status topic, retained; the broker publishes online=false as the device's last will."""
+    """On the device's status topic, retained, at least every `HEARTBEAT_S`; the broker publishes online=false as the device's last will."""
 
     device_id: Name
     online: bool
 
 
 class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):
-    """On the fleet's aggregator topic, retained. A new `boot_id` asks every device to check in again."""
+    """On the fleet's aggregator topic, retained and signed, at least every `LEASE_S / 3`. A new `boot_id` asks every device to check
+    in again.
+
+    `at_s` is the aggregator's clock (Unix time, seconds) when it was written: devices need no clock of their own.
+    """
 
     online: bool
     boot_id: Text
+    epoch: Epoch
+    at_s: float
     run_id: Text = ""
+    paused: Text = ""
+    """Why the aggregator takes no updates now; empty while it does."""
 
 
 class Train(msgspec.Struct, frozen=True, tag="train"):
@@ -94,7 +144,7 @@ class Train(msgspec.Struct, frozen=True, tag="train"):
     """
 
     batch_size: Annotated[int, msgspec.Meta(ge=2, le=4096)]
-    epochs: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=MOST_EPOCHS)] = 1
     steps: Positive | None = None
     hyper: dict[str, float] = {}
     graph: Name = "step"
@@ -120,7 +170,7 @@ class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
 class Choose(msgspec.Struct, frozen=True, tag="choose"):
     """Evaluate each of these models on the training windows, and go on from the one with the least mean loss (the first such)."""
 
-    models: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=64)]
+    models: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_CHOICES)]
     graph: Name = "evaluate"
 
 
@@ -156,14 +206,17 @@ Verb = Train | Evaluate | Choose | Annotate | Apply | Respond | Protect
 
 
 class Plan(msgspec.Struct, frozen=True, tag="plan"):
-    """Aggregator to device: what to do in this round.
+    """Aggregator to device, signed: what to do in this round.
 
     `model` is the blob with the tensors to start from (roles shared and statistic, and received where the objective has
-    them); `seed` makes the order of the batches repeatable; after `deadline_at_s` (Unix time, seconds) updates are refused.
+    them); `seed` makes the order of the batches repeatable; after `deadline_at_s` (the aggregator's clock) updates are refused.
+    `attempt` counts how often the device has been asked for this round again: a greater one asks for another update.
     """
 
     run_id: Name
+    epoch: Epoch
     round: Positive
+    attempt: Count
     device_id: Name
     bundle: Digest
     model: Digest
@@ -181,7 +234,9 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     """
 
     run_id: Name
+    epoch: Epoch
     round: Positive
+    attempt: Count
     device_id: Name
     model: Digest
     num_train: Count
@@ -193,42 +248,70 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
 
 
 class Decline(msgspec.Struct, frozen=True, tag="decline"):
-    """Device to aggregator: the plan of this round cannot be carried out here, and why. The round does not wait for the device."""
+    """Device to aggregator: the plan of this round is not carried out here, and why. The round does not wait for the device.
+
+    `proof` goes with the reason ``stale``: the signed plan of a greater epoch that the device holds, as it came.
+    """
 
     run_id: Name
+    epoch: Epoch
     round: Positive
+    attempt: Count
     device_id: Name
+    reason: DeclineReason
     detail: Text
+    proof: Annotated[str, msgspec.Meta(max_length=PLAN_BYTES)] = ""
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
-    """Aggregator to device: your update of this round is safe; delete it."""
+    """Aggregator to device, signed: the update with these bytes is safe, or no longer needed; delete it."""
 
-    run_id: Name
-    round: Positive
+    device_id: Name
+    update: Digest
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
-    """Aggregator to device: not accepted, and why. A refused update is deleted.
+    """Aggregator to device, signed: not accepted, and why. `about` is the kind of the topic it came on; `update`, where that was an
+    update, the digest of its bytes. The device deletes that update."""
 
-    `run_id` and `round` are empty and 0 where what came could not be read so far; `about` is the kind of its topic.
-    """
-
+    device_id: Name
     reason: Reason
     detail: Text
-    run_id: Text = ""
-    round: Count = 0
     about: Text = ""
+    update: MaybeDigest = ""
+
+
+class Busy(msgspec.Struct, frozen=True, tag="busy"):
+    """Aggregator to device, signed: the update with these bytes cannot be taken now. The device keeps it and sends it again after
+    `retry_s` seconds."""
+
+    device_id: Name
+    update: Digest
+    retry_s: Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
-    """Aggregator to device: the run is over; `model` is the one to use from now on."""
+    """Aggregator to device, signed: the run is over; `model` is the one to use from now on."""
 
+    device_id: Name
     run_id: Name
+    epoch: Epoch
     bundle: Digest
     model: Digest
 
 
+class Voucher(msgspec.Struct, frozen=True, tag="voucher"):
+    """A trusted key vouches that `key` (an Ed25519 public key, 64 hexadecimal digits) may speak for a fleet until `not_after_s` (Unix
+    time, seconds)."""
+
+    fleet: Name
+    key: Digest
+    not_after_s: float
+
+
 FromDeviceMessage = CheckIn | Fetch | DeviceStatus | Update | Decline
-ToDeviceMessage = Plan | Acknowledge | Refuse | Finish | AggregatorStatus
-Message = FromDeviceMessage | ToDeviceMessage
+Reply = Acknowledge | Refuse | Busy | Finish
+"""What comes on a device's reply topic."""
+ToDeviceMessage = Plan | Reply | AggregatorStatus
+"""What an aggregator sends; all of it is signed."""
+Message = FromDeviceMessage | ToDeviceMessage | Voucher

@@ -1,4 +1,4 @@
-"""Every name of a tensor is built and parsed here and nowhere else (SPEC.md, 'Names of tensors').
+"""Names of tensors on the wire, in graphs and on devices are built and parsed here alone (SPEC.md, 'Names of tensors').
 
 A name begins with its role, up to the first ``/``; the rest is the name within the role::
 

@@ -1,24 +1,53 @@
-"""Every MQTT topic is built and parsed here and nowhere else (SPEC.md, 'Topics').
+"""Every MQTT topic is built and parsed here and nowhere else, and who may write and read it stands here (SPEC.md, 'Topics').
 
-A topic is ``shoal/1/FLEET/...``; 1 is the protocol's major version. Device ids and fleet names are 1 to 64 of ``A-Z a-z 0-9 . _ -``,
+A topic is ``shoal/2/FLEET/...``; 2 is the protocol's major version. Device ids and fleet names are 1 to 64 of ``A-Z a-z 0-9 . _ -``,
 so that they can never contain a topic separator or a wildcard.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, NamedTuple
 
 from wire.errors import ConfigError, UnknownTopic
 
-PROTOCOL = "shoal/1"
+PROTOCOL = "shoal/2"
 
 FromDevice = Literal["check-in", "update", "decline", "fetch", "status"]
 ToDevice = Literal["plan", "reply"]
 Kind = Literal["check-in", "update", "decline", "fetch", "status", "plan", "reply", "blob", "aggregator"]
 
+Role = Literal["device", "aggregator"]
+"""Who writes or reads a topic. On a topic of a device, `device` is that device; on any other, every device."""
+
+
+class Access(NamedTuple):
+    """Who may use the topics of one kind. Nobody else may."""
+
+    kind: Kind
+    writer: Role
+    readers: tuple[Role, ...]
+    retained: bool = False
+    """Whether the broker keeps the last publication for later readers."""
+
+
+TABLE = (
+    Access("check-in", "device", ("aggregator",)),
+    Access("status", "device", ("aggregator",), retained=True),
+    Access("update", "device", ("aggregator",)),
+    Access("decline", "device", ("aggregator",)),
+    Access("fetch", "device", ("aggregator",)),
+    Access("plan", "aggregator", ("device",)),
+    Access("reply", "aggregator", ("device",)),
+    Access("blob", "aggregator", ("device",), retained=True),
+    Access("aggregator", "aggregator", ("device", "aggregator"), retained=True),
+)
+"""The table of SPEC.md, 'Topics', row by row."""
+_ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "read"}
+"""Mosquitto's words, by whether somebody may write and may read."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_DEVICE_KINDS = ("check-in", "update", "decline", "fetch", "status", "plan", "reply")
+_DEVICE_KINDS = tuple(row.kind for row in TABLE if row.kind not in ("blob", "aggregator"))
 
 
 @dataclass(frozen=True)
@@ -45,7 +74,8 @@ class Topics:
     """The topics of one fleet."""
 
     def __init__(self, fleet: str) -> None:
-        self._root = f"{PROTOCOL}/{check_name(fleet, 'fleet name')}"
+        self.fleet = check_name(fleet, "fleet name")
+        self._root = f"{PROTOCOL}/{self.fleet}"
 
     def device(self, device_id: str, kind: FromDevice | ToDevice) -> str:
         """A device's own topic; it writes check-in, update, decline, fetch and status, and reads plan and reply."""
@@ -55,6 +85,16 @@ class Topics:
         """Where the bytes with this SHA-256 are published, retained, while devices need them."""
         return f"{self._root}/blob/{digest}"
 
+    def of_kind(self, kind: Kind, device: str = "+") -> str:
+        """A subscription to the topics of a kind; of a device's topics, to those of one device."""
+        match kind:
+            case "aggregator":
+                return self.aggregator
+            case "blob":
+                return f"{self._root}/blob/+"
+            case _:
+                return f"{self._root}/device/{device}/{kind}"
+
     @property
     def aggregator(self) -> str:
         """The aggregator's retained status; a new boot id there asks every device to check in again."""
@@ -63,7 +103,7 @@ class Topics:
     @property
     def from_devices(self) -> tuple[str, ...]:
         """The subscriptions of the aggregator."""
-        return tuple(f"{self._root}/device/+/{kind}" for kind in ("check-in", "update", "decline", "fetch", "status"))
+        return tuple(f"{self._root}/device/+/{row.kind}" for row in TABLE if row.writer == "device")
 
     def parse(self, topic: str) -> Address:
         """Tell what a topic means.
@@ -78,5 +118,34 @@ class Topics:
             case ["blob", digest] if _DIGEST.fullmatch(digest):
                 return Address("blob", digest=digest)
             case ["device", device_id, kind] if kind in _DEVICE_KINDS and _NAME.fullmatch(device_id):
-                return Address(cast(Kind, kind), device_id=device_id)
+                return Address(kind, device_id=device_id)
         raise UnknownTopic(f"topic {topic[:200]!r}: expected {self._root}/(aggregator | blob/SHA256 | device/ID/KIND)")
+
+
+def aggregator_role(fleet: str) -> str:
+    """The name of a fleet's aggregator for the broker: its client id, and the common name of its certificate. No device can have it."""
+    return f"{check_name(fleet, 'fleet name')}@aggregator"
+
+
+def mosquitto_acl(fleet: str) -> str:
+    """Mosquitto's access list for a fleet, made from `TABLE`: the text of an ``acl_file``. It holds for clients whose user name is their
+    certificate's common name (``use_identity_as_username``).
+
+    Raises:
+        ConfigError: not a fleet's name.
+    """
+    topics, role = Topics(fleet), aggregator_role(fleet)
+    lines = [
+        f"# Who may write and read the topics of the fleet '{fleet}', by the table of wire/SPEC.md. "
+        f"`shoal acl --fleet {fleet}` makes this file.",
+        f"# The aggregator's certificate has the common name '{role}'; a device's has the device's id, which is %u here.",
+        f"user {role}",
+    ]
+    for row in TABLE:
+        rights = (row.writer == "aggregator", "aggregator" in row.readers)
+        lines.append(f"topic {_ACCESS[rights]} {topics.of_kind(row.kind)}")
+    lines.append("")
+    for row in TABLE:
+        rights = (row.writer == "device", "device" in row.readers)
+        lines += [f"pattern {_ACCESS[rights]} {topics.of_kind(row.kind, '%u')}"] if any(rights) else []
+    return "\n".join(lines) + "\n"

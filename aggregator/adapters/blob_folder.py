@@ -1,14 +1,22 @@
 """Blobs as files named by their SHA-256."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from host.files import write_atomically
+from aggregator.core.ports import BlobLost, StorageFailed
+from host.files import sync_folder, write_aside, write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
+WRITERS = 16
+"""Files that are written at a time: what one waits for of the disk, the others wait for together."""
+DAMAGED = ".damaged"
+
 
 class BlobFolder:
-    """An `aggregator.core.ports.Blobs` in a folder. A file is written aside, synchronised and renamed, so it is whole or absent."""
+    """An `aggregator.core.ports.Blobs` in a folder. A file is written aside, synchronised and renamed, so it is whole or absent; what a
+    reader gets has been hashed. A damaged file is renamed to ``SHA256.damaged``."""
 
     def __init__(self, folder: Path) -> None:
         """
@@ -20,21 +28,51 @@ class BlobFolder:
         except OSError as error:
             raise ConfigError(f"blob folder {folder}: {error.strerror}") from None
         self._folder = folder
+        self._pool = ThreadPoolExecutor(WRITERS, "blobs")
 
-    def put(self, payload: bytes) -> str:
-        name = digest_of(payload)
-        path = self._folder / name
-        if not path.exists():
-            write_atomically(path, payload)
-        return name
+    def put(self, *payloads: bytes) -> list[str]:
+        names = [digest_of(payload) for payload in payloads]
+        try:
+            written = [*self._pool.map(self._write, names, payloads)]
+            if any(written):
+                sync_folder(self._folder)
+        except OSError as error:
+            raise StorageFailed(f"blob folder {self._folder}: {error.strerror or error}") from None
+        return names
 
     def get(self, digest: str) -> bytes:
+        path = self._folder / digest
         try:
-            return (self._folder / digest).read_bytes()
+            payload = path.read_bytes()
         except FileNotFoundError:
-            raise KeyError(digest) from None
+            raise BlobLost(digest, "it is not kept here") from None
+        except OSError as error:
+            raise StorageFailed(f"blob {path}: {error.strerror}") from None
+        if digest_of(payload) != digest:
+            path.replace(path.with_name(digest + DAMAGED))
+            raise BlobLost(digest, f"its file is damaged, and is now {digest}{DAMAGED}")
+        return payload
 
     def keep(self, digests: set[str]) -> None:
         for path in self._folder.iterdir():
-            if path.name not in digests:
-                path.unlink()
+            if path.name not in digests and not path.name.endswith(DAMAGED):
+                path.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        path = self._folder / f"check.{threading.get_ident()}"
+        try:
+            write_atomically(path, bytes(2**16))
+            path.unlink()
+        except OSError as error:
+            raise StorageFailed(f"blob folder {self._folder}: {error.strerror}") from None
+
+    def _write(self, name: str, payload: bytes) -> bool:
+        """Write one blob unless it is there, and whole."""
+        path = self._folder / name
+        try:
+            if path.stat().st_size == len(payload) and path.read_bytes() == payload:
+                return False
+        except FileNotFoundError:
+            pass
+        write_aside(path, payload).replace(path)
+        return True

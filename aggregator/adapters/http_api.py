@@ -6,28 +6,53 @@ from typing import Any, cast
 import msgspec
 from fastapi import FastAPI, HTTPException, Response
 
-from aggregator.core.ports import Blobs, Store
+from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
 from aggregator.core.state import RunState
 from aggregator.core.summary import accuracy_of, count_groups, group_number, spread, summarize
 
 DOWNLOAD = "application/octet-stream"
 
 
+class Conditions(msgspec.Struct, frozen=True):
+    """What there is to say of a service beside its run."""
+
+    refused: dict[str, int]
+    """How often something that arrived was refused, by reason."""
+    connected: bool
+    """Whether there is a connection to the broker."""
+    paused: str
+    """Why nothing goes on; empty while it does."""
+
+
 def create_api(
-    current: Callable[[], RunState], store: Store, blobs: Blobs, refused: Callable[[], dict[str, int]], wall_s: Callable[[], float]
+    current: Callable[[], RunState], store: Store, blobs: Blobs, conditions: Callable[[], Conditions], wall_s: Callable[[], float]
 ) -> FastAPI:
     """The application.
 
-    `current` returns the run's state as it is now, and every handler calls it once; `refused` how often something that arrived was refused,
-    by reason; `wall_s` the seconds since the service was started.
+    `current` returns the run's state as it is now, and every handler calls it once; `conditions` what else there is to say; `wall_s` the
+    seconds since the service was started.
     """
     api = FastAPI(title="Shoal aggregator", description="Read-only view of one federated run.")
 
     @api.get("/health")
     def health() -> dict[str, Any]:
-        """That the service runs, and where the run stands."""
+        """That the process runs, and where the run stands."""
         state = current()
-        return {"status": "ok", "run_id": state.settings.run_id, "phase": state.phase, "round": state.round}
+        return {"status": "ok", "run": state.settings.name, "phase": state.phase, "round": state.round}
+
+    @api.get("/ready")
+    def ready(response: Response) -> dict[str, Any]:
+        """Whether updates are taken: the broker, the database, the disk, and the run. 503 if one of them is not as it should be."""
+        now = conditions()
+        checks = {
+            "broker": "ok" if now.connected else "no connection",
+            "database": _checked(store.check),
+            "disk": _checked(blobs.check),
+            "run": f"paused: {now.paused}" if now.paused else "ok",
+        }
+        as_it_should = all(value == "ok" for value in checks.values())
+        response.status_code = 200 if as_it_should else 503
+        return {"ready": as_it_should, **checks, "phase": current().phase}
 
     @api.get("/run")
     def run() -> dict[str, Any]:
@@ -47,7 +72,10 @@ def create_api(
             "deadline_at_s": state.deadline_at_s,
             "bytes_up": sum(r.bytes_up for r in state.received.values()),
             "bytes_down": sum(r.bytes_down for r in state.received.values()),
-            "refused": refused(),
+            "refused": conditions().refused,
+            "paused": conditions().paused,
+            "epoch": state.epoch,
+            "attempt": state.attempt,
         }
 
     @api.get("/rounds")
@@ -76,6 +104,7 @@ def create_api(
         return {
             device_id: {
                 "online": d.online,
+                "failures": d.failures,
                 "last_seen_s": d.last_seen_s,
                 "num_train": d.num_train,
                 "num_test": d.num_test,
@@ -122,9 +151,17 @@ def create_api(
     return api
 
 
+def _checked(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except StorageFailed as error:
+        return str(error)
+    return "ok"
+
+
 def _download(blobs: Blobs, digest: str, name: str) -> Response:
     try:
         payload = blobs.get(digest)
-    except KeyError:
-        raise HTTPException(404, f"blob {digest[:12]} is no longer kept") from None
+    except (BlobLost, StorageFailed) as error:
+        raise HTTPException(404, str(error)) from None
     return Response(payload, media_type=DOWNLOAD, headers={"Content-Disposition": f'attachment; filename="{name}"'})

@@ -1,5 +1,8 @@
 """A store and a blob store in memory: for simulation, and the reference that the durable ones are tested against."""
 
+from collections.abc import Sequence
+
+from aggregator.core.ports import BlobLost
 from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState
@@ -11,27 +14,26 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._snapshot: tuple[int, RunState | None] = (0, None)
+        self._snapshot: RunState | None = None
         self._rounds: dict[int, RoundRecord] = {}
 
-    def append(self, event: Event) -> None:
-        self._events.append(event)
+    def commit(self, events: Sequence[Event], records: Sequence[RoundRecord] = (), snapshot: RunState | None = None) -> None:
+        self._events += events
+        self._rounds |= {record.round: record for record in records}
+        if snapshot is not None:
+            self._snapshot, self._events = snapshot, []
 
     def load(self) -> RunState | None:
-        at, state = self._snapshot
-        for event in self._events[at:]:
+        state = self._snapshot
+        for event in self._events:
             state, _ = step(state, event)
         return state
 
-    def snapshot(self, state: RunState) -> None:
-        self._snapshot = (0, state)
-        self._events.clear()
-
-    def put_round(self, record: RoundRecord) -> None:
-        self._rounds[record.round] = record
-
     def rounds(self) -> list[RoundRecord]:
         return [self._rounds[number] for number in sorted(self._rounds)]
+
+    def check(self) -> None:
+        pass
 
 
 class MemoryBlobs:
@@ -40,13 +42,19 @@ class MemoryBlobs:
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
 
-    def put(self, payload: bytes) -> str:
-        name = digest(payload)
-        self._blobs[name] = payload
-        return name
+    def put(self, *payloads: bytes) -> list[str]:
+        names = [digest(payload) for payload in payloads]
+        self._blobs |= dict(zip(names, payloads, strict=True))
+        return names
 
     def get(self, digest: str) -> bytes:
-        return self._blobs[digest]
+        try:
+            return self._blobs[digest]
+        except KeyError:
+            raise BlobLost(digest, "it is not kept here") from None
 
     def keep(self, digests: set[str]) -> None:
         self._blobs = {name: payload for name, payload in self._blobs.items() if name in digests}
+
+    def check(self) -> None:
+        pass

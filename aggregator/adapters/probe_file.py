@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from algorithms.core.contract import Probe, TorchTensors
-from algorithms.models.network import Network
+from algorithms.core.probe import PROBE_FILE, ProbeDescription
 from wire.errors import BundleError
 
 aten = torch.ops.aten
@@ -24,36 +24,35 @@ def load_probe(payload: bytes, bundle: str) -> Probe:
     Raises:
         BundleError: not such a file, one of another bundle, or one of another version of torch that this one cannot read.
     """
-    extra = {"names.txt": "", "network.json": "", "bundle.txt": ""}
+    extra = {PROBE_FILE: ""}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its own parts
             module = torch.export.load(io.BytesIO(payload), extra_files=extra).module()
-        names, layers, shape = (part.split("\n") if part else [] for part in extra["names.txt"].split("\n\n"))
-        network = msgspec.json.decode(extra["network.json"] or "null", type=Network | None)
+        description = msgspec.json.decode(extra[PROBE_FILE], type=ProbeDescription)
     except Exception as error:  # torch raises many kinds for a file that is not its own
         raise BundleError(f"probe file of {len(payload)} bytes: {type(error).__name__}: {str(error).splitlines()[0]}") from None
-    if extra["bundle.txt"] != bundle:
+    if description.bundle != bundle:
         raise BundleError(
-            f"probe file (server.pt2): it was exported with bundle {extra['bundle.txt'][:12] or 'unknown'}, expected one exported with "
+            f"probe file (server.pt2): it was exported with bundle {description.bundle[:12]}, expected one exported with "
             f"bundle {bundle[:12]} (device.shoal)"
         )
 
     def run(tensors: TorchTensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        probabilities, *met = module(*(tensors[name] for name in names), x)
+        probabilities, *met = module(*(tensors[name] for name in description.needs), x)
         return probabilities, list(zip(met[::2], met[1::2], strict=True))
 
     answer, answer_folded = (_first_output(module, fold) for fold in (False, True))
 
     def predict(tensors: TorchTensors, x: Tensor) -> Tensor:
-        made: Tensor = answer(*(tensors[name] for name in names), x)
+        made: Tensor = answer(*(tensors[name] for name in description.needs), x)
         return made
 
     def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
-        made: Tensor = answer_folded(*(tensors[name] for name in names), x)
+        made: Tensor = answer_folded(*(tensors[name] for name in description.needs), x)
         return made
 
-    return Probe(run, tuple(int(n) for n in shape[0].split(",")), tuple(layers), tuple(names), predict, predict_folded, network)
+    return Probe(run, description.input_shape, description.norm_layers, description.needs, predict, predict_folded, description.network)
 
 
 def _first_output(module: GraphModule, fold: bool) -> GraphModule:

@@ -1,9 +1,12 @@
 """A run in an SQL database, by SQLAlchemy: SQLite in a file by default.
 
-Events are the log of the run and are never changed; the snapshot only shortens a start. SQLite is put in WAL mode with
-synchronous=FULL: what `append` wrote is on the disk when it returns.
+Events are the log of the run since its last snapshot, and are never changed. SQLite is put in WAL mode with synchronous=FULL: what
+`commit` wrote is on the disk when it returns.
 """
 
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,13 @@ import msgspec
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
-from aggregator.core.state import Event, RunState
+from aggregator.core.state import Event, RunState, decode_state, encode_state
 from wire.errors import ConfigError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _metadata = sql.MetaData()
 _schema = sql.Table("schema_version", _metadata, sql.Column("version", sql.Integer, primary_key=True))
@@ -24,20 +28,26 @@ _events = sql.Table(
     "events",
     _metadata,
     sql.Column("seq", sql.Integer, primary_key=True, autoincrement=True),
-    sql.Column("run_id", sql.String(64), nullable=False, index=True),
+    sql.Column("run", sql.String(64), nullable=False, index=True),
     sql.Column("event", sql.LargeBinary, nullable=False),
 )
 _snapshots = sql.Table(
     "snapshots",
     _metadata,
-    sql.Column("run_id", sql.String(64), primary_key=True),
-    sql.Column("seq", sql.Integer, nullable=False),
+    sql.Column("run", sql.String(64), primary_key=True),
     sql.Column("state", sql.LargeBinary, nullable=False),
 )
+_runs = sql.Table(
+    "runs",
+    _metadata,
+    sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
+    sql.Column("run", sql.String(64), nullable=False, unique=True),
+)
+_checks = sql.Table("checks", _metadata, sql.Column("filler", sql.LargeBinary))
 _rounds = sql.Table(
     "rounds",
     _metadata,
-    sql.Column("run_id", sql.String(64), primary_key=True),
+    sql.Column("run", sql.String(64), primary_key=True),
     sql.Column("round", sql.Integer, primary_key=True),
     sql.Column("record", sql.LargeBinary, nullable=False),
 )
@@ -51,12 +61,12 @@ def sqlite_url(path: Path) -> str:
 class SqlStore:
     """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
 
-    def __init__(self, url: str, run_id: str) -> None:
+    def __init__(self, url: str, run: str) -> None:
         """
         Raises:
             ConfigError: the database cannot be opened, or was written by another version of Shoal.
         """
-        self._run_id = run_id
+        self._run = run
         try:
             self._engine = sql.create_engine(url)
             if self._engine.dialect.name == "sqlite":
@@ -66,48 +76,62 @@ class SqlStore:
                 version = connection.scalar(sql.select(_schema.c.version))
                 if version is None:
                     connection.execute(_schema.insert().values(version=SCHEMA_VERSION))
+                if connection.scalar(sql.select(_runs.c.number).where(_runs.c.run == run)) is None:
+                    connection.execute(_runs.insert().values(run=run))
         except (SQLAlchemyError, sql.exc.ArgumentError) as error:
             raise ConfigError(f"database {url}: {str(error).splitlines()[0]}") from None
         if version not in (None, SCHEMA_VERSION):
             raise ConfigError(f"database {url}: its schema is version {version}, this Shoal reads version {SCHEMA_VERSION}")
 
-    def append(self, event: Event) -> None:
-        with self._engine.begin() as connection:
-            connection.execute(_events.insert().values(run_id=self._run_id, event=msgspec.json.encode(event)))
+    def commit(self, events: Sequence[Event], records: Sequence[RoundRecord] = (), snapshot: RunState | None = None) -> None:
+        rows = [{"run": self._run, "event": msgspec.json.encode(event)} for event in events]
+        own = {"run": self._run}
+        with self._transaction() as connection:
+            if snapshot is None and rows:
+                connection.execute(_events.insert(), rows)
+            for record in records:
+                self._replace(connection, _rounds, {**own, "round": record.round}, {"record": msgspec.json.encode(record)})
+            if snapshot is not None:
+                connection.execute(_events.delete().where(_events.c.run == self._run))
+                self._replace(connection, _snapshots, own, {"state": encode_state(snapshot)})
 
     def load(self) -> RunState | None:
-        with self._engine.connect() as connection:
-            row = connection.execute(sql.select(_snapshots.c.seq, _snapshots.c.state).where(_snapshots.c.run_id == self._run_id)).first()
-            state = msgspec.json.decode(row.state, type=RunState) if row else None
-            later = sql.select(_events.c.event).where(_events.c.run_id == self._run_id, _events.c.seq > (row.seq if row else 0))
-            for (payload,) in connection.execute(later.order_by(_events.c.seq)):
+        with self._transaction() as connection:
+            encoded = connection.scalar(sql.select(_snapshots.c.state).where(_snapshots.c.run == self._run))
+            later = sql.select(_events.c.event).where(_events.c.run == self._run).order_by(_events.c.seq)
+            state = decode_state(encoded) if encoded is not None else None
+            for (payload,) in connection.execute(later):
                 state, _ = step(state, msgspec.json.decode(payload, type=Event))
         return state
 
-    def snapshot(self, state: RunState) -> None:
-        with self._engine.begin() as connection:
-            seq = connection.scalar(sql.select(sql.func.max(_events.c.seq)).where(_events.c.run_id == self._run_id)) or 0
-            self._replace(connection, _snapshots, {"run_id": self._run_id}, {"seq": seq, "state": msgspec.json.encode(state)})
-
-    def put_round(self, record: RoundRecord) -> None:
-        with self._engine.begin() as connection:
-            key = {"run_id": self._run_id, "round": record.round}
-            self._replace(connection, _rounds, key, {"record": msgspec.json.encode(record)})
-
     def rounds(self) -> list[RoundRecord]:
-        chosen = sql.select(_rounds.c.record).where(_rounds.c.run_id == self._run_id).order_by(_rounds.c.round)
-        with self._engine.connect() as connection:
+        chosen = sql.select(_rounds.c.record).where(_rounds.c.run == self._run).order_by(_rounds.c.round)
+        with self._transaction() as connection:
             return [msgspec.json.decode(payload, type=RoundRecord) for (payload,) in connection.execute(chosen)]
+
+    def check(self) -> None:
+        with self._transaction() as connection:
+            connection.execute(_checks.delete())
+            connection.execute(_checks.insert().values(filler=bytes(2**14)))
 
     def runs(self) -> list[str]:
         """The runs in this database, in the order they were started."""
-        chosen = sql.select(_events.c.run_id).group_by(_events.c.run_id).order_by(sql.func.min(_events.c.seq))
-        with self._engine.connect() as connection:
-            return list(connection.scalars(chosen))
+        with self._transaction() as connection:
+            return list(connection.scalars(sql.select(_runs.c.run).order_by(_runs.c.number)))
 
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sql.Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise StorageFailed(f"database {self._engine.url}: {str(error).splitlines()[0]}") from None
+        except msgspec.MsgspecError as error:
+            raise StorageFailed(f"database {self._engine.url}: a row of run {self._run} cannot be read: {error}") from None
 
     @staticmethod
     def _replace(connection: sql.Connection, table: sql.Table, key: dict[str, Any], values: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """Which updates are admitted, and why others are not. Pure: the verdict follows from the run's state, the update and its topic."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,9 @@ from wire.errors import WrongLayout
 from wire.messages import Apply, Choose, Evaluate, Reason, Train, Update, Verb
 from wire.tensors import Tensors, check_layout
 
+LARGEST_NORM = 1e12
+"""Statistics and responses with a larger Euclidean norm are refused: sums over devices have to stay finite."""
+
 
 @dataclass(frozen=True)
 class Refused:
@@ -23,7 +28,7 @@ class Refused:
 
 
 class Duplicate:
-    """The same device's update of this round is already safe; it is acknowledged again and counts once."""
+    """The same bytes as the last update of the device that was accepted, whenever that was: they are acknowledged again and count once."""
 
 
 def admit(
@@ -33,34 +38,35 @@ def admit(
 
     `topic_device`: the id in the topic that the update came on. `blob`, `num_bytes`: the digest and the size of its bytes.
     """
-    settings = state.settings
+    settings, device = state.settings, state.devices.get(topic_device)
+    if device is not None and device.accepted == blob:
+        return Duplicate()
     if update.device_id != topic_device:
         return Refused("wrong-device", f"update of device {update.device_id} on the topic of device {topic_device}")
     if update.run_id != settings.run_id:
         return Refused("unknown-run", f"update of run {update.run_id}, the run is {settings.run_id}")
-    if update.round != state.round or state.phase not in (*OPEN, "aggregating"):
+    if update.round != state.round or state.phase not in OPEN:
         return Refused("wrong-round", f"update of round {update.round}, round {state.round} is {state.phase}")
-    if update.device_id not in state.cohort:
+    if device is None or update.device_id not in state.cohort:
         return Refused("not-in-cohort", f"device {update.device_id} has no plan in round {state.round}")
-    known = state.received.get(update.device_id)
-    if known is not None:
-        return Duplicate() if known.blob == blob else Refused("duplicate", f"another update of round {update.round} was accepted before")
-    if state.phase == "aggregating":
-        return Refused("wrong-round", f"round {update.round} is closed")
+    if update.device_id in state.received:
+        return Refused("duplicate", f"another update of round {update.round} was accepted before")
     verbs, start = verbs_for(state, update.device_id), state.cohort[update.device_id]
     offered = {state.models[start], *(model for verb in verbs if isinstance(verb, Choose) for model in verb.models)}
     if update.model not in offered:
         return Refused("wrong-layout", f"update of model {update.model[:12]}, the plan said {state.models[start][:12]}")
     if update.model != state.models[start]:
         start = next(key for key, model in state.models.items() if model == update.model)
-    problem = check_tensors(state.settings, verbs, tensors)
+    norms = norms_of(tensors)
+    problem = check_tensors(settings, verbs, tensors, norms)
     if problem is not None:
         return problem
     return Received(
         blob=blob,
         start=start,
-        num_train=update.num_train,
+        num_train=min(update.num_train, device.num_train),
         num_steps=update.num_steps,
+        norms=norms,
         evaluated=update.evaluated,
         trained=update.trained,
         bytes_up=num_bytes,
@@ -81,20 +87,37 @@ def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:
     return tuple(wanted.values())
 
 
-def check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors) -> Refused | None:
-    """What is wrong with the names, dtypes, shapes, values or size of an update's tensors after these verbs; None if nothing is."""
+def norms_of(tensors: Tensors) -> dict[str, float]:
+    """By role, the Euclidean norm of all tensors of numbers, in float64; it is finite only if every value is."""
+    squares: dict[str, float] = {}
+    for name, array in tensors.items():
+        if array.dtype.kind == "f":
+            flat = array.ravel()
+            with np.errstate(over="ignore", invalid="ignore"):
+                square = float(np.dot(flat, flat))
+                if not math.isfinite(square):  # float32 may have overflowed
+                    exact = flat.astype(np.float64)
+                    square = float(np.dot(exact, exact))
+            role = names.role_of(name)
+            squares[role] = squares.get(role, 0.0) + square
+    return {role: math.sqrt(square) if math.isfinite(square) else math.inf for role, square in squares.items()}
+
+
+def check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors, norms: Mapping[str, float]) -> Refused | None:
+    """What is wrong with the names, dtypes, shapes, values or size of an update's tensors after these verbs; None if nothing is. `norms`
+    are those that `norms_of` gives."""
     try:
         check_layout(tensors, expected_layout(settings, verbs), "update")
     except WrongLayout as error:
         return Refused("wrong-layout", str(error))
-    deltas = [np.dot(v.ravel(), v.ravel()) for k, v in tensors.items() if names.role_of(k) == names.DELTA]
-    norm = float(np.sqrt(sum(float(square) for square in deltas)))
     for name, array in tensors.items():
-        known_finite = names.role_of(name) == names.DELTA and np.isfinite(norm)  # a norm is finite only if every value is
-        if not known_finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+        if array.dtype.kind == "f" and not math.isfinite(norms[names.role_of(name)]) and not np.isfinite(array).all():
             return Refused("not-finite", f"tensor {name!r} holds values that are not finite")
         if names.is_variance(name) and (array < 0).any():
             return Refused("not-finite", f"tensor {name!r} holds negative variances")
-    if not norm <= settings.max_update_norm:
-        return Refused("norm-too-large", f"the update's norm is {norm:.3g}, at most {settings.max_update_norm:.3g} is accepted")
+    for role, norm in norms.items():
+        if role == names.DELTA and not norm <= settings.max_update_norm:
+            return Refused("norm-too-large", f"the update's norm is {norm:.3g}, at most {settings.max_update_norm:.3g} is accepted")
+        if not norm <= LARGEST_NORM:
+            return Refused("norm-too-large", f"the norm of the role {role} is {norm:.3g}, at most {LARGEST_NORM:.3g} is accepted")
     return None

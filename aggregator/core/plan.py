@@ -8,6 +8,9 @@ from wire.messages import Digest, Plan, Verb
 SEED_STRIDE = 1_000_003
 """A prime larger than any number of rounds: runs of neighbouring seeds share no round's seed."""
 
+NEVER_S = 1e12
+"""The deadline of a plan that has none."""
+
 
 def round_seed(settings: RunSettings, number: int) -> int:
     """The seed of the round of this number, from which devices and the algorithm draw."""
@@ -28,12 +31,21 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
 
 
 def make_plan(
-    settings: RunSettings, number: int, device_id: str, model: Digest, verbs: tuple[Verb, ...], deadline_at_s: float = 0.0
+    settings: RunSettings,
+    number: int,
+    device_id: str,
+    model: Digest,
+    verbs: tuple[Verb, ...],
+    deadline_at_s: float = NEVER_S,
+    epoch: int = 1,
+    attempt: int = 0,
 ) -> Plan:
     """A device's plan in the round of this number: to carry out `verbs` from the model of this name."""
     return Plan(
         run_id=settings.run_id,
+        epoch=epoch,
         round=number,
+        attempt=attempt,
         device_id=device_id,
         bundle=settings.bundle,
         model=model,
@@ -46,4 +58,5 @@ def make_plan(
 def plan_for(state: RunState, device_id: str) -> Plan:
     """The plan of a member of the cohort in the open round. It may be built again and is then the same."""
     model = state.models[state.cohort[device_id]]
-    return make_plan(state.settings, state.round, device_id, model, verbs_for(state, device_id), state.deadline_at_s)
+    verbs = verbs_for(state, device_id)
+    return make_plan(state.settings, state.round, device_id, model, verbs, state.deadline_at_s, state.epoch, state.attempt)

@@ -1,46 +1,84 @@
 """What the runner asks of its surroundings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import Event, RunState
+from wire.errors import ShoalError
 
 Clock = Callable[[], float]
-"""Seconds now; a service's are those of the Unix epoch, a simulation's those since its beginning."""
+"""Seconds now, never less than a call before said; a service's are those of the Unix epoch, a simulation's those since its beginning."""
+
+
+class StorageFailed(ShoalError):
+    """Something could not be written or read: the disk is full, or broken, or the database is not there. Nothing was changed."""
+
+
+class BlobLost(ShoalError):
+    """A blob is not kept here, or its bytes are not those that were written."""
+
+    def __init__(self, digest: str, reason: str) -> None:
+        super().__init__(f"blob {digest[:12]}: {reason}")
+        self.digest = digest
 
 
 class Store(Protocol):
     """Keeps one run: its events, its last snapshot, its records. What a method wrote is safe when it returns."""
 
-    def append(self, event: Event) -> None:
-        """Add an event to the run's log."""
+    def commit(self, events: Sequence[Event], records: Sequence[RoundRecord] = (), snapshot: RunState | None = None) -> None:
+        """Add events to the run's log and records of rounds to the others, in place of earlier ones of the same rounds: all, or nothing.
+        `snapshot` is the state after these events: `load` begins from there, and the events up to there are forgotten.
+
+        Raises:
+            StorageFailed: nothing was written.
+        """
 
     def load(self) -> RunState | None:
-        """The state after every event in the log; None before the first."""
+        """The state after every event in the log; None before the first.
 
-    def snapshot(self, state: RunState) -> None:
-        """Remember the state, so that `load` need not replay what came before."""
-
-    def put_round(self, record: RoundRecord) -> None:
-        """Keep a round's record, in place of an earlier one of the same round."""
+        Raises:
+            StorageFailed: it cannot be read.
+        """
 
     def rounds(self) -> list[RoundRecord]:
-        """All records, by round."""
+        """All records, by round.
+
+        Raises:
+            StorageFailed: they cannot be read.
+        """
+
+    def check(self) -> None:
+        """Write something that means nothing.
+
+        Raises:
+            StorageFailed: it cannot be written.
+        """
 
 
 class Blobs(Protocol):
     """Keeps bytes by their SHA-256."""
 
-    def put(self, payload: bytes) -> str:
-        """Keep bytes; they are safe when this returns. Returns their digest."""
-
-    def get(self, digest: str) -> bytes:
-        """The bytes.
+    def put(self, *payloads: bytes) -> list[str]:
+        """Keep bytes; all are safe when this returns. Returns their digests.
 
         Raises:
-            KeyError: not kept here.
+            StorageFailed: not all are kept.
+        """
+
+    def get(self, digest: str) -> bytes:
+        """The bytes, which have this hash.
+
+        Raises:
+            BlobLost: not kept here, or damaged; a damaged blob is set aside.
         """
 
     def keep(self, digests: set[str]) -> None:
         """Forget every blob but these."""
+
+    def check(self) -> None:
+        """Write something that means nothing.
+
+        Raises:
+            StorageFailed: it cannot be written.
+        """

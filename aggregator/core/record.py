@@ -22,7 +22,7 @@ class RoundRecord(msgspec.Struct, frozen=True):
     trained: Metrics
     """The sum over devices of the metrics of their training steps."""
     groups: dict[str, str]
-    """By device, the key of the model that it starts from after this round."""
+    """By device, for all that have been in a group so far, the key of the model that it starts from after this round."""
     bytes_up: int
     bytes_down: int
     notes: dict[str, Any] = {}

@@ -11,11 +11,17 @@ A run is always in one of six phases. A round is open in three of them, while de
 
 An open round is closed when the update of every device that it waits for has been received, or by its deadline. It waits for the devices
 of its cohort that are online, and for one that was lost for `grace_s` seconds; within these a lost device is also invited to a next round.
-The update of a lost device counts whenever it comes before the round is closed. A deadline by which nobody has answered opens the same
-round again; an evaluation is then over without results.
+The update of a lost device counts whenever it comes before the round is closed. Devices of which no update has ever been accepted are
+waited for only twice as long as the others took (at least for `grace_s`), once there are others.
+
+No round is closed with fewer than `min_devices` updates. A deadline by which there are fewer opens the same round again, as another
+*attempt*: what was received stays. So does the loss of updates that were safe. An evaluation is over at its deadline.
+
+A device that misses a deadline is taken for absent until it is heard. One that misses or declines its plans round after round is asked in
+the next round, then in every second one, every fourth, up to every 64th; an accepted update ends that.
 
 A device that checks in while a round is open gets its plan if it is in the cohort and its update has not been received. A device that is
-new takes part from the next round on. A device that declines its plan leaves the cohort.
+new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan leaves the cohort.
 
 `TRANSITIONS` says what each event does in each phase, by the name of a function below. A dash is an event that is ignored: the state
 stays, and nothing is commanded. *open* stands for preparing, training and evaluating.
@@ -23,19 +29,21 @@ stays, and nothing is commanded. *open* stands for preparing, training and evalu
 =============== ============ ============= =============== ============
 event           waiting      open          aggregating     finished
 =============== ============ ============= =============== ============
-DeviceCheckedIn open_first   send_plan     register        dismiss
+DeviceCheckedIn open_first   send_plan     come            dismiss
+DeviceHeard     open_first   send_plan     come            come
 DeviceLost      mark_lost    give_grace    mark_lost       mark_lost
-UpdateAdmitted  -            receive       acknowledge     acknowledge
+UpdateAdmitted  -            receive       -               -
 DeviceDeclined  -            excuse        -               -
 DeadlinePassed  -            expire        -               -
 RoundAggregated -            -             advance         -
-Resumed         -            command_again aggregate_again dismiss_all
+UpdatesLost     -            ask_again     ask_again       -
+Resumed         take_epoch   command_again aggregate_again dismiss_all
 =============== ============ ============= =============== ============
 
 `Started` is no part of the table: it makes the state, and comes once. An event of a round that is no longer the latest changes nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -49,11 +57,13 @@ from aggregator.core.state import (
     Device,
     DeviceCheckedIn,
     DeviceDeclined,
+    DeviceHeard,
     DeviceLost,
     Event,
     FinishRun,
     OpenPhase,
     Phase,
+    Received,
     Resumed,
     RoundAggregated,
     RunState,
@@ -61,10 +71,12 @@ from aggregator.core.state import (
     SetDeadline,
     Started,
     UpdateAdmitted,
+    UpdatesLost,
 )
+from algorithms.core.keys import NEWCOMER
 
-INITIAL = "initial"
-"""The key of the model that devices start from where the algorithm says nothing else."""
+LONGEST_REST = 64
+"""Rounds after which a device that failed again and again is asked again, at most."""
 OPEN: tuple[OpenPhase, ...] = get_args(OpenPhase)
 
 Step = tuple[RunState, list[Command]]
@@ -85,12 +97,17 @@ def step(state: RunState | None, event: Event) -> Step:
     if state is None:
         raise ValueError(f"{type(event).__name__} before the run has started")
     transition = TRANSITIONS[state.phase].get(type(event))
-    return transition(state, event) if transition is not None else (state, [])
+    if transition is None:
+        return state, []
+    after, commands = transition(state, event)
+    return (after if after is state or event.at_s <= after.at_s else replace(after, at_s=event.at_s)), commands
 
 
 def _start(event: Started) -> Step:
     state = RunState(
         settings=event.settings,
+        epoch=event.epoch,
+        at_s=event.at_s,
         models=event.models,
         memory=event.memory,
         programs=event.programs,
@@ -103,36 +120,42 @@ def _start(event: Started) -> Step:
 # Transitions: a device comes, goes, answers.
 
 
-def _register(state: RunState, event: DeviceCheckedIn) -> Step:
-    """Remember what the device says of itself."""
-    device = Device(
-        num_train=event.num_train,
-        num_test=event.num_test,
-        online=True,
-        last_seen_s=event.at_s,
-        runtime=event.runtime,
-        bundle=event.bundle,
-    )
-    return replace(state, devices={**state.devices, event.device_id: device}), []
+def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
+    """Remember that the device is there, and what it says of itself."""
+    known = state.devices.get(event.device_id)
+    if isinstance(event, DeviceCheckedIn):
+        known = replace(
+            known or Device(num_train=0, num_test=0, online=True, last_seen_s=0.0),
+            num_train=event.num_train,
+            num_test=event.num_test,
+            runtime=event.runtime,
+            bundle=event.bundle,
+        )
+    if known is None:
+        return state, []
+    return _with_device(state, event.device_id, replace(known, online=True, last_seen_s=event.at_s)), []
 
 
-def _open_first(state: RunState, event: DeviceCheckedIn) -> Step:
+def _open_first(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     """Open the first round if enough devices are online now."""
-    state, _ = _register(state, event)
-    if sum(device.online for device in state.devices.values()) < state.settings.min_devices:
+    state, _ = _come(state, event)
+    if state.num_online < state.settings.min_devices:
         return state, []
     return _open(state, 1, _next_phase(state), event.at_s)
 
 
-def _send_plan(state: RunState, event: DeviceCheckedIn) -> Step:
-    """Send the device its plan if the round waits for it: it may not have got it."""
-    state, _ = _register(state, event)
-    return state, [SendPlan(plan_for(state, event.device_id))] if _is_missing(state, event.device_id) else []
+def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
+    """Send the device its plan if the round waits for it: it may not have got it. A round that is short of devices takes it in."""
+    state, _ = _come(state, event)
+    device_id = event.device_id
+    if device_id in state.devices and device_id not in state.cohort and _is_short(state, event.at_s):
+        state = replace(state, cohort={**state.cohort, device_id: _start_key(state, device_id)})
+    return state, [SendPlan(plan_for(state, device_id))] if _is_missing(state, device_id) else []
 
 
 def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:
     """Say that the run is over, and which model is the device's own."""
-    state, _ = _register(state, event)
+    state, _ = _come(state, event)
     return state, [_finish_command(state, event.device_id)]
 
 
@@ -141,8 +164,7 @@ def _mark_lost(state: RunState, event: DeviceLost) -> Step:
     device = state.devices.get(event.device_id)
     if device is None:
         return state, []
-    lost = replace(device, online=False, last_seen_s=event.at_s)
-    return replace(state, devices={**state.devices, event.device_id: lost}), []
+    return _with_device(state, event.device_id, replace(device, online=False, last_seen_s=event.at_s)), []
 
 
 def _give_grace(state: RunState, event: DeviceLost) -> Step:
@@ -155,38 +177,38 @@ def _give_grace(state: RunState, event: DeviceLost) -> Step:
 
 def _receive(state: RunState, event: UpdateAdmitted) -> Step:
     """Count the update, once and in its own round only, and acknowledge it in any case."""
-    acknowledge = Acknowledge(event.device_id, event.round)
+    acknowledge = Acknowledge(event.device_id, event.update.blob)
     if event.round != state.round or event.device_id in state.received:
         return state, [acknowledge]
-    state = replace(state, received={**state.received, event.device_id: event.update})
+    device = replace(state.devices[event.device_id], accepted=event.update.blob, failures=0, rests_until=0)
+    state = replace(_with_device(state, event.device_id, device), received={**state.received, event.device_id: event.update})
     state, commands = _close_if_full(state, event.at_s)
     return state, [acknowledge, *commands]
 
 
-def _acknowledge(state: RunState, event: UpdateAdmitted) -> Step:
-    """Acknowledge an update without counting it: the round is closed, and the device need not keep the update."""
-    return state, [Acknowledge(event.device_id, event.round)]
-
-
 def _excuse(state: RunState, event: DeviceDeclined) -> Step:
     """Take the device out of the cohort, unless its update has been received."""
-    if event.round != state.round or event.device_id in state.received:
+    if event.round != state.round or not _is_missing(state, event.device_id):
         return state, []
+    if event.failed:
+        state = _with_device(state, event.device_id, _failed(state, event.device_id))
     state = replace(state, cohort={d: start for d, start in state.cohort.items() if d != event.device_id})
     return _close_if_full(state, event.at_s)
 
 
-# Transitions: time passes, the algorithm has been applied.
+# Transitions: time passes, the algorithm has been applied, updates are lost.
 
 
 def _expire(state: RunState, event: DeadlinePassed) -> Step:
-    """Close the round, or open it again if nobody has answered. Before the round's own deadline, a lost device's grace is over."""
+    """Close the round, or open it again if too few have answered. Before the round's own deadline, somebody's grace is over."""
     if event.round != state.round:
         return state, []
     if event.at_s < state.deadline_at_s:
         return _close_if_full(state, event.at_s)
-    if not state.received and state.phase != "evaluating":
-        return _open(state, state.round, _next_phase(state), event.at_s)
+    for device_id in [d for d in state.cohort if _is_missing(state, d)]:
+        state = _with_device(state, device_id, _absent(_failed(state, device_id), event.at_s, state.settings.grace_s))
+    if state.phase != "evaluating" and _lacks_updates(state):
+        return _open_again(state, state.received, event.at_s)
     return _close(state)
 
 
@@ -195,54 +217,84 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
     if event.round != state.round:
         return state, []
     trained = state.trained + (not state.preparing)
-    state = replace(state, models=event.models, memory=event.memory, starts=event.starts, programs=event.programs, trained=trained)
+    state = replace(
+        state,
+        models=event.models,
+        memory=event.memory,
+        starts=event.starts,
+        programs=event.programs,
+        trained=trained,
+        norms=event.norms or state.norms,
+    )
     if trained >= state.settings.rounds:
         return _open(state, state.round + 1, "evaluating", event.at_s)
     state = replace(state, preparing=event.preparing)
     return _open(state, state.round + 1, _next_phase(state), event.at_s)
 
 
+def _ask_again(state: RunState, event: UpdatesLost) -> Step:
+    """Open the round again without these updates."""
+    if event.round != state.round:
+        return state, []
+    received = {d: r for d, r in state.received.items() if d not in event.device_ids}
+    phase = _next_phase(state) if state.phase == "aggregating" else state.phase
+    return _open_again(replace(state, phase=phase), received, event.at_s)
+
+
 # Transitions: the aggregator came up again. What was commanded before it stopped may be lost, so that what is open is commanded again.
 
 
-def _command_again(state: RunState, _event: Resumed) -> Step:
+def _take_epoch(state: RunState, event: Resumed) -> Step:
+    """Speak with the new epoch."""
+    return replace(state, epoch=event.epoch), []
+
+
+def _command_again(state: RunState, event: Resumed) -> Step:
     """Deadlines, the plans of devices whose updates are missing, and acknowledgements of those that are not."""
+    state, _ = _take_epoch(state, event)
     missing = [d for d in state.cohort if _is_missing(state, d)]
     plans = [SendPlan(plan_for(state, d)) for d in missing]
     ends = [state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online]
-    deadlines = [SetDeadline(state.round, at_s) for at_s in (state.deadline_at_s, *ends)]
-    return state, [*deadlines, *plans, *(Acknowledge(d, state.round) for d in state.received)]
+    times = (state.deadline_at_s, *([state.newcomers_until_s] if state.newcomers_until_s else []), *ends)
+    return state, [*(SetDeadline(state.round, at_s) for at_s in times), *plans, *_acknowledgements(state)]
 
 
-def _aggregate_again(state: RunState, _event: Resumed) -> Step:
-    return state, [Aggregate(state.round)]
+def _aggregate_again(state: RunState, event: Resumed) -> Step:
+    """The algorithm, and acknowledgements of the updates that it is applied to."""
+    state, _ = _take_epoch(state, event)
+    return state, [*_acknowledgements(state), Aggregate(state.round)]
 
 
-def _dismiss_all(state: RunState, _event: Resumed) -> Step:
-    return state, [_finish_command(state, d) for d in sorted(state.devices)]
+def _dismiss_all(state: RunState, event: Resumed) -> Step:
+    """Every device's model."""
+    state, _ = _take_epoch(state, event)
+    return state, [*_acknowledgements(state), *(_finish_command(state, device_id) for device_id in sorted(state.devices))]
 
 
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceCheckedIn: _send_plan,
+    DeviceHeard: _send_plan,
     DeviceLost: _give_grace,
     UpdateAdmitted: _receive,
     DeviceDeclined: _excuse,
     DeadlinePassed: _expire,
+    UpdatesLost: _ask_again,
     Resumed: _command_again,
 }
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
-    "waiting": {DeviceCheckedIn: _open_first, DeviceLost: _mark_lost},
+    "waiting": {DeviceCheckedIn: _open_first, DeviceHeard: _open_first, DeviceLost: _mark_lost, Resumed: _take_epoch},
     "preparing": _OPEN_ROUND,
     "training": _OPEN_ROUND,
     "aggregating": {
-        DeviceCheckedIn: _register,
+        DeviceCheckedIn: _come,
+        DeviceHeard: _come,
         DeviceLost: _mark_lost,
-        UpdateAdmitted: _acknowledge,
         RoundAggregated: _advance,
+        UpdatesLost: _ask_again,
         Resumed: _aggregate_again,
     },
     "evaluating": _OPEN_ROUND,
-    "finished": {DeviceCheckedIn: _dismiss, DeviceLost: _mark_lost, UpdateAdmitted: _acknowledge, Resumed: _dismiss_all},
+    "finished": {DeviceCheckedIn: _dismiss, DeviceHeard: _come, DeviceLost: _mark_lost, Resumed: _dismiss_all},
 }
 """What each event does in each phase; an event that is not there is ignored."""
 
@@ -251,20 +303,51 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
 
 
 def _open(state: RunState, number: int, phase: OpenPhase, at_s: float) -> Step:
-    """Open a round for every device that is awaited, or for all known ones when none is."""
+    """Open a round."""
+    state = replace(state, phase=phase, round=number, attempt=0, received={}, opened_at_s=at_s)
+    return _invite(state, _invited(state, at_s), at_s)
+
+
+def _open_again(state: RunState, received: dict[str, Received], at_s: float) -> Step:
+    """Open the latest round again, as another attempt: its devices are asked again, but for those of these updates, and others too."""
+    state = replace(state, attempt=state.attempt + 1, received=received)
+    return _invite(state, sorted({*_invited(state, at_s), *state.cohort}), at_s)
+
+
+def _invite(state: RunState, invited: Sequence[str], at_s: float) -> Step:
+    """Send these devices their plans, but to those whose updates have been received, and set the deadlines."""
+    cohort = {d: state.received[d].start if d in state.received else _start_key(state, d) for d in invited}
+    veterans = any(state.devices[d].accepted for d in cohort)
+    state = replace(state, cohort=cohort, veterans=veterans, deadline_at_s=at_s + state.settings.deadline_s, newcomers_until_s=0.0)
+    missing = [d for d in cohort if _is_missing(state, d)]
+    ends = (state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online)
+    times = (state.deadline_at_s, *(end_s for end_s in ends if end_s > at_s))
+    return state, [*(SetDeadline(state.round, s) for s in times), *(SendPlan(plan_for(state, d)) for d in missing)]
+
+
+def _invited(state: RunState, at_s: float) -> list[str]:
+    """The devices that are asked in this round: those that are awaited and do not rest; where there are none, all that are awaited; where
+    there are none of these either, all."""
     devices = state.devices
-    invited = sorted(d for d in devices if _is_awaited(state, devices[d], at_s)) or sorted(devices)
-    cohort = {d: _start_key(state, d) for d in invited}
-    deadline_at_s = at_s + state.settings.deadline_s
-    graces = [SetDeadline(number, devices[d].last_seen_s + state.settings.grace_s) for d in invited if not devices[d].online]
-    state = replace(state, phase=phase, round=number, cohort=cohort, received={}, deadline_at_s=deadline_at_s, opened_at_s=at_s)
-    return state, [SetDeadline(number, deadline_at_s), *graces, *(SendPlan(plan_for(state, d)) for d in cohort)]
+    awaited = sorted(d for d in devices if _is_awaited(state, devices[d], at_s))
+    return [d for d in awaited if devices[d].rests_until <= state.round] or awaited or sorted(devices)
 
 
 def _close_if_full(state: RunState, at_s: float) -> Step:
-    """Close the round if there is an update and no more is awaited."""
-    missing = any(_is_awaited(state, state.devices[d], at_s) for d in state.cohort if _is_missing(state, d))
-    return (state, []) if missing or not state.received else _close(state)
+    """Close the round if there are enough updates and no more is awaited; set a time for newcomers once only they are awaited."""
+    if not state.received or (state.phase != "evaluating" and _lacks_updates(state)):
+        return state, []
+    missing = (state.devices[d] for d in state.cohort if _is_missing(state, d))
+    awaited = (device for device in missing if _is_awaited(state, device, at_s))
+    first = next(awaited, None)
+    if first is None:
+        return _close(state)
+    if not state.veterans or first.accepted or any(device.accepted for device in awaited):
+        return state, []
+    if state.newcomers_until_s:
+        return _close(state) if at_s >= state.newcomers_until_s else (state, [])
+    until_s = state.opened_at_s + max(state.settings.grace_s, 2 * (at_s - state.opened_at_s))
+    return replace(state, newcomers_until_s=until_s), [SetDeadline(state.round, until_s)]
 
 
 def _close(state: RunState) -> Step:
@@ -278,6 +361,16 @@ def _next_phase(state: RunState) -> OpenPhase:
     return "preparing" if state.preparing else "training"
 
 
+def _lacks_updates(state: RunState) -> bool:
+    return len(state.received) < max(1, state.settings.min_devices)
+
+
+def _is_short(state: RunState, at_s: float) -> bool:
+    """Whether the round has, or may still get, fewer updates than it needs."""
+    hoped = sum(1 for d in state.cohort if d in state.received or _is_awaited(state, state.devices[d], at_s))
+    return hoped < max(1, state.settings.min_devices)
+
+
 def _is_missing(state: RunState, device_id: str) -> bool:
     """Whether the device is in the cohort and its update has not been received."""
     return device_id in state.cohort and device_id not in state.received
@@ -288,9 +381,31 @@ def _is_awaited(state: RunState, device: Device, at_s: float) -> bool:
     return device.online or at_s < device.last_seen_s + state.settings.grace_s
 
 
+def _failed(state: RunState, device_id: str) -> Device:
+    """The device after one more round without an update."""
+    device = state.devices[device_id]
+    return replace(device, failures=device.failures + 1, rests_until=state.round + min(LONGEST_REST, 2 ** min(device.failures, 10)))
+
+
+def _absent(device: Device, at_s: float, grace_s: float) -> Device:
+    """The device as one that no round waits for until it is heard."""
+    return replace(device, online=False, last_seen_s=min(device.last_seen_s, at_s - grace_s))
+
+
+def _with_device(state: RunState, device_id: str, device: Device) -> RunState:
+    before = state.devices.get(device_id)
+    online = state.num_online + device.online - (before is not None and before.online)
+    return replace(state, devices=state.devices.set(device_id, device), num_online=online)
+
+
 def _start_key(state: RunState, device_id: str) -> str:
     """The key of the model that the device starts from next."""
-    return state.starts.get(device_id, state.starts.get("", INITIAL))
+    return state.starts.get(device_id, state.starts.get("", NEWCOMER))
+
+
+def _acknowledgements(state: RunState) -> list[Command]:
+    """Of the updates of the latest round."""
+    return [Acknowledge(device_id, received.blob) for device_id, received in state.received.items()]
 
 
 def _finish_command(state: RunState, device_id: str) -> FinishRun:

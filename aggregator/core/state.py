@@ -3,19 +3,29 @@
 Tensors lie in the blob store; state and events name them by digest.
 """
 
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
+from immutables import Map
 
 from wire.bundle import Bundle, Layout
 from wire.errors import ConfigError
 from wire.messages import Digest, MaybeDigest, Metrics, Name, Plan, Verb
 
 A = TypeVar("A")
+B = TypeVar("B", bound="NamedAlgorithm")
 
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """A phase in which devices work on plans and updates are awaited."""
 Phase = Literal["waiting", OpenPhase, "aggregating", "finished"]
+
+
+class NamedAlgorithm(Protocol):
+    """An algorithm as `RunSettings.for_bundle` reads it; ``str`` is its name."""
+
+    def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
+        """The hyper-parameters of a run: those in the name, and those that were given besides, which take their place."""
 
 
 class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
@@ -37,11 +47,14 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """What a run was started with: all that the round core knows of it."""
 
     run_id: Name
+    """128 random bits in the field: two runs of one name are two runs."""
+    name: Name = "run-1"
+    """What people call the run; its place in the store."""
     data: str
     """The data's name, for people."""
     bundle: Digest
     min_devices: int
-    """Round 1 opens when so many devices are online."""
+    """No round opens before so many devices are online, and none is aggregated with fewer updates."""
     deadline_s: float
     """Seconds for which a round is open at most."""
     grace_s: float
@@ -52,31 +65,40 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """By graph: what an update must carry when it was evaluated or applied."""
     max_update_norm: float = 1e6
     """An update whose change has a larger Euclidean norm is refused."""
+    min_group: int = 1
+    """A group's model changes only if so many devices of it were counted; else the last one stays."""
+    weight_cap: float = 0.0
+    """A device weighs at most so many times the median of its round's devices; 0: as much as it says."""
+    norm_cap: float = 0.0
+    """An update is left out whose change, statistics or responses have a norm of more than so many times the median of its round's; 0:
+    none is."""
 
     @classmethod
     def for_bundle(
         cls,
         bundle: Bundle,
-        training: TrainingSettings[Any],
+        training: TrainingSettings[B],
         *,
         run_id: Name,
         data: str,
         min_devices: int,
         deadline_s: float,
         grace_s: float,
+        **others: Any,
     ) -> "RunSettings":
         """The settings of a run that trains with this bundle. Of `training` only the fields of `TrainingSettings` are read; of
-        the algorithm its name, ``str(training.algorithm)``.
+        the algorithm its name, ``str(training.algorithm)``, and the hyper-parameters in it. `others`: further fields.
 
         Raises:
-            ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`.
+            ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`, or the objective cannot have its value.
         """
-        manifest = bundle.manifest
-        if unknown := sorted(training.hyper.keys() - manifest.hyper.keys()):
-            raise ConfigError(f"hyper-parameter {unknown[0]!r}: {manifest.algorithm} has {', '.join(sorted(manifest.hyper))}")
+        manifest, hyper = bundle.manifest, training.algorithm.hyper_with(training.hyper)
+        if unknown := sorted(hyper.keys() - manifest.hyper.keys()):
+            raise ConfigError(f"hyper-parameter {unknown[0]!r} (--hyper): {manifest.algorithm} has {', '.join(sorted(manifest.hyper))}")
         return cls(
-            **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name != "algorithm"},
+            **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name not in ("algorithm", "hyper")},
             algorithm=str(training.algorithm),
+            hyper=hyper,
             run_id=run_id,
             data=data,
             bundle=bundle.digest,
@@ -85,6 +107,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
             grace_s=grace_s,
             reported={graph: manifest.reported(graph) for graph in manifest.graphs},
             responses={graph: manifest.responses(graph) for graph in manifest.graphs},
+            **others,
         )
 
 
@@ -97,6 +120,12 @@ class Device(msgspec.Struct, frozen=True):
     last_seen_s: float
     runtime: str = ""
     bundle: str = ""
+    accepted: MaybeDigest = ""
+    """Its last update that was accepted, by digest."""
+    failures: int = 0
+    """How many rounds in a row it missed or declined."""
+    rests_until: int = 0
+    """The round from which it is asked again."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,17 +148,27 @@ class Received(Report, frozen=True, kw_only=True):
     """The key of the model that the device started from."""
     num_train: int
     num_steps: int
+    norms: dict[str, float] = {}
+    """By role (delta, statistic, response), the Euclidean norm of its tensors."""
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run but the tensors."""
 
     settings: RunSettings
+    epoch: int = 0
+    """Which start of the service this is: greater than any before it."""
+    at_s: float = 0.0
+    """When the last event was; the clock never goes back behind it, also after a restart."""
     phase: Phase = "waiting"
     round: int = 0
     """The number of the latest round, from 1; 0 before the first."""
-    devices: dict[str, Device] = {}
+    attempt: int = 0
+    """How often the latest round was opened again."""
+    devices: Map[str, Device] = Map()
     """Every device that has checked in, by id."""
+    num_online: int = 0
+    """How many of them are online."""
     models: dict[str, Digest] = {}
     """By key (a group's number or `initial`), the model that devices with this key start from."""
     starts: dict[str, str] = {}
@@ -148,6 +187,26 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Their admitted updates, in the order of arrival."""
     deadline_at_s: float = 0.0
     opened_at_s: float = 0.0
+    veterans: bool = False
+    """Whether an update of a device of the cohort was accepted in an earlier round."""
+    newcomers_until_s: float = 0.0
+    """Until when the round waits for devices that have never been counted; 0 as long as it also waits for others."""
+    norms: dict[str, float] = {}
+    """By role, the median norm of the updates of the latest aggregated round."""
+
+
+def encode_state(state: RunState) -> bytes:
+    """A state as JSON."""
+    return msgspec.json.encode(state, enc_hook=dict)
+
+
+def decode_state(payload: bytes) -> RunState:
+    """The state that `encode_state` wrote.
+
+    Raises:
+        msgspec.MsgspecError: it is not one.
+    """
+    return msgspec.json.decode(payload, type=RunState, dec_hook=lambda _, devices: Map(msgspec.convert(devices, dict[str, Device])))
 
 
 # Events: what happened. Time arrives inside them.
@@ -163,12 +222,14 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     programs: dict[str, tuple[Verb, ...]]
     preparing: bool = False
     starts: dict[str, str] = {}
+    epoch: int = 1
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
-    """The aggregator came up again: whatever was commanded may have been lost."""
+    """The aggregator speaks with a new epoch, for instance after a restart: whatever was commanded may have been lost."""
 
     at_s: float
+    epoch: int
 
 
 class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
@@ -182,8 +243,15 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     bundle: str = ""
 
 
+class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):
+    """A device that was taken for absent showed that it is there."""
+
+    at_s: float
+    device_id: str
+
+
 class DeviceLost(msgspec.Struct, frozen=True, tag="device-lost"):
-    """The broker published a device's will, or the device said goodbye."""
+    """The broker published a device's will, the device said goodbye, or it was silent for too long."""
 
     at_s: float
     device_id: str
@@ -199,11 +267,13 @@ class UpdateAdmitted(msgspec.Struct, frozen=True, tag="update-admitted"):
 
 
 class DeviceDeclined(msgspec.Struct, frozen=True, tag="device-declined"):
-    """A device cannot carry out its plan of this round, or its update was refused for what it holds: it is not waited for."""
+    """A device does not carry out its plan of this round, or its update was refused for what it holds: it is not waited for. `failed`:
+    whether it is asked less often from now on."""
 
     at_s: float
     device_id: str
     round: int
+    failed: bool = True
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True, tag="deadline-passed"):
@@ -226,9 +296,30 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     preparing: bool = False
     views: MaybeDigest = ""
     notes: dict[str, Any] = {}
+    norms: dict[str, float] = {}
+    """As in `RunState`."""
 
 
-Event = Started | Resumed | DeviceCheckedIn | DeviceLost | UpdateAdmitted | DeviceDeclined | DeadlinePassed | RoundAggregated
+class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):
+    """Updates of this round that were safe are not any more: the devices are asked for them again."""
+
+    at_s: float
+    round: int
+    device_ids: tuple[str, ...]
+
+
+Event = (
+    Started
+    | Resumed
+    | DeviceCheckedIn
+    | DeviceHeard
+    | DeviceLost
+    | UpdateAdmitted
+    | DeviceDeclined
+    | DeadlinePassed
+    | RoundAggregated
+    | UpdatesLost
+)
 
 
 # Commands: what the runner is to do now. Each may be carried out again after a crash.
@@ -248,10 +339,10 @@ class SetDeadline(msgspec.Struct, frozen=True):
 
 
 class Acknowledge(msgspec.Struct, frozen=True):
-    """Tell a device that its update is safe."""
+    """Tell a device that its update, by digest, is safe."""
 
     device_id: str
-    round: int
+    update: Digest
 
 
 class Aggregate(msgspec.Struct, frozen=True):

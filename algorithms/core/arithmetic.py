@@ -28,7 +28,7 @@ class Arithmetic(Protocol):
         (z, channels, time) float32."""
 
 
-class PlainArithmetic:
+class NumpyArithmetic:
     """Leaves both to numpy and torch."""
 
     def column_sums(self, arena: Array, rows: Array, weights: Array) -> ColumnSums | None:
@@ -38,4 +38,4 @@ class PlainArithmetic:
         return None
 
 
-PLAIN = PlainArithmetic()
+NUMPY = NumpyArithmetic()

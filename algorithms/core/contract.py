@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from algorithms.core.arithmetic import PLAIN, Arithmetic
+from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.stack import Stack
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network
@@ -25,10 +24,6 @@ from wire.tensors import Array, Tensors
 TorchTensors = dict[str, Tensor]
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 T = TypeVar("T")
-
-NEWCOMER = "initial"
-"""Key of the model that a device trains from before it belongs to a group: the bundle's initial tensors."""
-
 
 GraphFunction = Callable[[TorchTensors, TorchTensors, TorchTensors], TorchTensors]
 """(tensors by ``ROLE/NAME``, batch by column, hyper-parameters by name) -> outputs by name: ``next/ROLE/NAME`` (the tensor's next
@@ -87,12 +82,12 @@ class Work:
     hyper: Mapping[str, float] = field(default_factory=dict)
 
     def train(self, graph: str = "step", epochs: int | None = None, report: bool = True) -> Train:
-        """The verb that trains with one of the objective's graphs."""
-        return Train(self.batch_size, epochs or self.local_epochs, hyper=dict(self.hyper), graph=graph, report=report)
+        """The verb that trains with one of the objective's graphs, for the run's own number of passes where `epochs` is None."""
+        return Train(self.batch_size, self.local_epochs if epochs is None else epochs, hyper=dict(self.hyper), graph=graph, report=report)
 
 
 @dataclass(frozen=True)
-class Context:
+class ObjectiveMemory:
     """What the server's half of an objective remembers from round to round; serialisable: arrays and JSON values."""
 
     arrays: Tensors = field(default_factory=dict, repr=False)
@@ -114,25 +109,25 @@ class Coordinator(Protocol):
     absorbs: ClassVar[bool]
     """Whether `absorb` looks at the round at all; where it does not, models need not be held one by one."""
 
-    def begin(self, initial: Tensors) -> Context:
-        """The context before the first round, from the bundle's initial tensors."""
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        """The memory before the first round, from the bundle's initial tensors and the run's seed, for what the coordinator draws."""
 
-    def preparing(self, context: Context) -> bool:
+    def preparing(self, context: ObjectiveMemory) -> bool:
         """Whether the next round is a preparation: nobody is grouped in it, and it does not count as a round of training."""
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         """What devices do in the next round."""
 
-    def closing(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """What every device does after the last round; its last evaluation is the one that counts."""
 
     def absorb(
-        self, context: Context, models: Sequence["LocalModel"], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence["LocalModel"], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         """Take in a round: its local models sorted by device id, the group of every device, and the new model of each group (roles shared
         and statistic). In a preparation everybody is in group `NEWCOMER`."""
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         """The tensors of role received (``received/NAME``) for devices that start from the model of this key."""
 
 
@@ -155,7 +150,7 @@ class Probe:
     """The same within rounding, sooner still, with BatchNorm folded into the layers before it."""
     network: Network | None = None
     """The model as a list of layers, where each of them is known: what `arithmetic` reads."""
-    arithmetic: Arithmetic = PLAIN
+    arithmetic: Arithmetic = NUMPY
     """Asks many models at a time: the soonest, where it can."""
 
 
@@ -179,10 +174,11 @@ class LocalModel:
 
 
 @dataclass(frozen=True)
-class Memory:
+class GroupingMemory:
     """What a grouping remembers from round to round; serialisable: arrays and JSON values."""
 
     membership: dict[str, str] = field(default_factory=dict)
+    """By device, the key of its group."""
     arrays: Tensors = field(default_factory=dict, repr=False)
     info: dict[str, Any] = field(default_factory=dict)
 
@@ -191,7 +187,7 @@ class Memory:
 class Grouped:
     """Who belongs together after a round, and what was seen on the way there."""
 
-    memory: Memory
+    memory: GroupingMemory
     views: dict[str, Matrix] = field(default_factory=dict, repr=False)
     """Distance matrices by view, (M, M) in the order of `device_ids`, for the report; of a large fleet, a sample."""
     device_ids: tuple[str, ...] = ()
@@ -228,10 +224,10 @@ class Grouping(Protocol):
             ConfigError: it needs something that the objective keeps on the device.
         """
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         """Key of the model that a device trains from in the next round."""
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         """Decide from a round's models, sorted by device id. Every device of `models` is in the new membership. Keys of groups are
         decimal numbers. `probe` is None where the server does not hold the whole model.
         """
@@ -276,6 +272,10 @@ class Privacy(Protocol):
 
     name: ClassVar[str]
     citation: ClassVar[str]
+    protects: ClassVar[bool]
+    """Whether it gives a guarantee: devices must then report nothing that it does not cover."""
+    mean: ClassVar[str]
+    """Name of the only mean that its noise is measured for; empty when any will do."""
 
     def in_step(self) -> dict[str, float]:
         """The hyper-parameters that the exported step must have for it to hold; empty when the step has no part in it."""
@@ -296,16 +296,3 @@ class Privacy(Protocol):
 def exchanged(tensors: Mapping[str, T]) -> dict[str, T]:
     """What leaves a device and is averaged, the tensors of roles shared and statistic, in their order."""
     return names.of_role(tensors, *names.EXCHANGED)
-
-
-def functional(model: nn.Module, tensors: TorchTensors, x: Tensor, training: bool) -> tuple[Tensor, TorchTensors]:
-    """Call `model` with the parameters and running statistics given, of role shared, statistic or private, without touching the
-    model itself. Returns what the model returns, and the running statistics after the call by ``ROLE/NAME``.
-    """
-    roles = {names.name_of(k): k for k in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
-    parameters = {name: tensors[roles[name]] for name, _ in model.named_parameters()}
-    counters = {k: torch.zeros((), dtype=torch.int64) for k, _ in model.named_buffers() if k.endswith("num_batches_tracked")}
-    buffers = {k: tensors[roles[k]].clone() for k, _ in model.named_buffers() if names.is_running_statistic(k)}
-    model.train(training)
-    result = torch.func.functional_call(model, {**parameters, **buffers, **counters}, (x,))
-    return result, {roles[k]: v for k, v in buffers.items()}

@@ -5,16 +5,34 @@ from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import Probe, TorchTensors, functional
+from algorithms.core.contract import Probe, TorchTensors
+from algorithms.core.functional import functional
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network, Unsupported, network_of
 from wire import names
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+PROBE_FILE = "probe.json"
+"""The name, inside the file of an exported probe, of its `ProbeDescription`."""
+
+
+class ProbeDescription(msgspec.Struct, frozen=True):
+    """What an exported probe is besides its function; the fields are those of `Probe`, and the bundle that it goes with. The function takes
+    the tensors `needs`, in this order, then x."""
+
+    needs: tuple[str, ...]
+    norm_layers: tuple[str, ...]
+    input_shape: tuple[int, ...]
+    network: Network | None
+    bundle: str
+    """The digest of the bundle that it was exported with."""
 
 
 def norm_layers(model: nn.Module) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.core.arithmetic import PLAIN, Arithmetic, ColumnSums
+from algorithms.core.arithmetic import NUMPY, Arithmetic, ColumnSums
 from wire.tensors import Array
 
 ASKED_FROM = 2**22
@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 class Stack:
     """Models (N, D) float32: the rows of `arena`, or those of them named by `rows`, ascending."""
 
-    def __init__(self, arena: Array | Tensor, rows: Array | None = None, arithmetic: Arithmetic = PLAIN) -> None:
+    def __init__(self, arena: Array | Tensor, rows: Array | None = None, arithmetic: Arithmetic = NUMPY) -> None:
         self.arithmetic = arithmetic
         self.arena, self.rows = arena, np.arange(len(arena)) if rows is None else rows
         self.size = int(arena.shape[1])

@@ -21,15 +21,16 @@ Until the devices are clustered there is one global model, group ``0``, as in Fi
 - Devices that come after the clustering, or were away, are placed as `base` says, by the last layer's weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy
 
-from algorithms.core.contract import Grouped, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Matrix, Probe
 from algorithms.groupings.base import Defaults, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
+from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
@@ -46,6 +47,11 @@ class AutoCFL(Defaults):
 
     name: ClassVar[str] = "autocfl"
     citation: ClassVar[str] = "Gong et al., IEEE Transactions on Big Data, 2022"
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "vote": Limits(choices=("weighted", "unweighted")),
+        "alpha": POSITIVE,
+        "earliest": AT_LEAST_ONE,
+    }
 
     def __init__(self, vote: Vote = "weighted", alpha: float = 0.5, adjust: bool = True, earliest: int = 5) -> None:
         if vote not in ("weighted", "unweighted"):
@@ -59,12 +65,12 @@ class AutoCFL(Defaults):
     def check(self, model: Tensors, probe: Probe | None) -> None:
         last_layer(model)
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         layer = last_layer(models[0].tensors)
         arrays = remember_first(memory.arrays, models, lambda model: model.tensors[layer])
         ids = tuple(model.device_id for model in models)
         if "clustered" in memory.info:
-            return Grouped(Memory(settle(memory.membership, models, arrays), arrays, memory.info), device_ids=ids)
+            return Grouped(GroupingMemory(settle(memory.membership, models, arrays), arrays, memory.info), device_ids=ids)
         info = cumulate(memory.info, models)
         variances = info["variances"]
         notes: dict[str, Any] = {"variances": [round(v, 6) for v in variances]}
@@ -73,14 +79,14 @@ class AutoCFL(Defaults):
         due = rising or len(variances) >= max(LATEST, self.earliest)
         if len(models) < 3 or not due:  # of two devices, neither is nearer than another
             info["extra"], extra = self._adjusted(memory.info.get("extra", {}), info)
-            return Grouped(Memory(together, arrays, info), device_ids=ids, notes=notes, extra_epochs=extra)
+            return Grouped(GroupingMemory(together, arrays, info), device_ids=ids, notes=notes, extra_epochs=extra)
         distances = distance_matrix([model.tensors[layer] for model in models])
         labels = vote_for_clusters(distances, np.array([model.num_examples for model in models]), self.vote)
         membership = keep_names(ids, labels, together)
         away = [device_id for device_id in together if device_id not in membership]
         membership |= place(away, membership, arrays)
         notes["clustered"] = len(variances)
-        return Grouped(Memory(membership, arrays, {"clustered": len(variances)}), {"last layer": distances}, ids, notes)
+        return Grouped(GroupingMemory(membership, arrays, {"clustered": len(variances)}), {"last layer": distances}, ids, notes)
 
     def _adjusted(self, before: dict[str, float], info: dict[str, Any]) -> tuple[dict[str, float], dict[str, int]]:
         """E_m for the next round (Eq. 8 and 9), less the run's own number, and what devices are told of it."""

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from algorithms.core.contract import NEWCOMER, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import GroupingMemory, LocalModel, Matrix, Probe
+from algorithms.core.keys import NEWCOMER
 from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
@@ -37,7 +38,7 @@ class Defaults:
     def check(self, model: Tensors, probe: Probe | None) -> None:
         """Nothing is needed but the updates."""
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         """The device's group; the only group, if there is one; else the initial model, whose training shows where it belongs."""
         return group_of(memory.membership, device_id)
 

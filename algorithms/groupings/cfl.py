@@ -23,9 +23,11 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy
 
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Matrix, Probe
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
+from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
@@ -41,6 +43,12 @@ class Cfl(Defaults):
     name: ClassVar[str] = "cfl"
     citation: ClassVar[str] = "Sattler et al., IEEE TNNLS 32(8), 2021"
     compares = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "eps1": NOT_NEGATIVE,
+        "eps2": NOT_NEGATIVE,
+        "gamma": SHARE,
+        "linkage": Limits(choices=LINKAGES),
+    }
 
     def __init__(self, eps1: float = 0.4, eps2: float = 1.0, gamma: float = 0.5, linkage: Linkage = "single") -> None:
         for option, value in (("eps1", eps1), ("eps2", eps2)):
@@ -55,7 +63,7 @@ class Cfl(Defaults):
     def check(self, model: Tensors, probe: Probe | None) -> None:
         check_shared(self.name, model)
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         arrays = remember_first(memory.arrays, models, lambda model: model.update)
         before = settle(memory.membership, models, arrays, directions=True)
         groups = sorted(set(before.values()), key=int)
@@ -78,7 +86,7 @@ class Cfl(Defaults):
             notes[group] = {"mean": round(mean, 6), "max": round(largest, 6), "separation": round(separation, 4), "cut": cut}
         membership = settle(_cut(before, halves, arrays), models, arrays, directions=True)
         ids = tuple(model.device_id for model in models)
-        return Grouped(Memory(membership, arrays, {"scale": scale}), {"cosine": 1.0 - cosines}, ids, {"groups": notes})
+        return Grouped(GroupingMemory(membership, arrays, {"scale": scale}), {"cosine": 1.0 - cosines}, ids, {"groups": notes})
 
 
 def compare(updates: Array) -> tuple[Array, Matrix]:

@@ -22,12 +22,13 @@ In a fleet of more than SAMPLE devices (`significance`) few newcomers, and devic
 centres; the fleet is tested anew when it has grown by a share GROWN since the last test, or when devices fit into no group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults, group_of
 from algorithms.groupings.gap import group_by_gap
 from algorithms.groupings.identity import keep_names
@@ -36,6 +37,7 @@ from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import Surveys
 from algorithms.groupings.views import Points, Responses, View
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Tensors
 
@@ -59,6 +61,15 @@ class DistFL(Defaults):
     name: ClassVar[str] = "distfl"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021"
     mean = "uniform"
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "signature": Limits(choices=SIGNATURES),
+        "num_inputs": AT_LEAST_ONE,
+        "channel_share": SHARE,
+        "iterations": NOT_NEGATIVE,
+        "lr": NOT_NEGATIVE,
+        "resurvey": NOT_NEGATIVE,
+        "cut": Limits(choices=("test", "gap")),
+    }
 
     def __init__(
         self,
@@ -93,11 +104,11 @@ class DistFL(Defaults):
         if self.signature == "responses" and probe is not None and not probe.norm_layers:
             raise ConfigError("distfl with signature 'responses': the model has no BatchNorm layer to extract knowledge from")
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         group = group_of(memory.membership, device_id)
         return NEWCOMER if self.surveys and device_id not in memory.membership else group
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         """Every round by responses alone; with surveys, when there are devices that were not there before or that report again."""
         if not self.surveys:
             assert probe is not None, "checked before the first round"
@@ -111,7 +122,7 @@ class DistFL(Defaults):
             return Grouped(memory, device_ids=tuple(sorted(memory.membership)))
         info = {"device_ids": list(surveys.device_ids), "num_examples": list(surveys.num_examples)}
         if placed := self._place(memory, before, surveys, reports):
-            kept = Memory(memory.membership | placed, surveys.arrays, info | {"num_tested": memory.info["num_tested"]})
+            kept = GroupingMemory(memory.membership | placed, surveys.arrays, info | {"num_tested": memory.info["num_tested"]})
             return Grouped(kept, device_ids=tuple(sorted(kept.membership)), notes={"placed": len(placed)})
         ids = surveys.device_ids
         views = self._views(surveys)
@@ -123,13 +134,13 @@ class DistFL(Defaults):
         labels, tests = find_groups(views, np.array(surveys.num_examples))
         notes["tests"] = [test.note() for test in tests]
         membership = keep_names(ids, labels, memory.membership)
-        return _show(Memory(membership, surveys.arrays, info | {"num_tested": len(ids)}), views, ids, notes)
+        return _show(GroupingMemory(membership, surveys.arrays, info | {"num_tested": len(ids)}), views, ids, notes)
 
     def _views(self, surveys: Surveys, scale: Surveys | None = None) -> dict[str, View]:
         rows = surveys.rows(scale)
         return {name: Points(rows[name]) for name in (rows if self.signature == "both" else (self.signature,))}
 
-    def _place(self, memory: Memory, before: Surveys, surveys: Surveys, reports: Sequence[LocalModel]) -> dict[str, str] | None:
+    def _place(self, memory: GroupingMemory, before: Surveys, surveys: Surveys, reports: Sequence[LocalModel]) -> dict[str, str] | None:
         """The groups of those who report, by the groups' centres before they did; None where the fleet is to be tested instead."""
         tested = memory.info.get("num_tested", 0)
         if len(before.device_ids) <= SAMPLE or len(surveys.device_ids) - tested >= GROWN * tested:
@@ -150,7 +161,7 @@ class DistFL(Defaults):
             return None
         return {d: names[g] for d, g in zip(ids, placed, strict=True)}
 
-    def _by_responses(self, memory: Memory, models: Sequence[LocalModel], probe: Probe, seed: int) -> Grouped:
+    def _by_responses(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe, seed: int) -> Grouped:
         view, notes = self._responses(models, probe, seed)
         views: dict[str, View] = {self.signature: view}
         if self.cut == "gap":
@@ -160,7 +171,7 @@ class DistFL(Defaults):
             notes["tests"] = [test.note() for test in tests]
         ids = tuple(model.device_id for model in models)
         membership = memory.membership | keep_names(ids, labels, memory.membership)
-        return _show(Memory(membership), views, ids, notes)
+        return _show(GroupingMemory(membership), views, ids, notes)
 
     def _responses(self, models: Sequence[LocalModel], probe: Probe, seed: int) -> tuple[Responses, dict[str, Any]]:
         """Eq. 3 to 5: pre-aggregate, extract, respond."""
@@ -173,7 +184,7 @@ class DistFL(Defaults):
         return Responses(respond(models, probe, inputs)), notes
 
 
-def _show(memory: Memory, views: dict[str, View], ids: tuple[str, ...], notes: dict[str, Any]) -> Grouped:
+def _show(memory: GroupingMemory, views: dict[str, View], ids: tuple[str, ...], notes: dict[str, Any]) -> Grouped:
     """With the distances of all devices, or of as many as can be looked at, evenly taken from the order of their ids."""
     shown = np.linspace(0, len(ids) - 1, min(len(ids), VIEWED)).astype(np.int64)
     return Grouped(memory, {name: view.distances(shown) for name, view in views.items()}, tuple(ids[i] for i in shown), notes)

@@ -8,16 +8,17 @@ the tree at JUMP times the median height of its merges. As long as most merges j
 noise, in any unit. Under Ward all merges inside a cluster have about the same height, but a merge of two clusters grows with their sizes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy
 
-from algorithms.core.contract import Grouped, LocalModel, Matrix, Memory, Probe
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Matrix, Probe
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
 from algorithms.groupings.views import euclidean_coordinates
+from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Array, Tensors
 
@@ -37,6 +38,12 @@ class Hierarchical(Defaults):
     name: ClassVar[str] = "hierarchical"
     citation: ClassVar[str] = "Briggs et al., IJCNN 2020"
     compares = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "rounds": AT_LEAST_ONE,
+        "threshold": POSITIVE,
+        "linkage": Limits(choices=tuple(JUMP)),
+        "metric": Limits(choices=METRICS),
+    }
 
     def __init__(self, rounds: int = 5, threshold: float | None = None, linkage: Linkage = "ward", metric: Metric = "euclidean") -> None:
         if rounds < 1:
@@ -54,15 +61,15 @@ class Hierarchical(Defaults):
     def check(self, model: Tensors, probe: Probe | None) -> None:
         check_shared(self.name, model)
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         arrays = remember_first(memory.arrays, models, lambda model: model.update)
         ids = tuple(model.device_id for model in models)
         if "clustered" in memory.info:
-            return Grouped(Memory(settle(memory.membership, models, arrays), arrays, memory.info), device_ids=ids)
+            return Grouped(GroupingMemory(settle(memory.membership, models, arrays), arrays, memory.info), device_ids=ids)
         rounds = int(memory.info.get("rounds", 0)) + 1
         together = memory.membership | dict.fromkeys(ids, "0")
         if rounds < self.rounds or len(models) < 2:
-            return Grouped(Memory(together, arrays, {"rounds": rounds}), device_ids=ids)
+            return Grouped(GroupingMemory(together, arrays, {"rounds": rounds}), device_ids=ids)
         distances = pairwise(np.stack([model.update for model in models]), self.metric)
         labels, threshold = cut(distances, self.linkage, self.threshold)
         membership = keep_names(ids, labels, together)
@@ -70,7 +77,7 @@ class Hierarchical(Defaults):
         membership |= place(away, membership, arrays)
         notes: dict[str, Any] = {"clustered": rounds, "threshold": round(threshold, 6)}
         return Grouped(
-            Memory(membership, arrays, {"clustered": rounds}), {"updates": scipy.spatial.distance.squareform(distances)}, ids, notes
+            GroupingMemory(membership, arrays, {"clustered": rounds}), {"updates": scipy.spatial.distance.squareform(distances)}, ids, notes
         )
 
 

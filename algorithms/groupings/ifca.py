@@ -4,16 +4,19 @@ A. Ghosh, J. Chung, D. Yin, K. Ramchandran. An Efficient Framework for Clustered
 (model averaging). DistFL calls the same method K-Cluster. The number of groups has to be known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, exchanged
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe, exchanged
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults
+from algorithms.spec import Limits
 from wire import names
 from wire.errors import ConfigError
+from wire.messages import MOST_CHOICES
 from wire.tensors import Array, Tensors
 
 
@@ -24,10 +27,11 @@ class Ifca(Defaults):
     citation: ClassVar[str] = "Ghosh et al., NeurIPS 2020, Algorithm 1"
     mean = "uniform"
     chooses = True
+    limits: ClassVar[Mapping[str, Limits]] = {"k": Limits(low=1, high=MOST_CHOICES)}
 
     def __init__(self, k: int = 2) -> None:
-        if k < 1:
-            raise ConfigError(f"k = {k}: expected at least one group")
+        if not 1 <= k <= MOST_CHOICES:
+            raise ConfigError(f"k = {k}: expected 1 to {MOST_CHOICES} groups, one of which a device can be asked to choose")
         self.k = k
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
@@ -39,11 +43,11 @@ class Ifca(Defaults):
             models[str(number)] = {key: _drawn(key, value, rng) for key, value in model.items()}
         return {number: {key: tensors[key] for key in initial if key in tensors} for number, tensors in models.items()}
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         """The model it chose last; it chooses again before it trains."""
         return memory.membership.get(device_id, "0")
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         """Membership is the choice. A device that was away keeps its last one."""
         chosen = {model.device_id: "0" if model.start == NEWCOMER else model.start for model in models}
         if unknown := [d for d, key in chosen.items() if key not in map(str, range(self.k))]:

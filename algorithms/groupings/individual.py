@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults
 
 
@@ -14,10 +15,10 @@ class Individual(Defaults):
     name: ClassVar[str] = "individual"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021, section 5.1.3 (Local)"
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         return memory.membership.get(device_id, NEWCOMER)
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         ids = tuple(model.device_id for model in models)
         fresh = 1 + max((int(number) for number in memory.membership.values()), default=-1)
         new = (device_id for device_id in ids if device_id not in memory.membership)

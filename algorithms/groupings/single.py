@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from algorithms.core.contract import Grouped, LocalModel, Memory, Probe
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
 from algorithms.groupings.base import Defaults
 
 
@@ -15,6 +15,6 @@ class SingleGroup(Defaults):
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
     reads_models = False
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         ids = tuple(model.device_id for model in models)
         return Grouped(replace(memory, membership=memory.membership | dict.fromkeys(ids, "0")), device_ids=ids)

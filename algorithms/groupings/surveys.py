@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from algorithms.core.contract import LocalModel, Memory
+from algorithms.core.contract import GroupingMemory, LocalModel
 from algorithms.groupings.significance import SAMPLE
 from wire import names
 from wire.tensors import Array, Tensors
@@ -29,7 +29,7 @@ class Surveys:
     """(N, D) float32 by name."""
 
     @classmethod
-    def of(cls, memory: Memory) -> "Surveys":
+    def of(cls, memory: GroupingMemory) -> "Surveys":
         """What a memory holds."""
         info = memory.info
         return cls(tuple(info.get("device_ids", ())), tuple(info.get("num_examples", ())), memory.arrays)

@@ -15,7 +15,7 @@ the credit could not be looked up; this one is 1 up to the median error and fall
 Like the original it looks at convolutions only: it does not see an attack on other layers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy as np
 from algorithms.core.contract import Combined, Matrix, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.errors import ConfigError
 from wire.tensors import Array
@@ -41,6 +42,7 @@ class Credit:
     citation: ClassVar[str] = "Li et al., arXiv 1910.09933, 2019"
     averages: ClassVar[bool] = False
     by_examples: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, Limits]] = {"num_components": NOT_NEGATIVE, "power": AT_LEAST_ONE}
 
     def __init__(self, *, num_components: int = 2, power: float = 2.0) -> None:
         """`num_components`: width of the auto-encoder's bottleneck. `power`: how fast credit falls; from 1 on, an attack cannot grow by

@@ -11,7 +11,7 @@ alone. As long as fewer than a quarter of the devices are attackers, every param
 however they are grouped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ import scipy
 from algorithms.core.contract import Combined, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.krum import squared_distances
+from algorithms.spec import AT_LEAST_ONE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -31,6 +32,7 @@ class GroupwiseRobust:
     citation: ClassVar[str] = "Yu and Wu, LNCS 12500, 2020"
     averages: ClassVar[bool] = False
     by_examples: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, Limits]] = {"num_groups": AT_LEAST_ONE}
 
     def __init__(self, *, num_groups: int = 3) -> None:
         """`num_groups`: how many groups of similar models; fewer where they would have less than three members on average."""

@@ -12,7 +12,7 @@ Devices with exactly the same value of a parameter get the mean of their confide
 as N^2 D: 1.8 s for 100 models of 50,000 parameters on one core.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from algorithms.core.contract import Combined, Slice
 from algorithms.core.stack import LARGEST, Stack, column_blocks, each
 from algorithms.means.weighted import average, shares
+from algorithms.spec import PART, POSITIVE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -36,6 +37,7 @@ class ResidualReweighting:
     citation: ClassVar[str] = "Fu et al., arXiv 1912.11464, 2019"
     averages: ClassVar[bool] = False
     by_examples: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, Limits]] = {"interval": POSITIVE, "threshold": PART}
 
     def __init__(self, *, interval: float = 2.0, threshold: float = 0.1) -> None:
         """`interval`: the paper's lambda, the width of full confidence. `threshold`: its delta, in [0, 1)."""

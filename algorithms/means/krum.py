@@ -6,7 +6,7 @@ P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer. Machine Learning with A
 NeurIPS 2017, section 4 (Krum) and section 5 (m-Krum).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from algorithms.core.contract import Combined, Matrix, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -37,6 +38,7 @@ def krum_scores(squared: Matrix, num_attackers: int) -> Array:
 class _Krum:
     averages: ClassVar[bool] = False
     by_examples: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, Limits]] = {"num_attackers": NOT_NEGATIVE}
 
     def __init__(self, *, num_attackers: int | None = None) -> None:
         """`num_attackers`: how many of a group's devices may be attackers. At most (N - 3) // 2, the most for which Krum's guarantee
@@ -67,6 +69,7 @@ class MultiKrum(_Krum):
 
     name: ClassVar[str] = "multi-krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 5"
+    limits: ClassVar[Mapping[str, Limits]] = {"num_selected": AT_LEAST_ONE}
 
     def __init__(self, *, num_attackers: int | None = None, num_selected: int | None = None) -> None:
         """`num_selected`: m, at most N; N - f by default."""

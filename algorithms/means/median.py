@@ -5,13 +5,14 @@ Definitions 1 and 2.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from algorithms.core.contract import Combined, Slice
 from algorithms.core.stack import Stack
+from algorithms.spec import Limits
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -35,6 +36,7 @@ class TrimmedMean:
     citation: ClassVar[str] = "Yin et al., ICML 2018, Definition 2"
     averages: ClassVar[bool] = False
     by_examples: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, Limits]] = {"share": Limits(low=0, below=0.5)}
 
     def __init__(self, *, share: float = 0.1) -> None:
         """`share`: left out at each end, at least 0 and below 0.5."""

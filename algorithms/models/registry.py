@@ -1,4 +1,4 @@
-"""Every model by name. All take time windows and images alike; what they were made for is said beside them."""
+"""Every model by name. All take time windows and images alike; docs/simulate.md says what they were made for."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,21 +32,6 @@ MODELS: dict[str, Builder] = {
     "mlp": mlp,
 }
 
-ABOUT = {
-    "har-cnn": "two convolutions of 5 with BatchNorm (DistFL, windows)",
-    "har-cnn-gn": "the same with GroupNorm: nothing about a batch is exchanged",
-    "har-cnn-dbe": "two convolutions of 9, linear layers of 1024 and 512 (DBE's HAR-CNN, windows)",
-    "cnn2-bn": "two convolutions of 5 with BatchNorm (DistFL, images)",
-    "cnn4": "two convolutions of 5, a linear layer of 512 (DBE's 4-layer CNN, images)",
-    "autocfl": "two convolutions of 5 with 20 and 50 channels (AutoCFL, MNIST)",
-    "autocfl-16-32": "the same with 16 and 32 channels (AutoCFL, Fashion-MNIST)",
-    "autocfl-6-16": "the same with 6 and 16 channels (AutoCFL, CIFAR-10)",
-    "vgg11": "VGG-11 with BatchNorm and global average pooling (DistFL, CIFAR-10)",
-    "resnet18": "ResNet-18 for small images (DistFL, DBE)",
-    "mlp": "one hidden layer of 200 units",
-}
-"""A line on each model."""
-
 
 def default_model(window: Window) -> str:
     """The model that data get when nobody names one: DistFL's two-layer CNN, which has the BatchNorm statistics that groupings read."""
@@ -60,7 +45,7 @@ def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Cla
         ConfigError: no such model, or examples that are too small for it.
     """
     if name not in MODELS:
-        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}")
+        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION")
     model = MODELS[name](window, num_classes, size)
     model.shape = window.shape
     return model

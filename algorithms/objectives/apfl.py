@@ -33,6 +33,7 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
+from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire import names
 
 _ALPHA = names.private("alpha")
@@ -45,6 +46,7 @@ class Apfl(Supervised):
     citation: ClassVar[str] = "Deng et al., arXiv:2003.13461, Algorithm 1"
     model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha_lr": LR}
+    limits: ClassVar[Mapping[str, Limits]] = {"alpha": SHARE, "alpha_lr": NOT_NEGATIVE}
 
     def __init__(self, model: Classifier, alpha: float = 0.5) -> None:
         """`alpha`: the share of the device's own model before the first round."""

@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.messages import Evaluate, Train, Verb
 from wire.tensors import Tensors
@@ -39,6 +40,7 @@ class Apple(Supervised):
     citation: ClassVar[str] = "Luo & Wu, IJCAI 2022, Algorithm 1"
     model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "dr_lr": 0.001, "mu": 0.1}
+    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE, "dr_lr": NOT_NEGATIVE, "mu": NOT_NEGATIVE}
 
     def __init__(self, model: Classifier, num_others: int = 5) -> None:
         super().__init__(model)
@@ -83,27 +85,28 @@ class Apple(Supervised):
         return following_values(made.following) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
 
 
-class AppleServer(Plain):
+class AppleServer(DefaultCoordinator):
     """Hands out core models, and how many examples stand behind each."""
 
     grouping: ClassVar[str] = "individual"
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {"schedule_rounds": AT_LEAST_ONE}
 
     def __init__(self, schedule_rounds: int = 100) -> None:
         self.schedule_rounds = schedule_rounds
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         return {"": (self._settle(work), Evaluate(), *self.training(context, work))}
 
-    def closing(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (self._settle(work), Evaluate())
 
-    def begin(self, initial: Tensors) -> Context:
-        return Context(info={"round": 0, "num_others": len(initial[PRESENT]), "known": [], "others": {}, "examples": {}})
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory(info={"round": 0, "num_others": len(initial[PRESENT]), "known": [], "others": {}, "examples": {}})
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         info = context.info
         examples = {**info["examples"], **{membership[m.device_id]: m.num_examples for m in models}}
         known = known_groups(info["known"], membership)
@@ -112,9 +115,9 @@ class AppleServer(Plain):
             before = info["others"].get(key, [])
             fresh = [k for k in (*known[place + 1 :], *known[:place]) if k not in before]
             peers[key] = [*before, *fresh][: info["num_others"]]
-        return Context(context.arrays, {**info, "round": info["round"] + 1, "known": known, "others": peers, "examples": examples})
+        return ObjectiveMemory(context.arrays, {**info, "round": info["round"] + 1, "known": known, "others": peers, "examples": examples})
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         info = context.info
         peers = info["others"].get(key, [])
         stacks = stack_peer_models(models, models[key], peers, info["num_others"])

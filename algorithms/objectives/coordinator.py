@@ -3,38 +3,38 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from algorithms.core.contract import Context, LocalModel, Programs, Work
+from algorithms.core.contract import LocalModel, ObjectiveMemory, Programs, Work
 from wire.messages import Evaluate, Verb
 from wire.tensors import Tensors
 
 
-class Plain:
+class DefaultCoordinator:
     """Every round: evaluate the model received, then train. After the last: evaluate. Nothing is sent besides the model."""
 
     grouping: ClassVar[str] = ""
     responds: ClassVar[bool] = False
     absorbs: ClassVar[bool] = False
 
-    def begin(self, initial: Tensors) -> Context:
-        return Context()
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory()
 
-    def preparing(self, context: Context) -> bool:
+    def preparing(self, context: ObjectiveMemory) -> bool:
         return False
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         return {"": (Evaluate(), *self.training(context, work))}
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """What a device does in a round after it has evaluated the model it received."""
         return (work.train(),)
 
-    def closing(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (Evaluate(),)
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         return context
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         return {}

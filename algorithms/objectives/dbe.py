@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, Sgd, TorchTensors, Work
-from algorithms.objectives.coordinator import Plain
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, Sgd, TorchTensors, Work
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised, slot_of
+from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire import names
 from wire.messages import Evaluate, Verb
 from wire.tensors import Tensors
@@ -37,6 +38,7 @@ class DomainBias(Supervised):
     """PRBM."""
     regularised: ClassVar[bool] = True
     """MR."""
+    limits: ClassVar[Mapping[str, Limits]] = {"kappa": NOT_NEGATIVE, "mean_momentum": SHARE}
 
     def parameters(self) -> TorchTensors:
         own = {_BIAS: torch.zeros(self.model.head.in_features)} if self.memory else {}
@@ -89,39 +91,39 @@ def with_domain_bias(base: type[Supervised], name: str, *, memory: bool = True, 
     return type(f"{base.__name__}WithDomainBias", (DomainBias, base), own)
 
 
-class DbeServer(Plain):
+class DbeServer(DefaultCoordinator):
     """Mixed in before the server's half of an objective: finds the consensus before the first round."""
 
     citation: ClassVar[str] = "Zhang et al., NeurIPS 2023, section 4"
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
-    def begin(self, initial: Tensors) -> Context:
-        context = super().begin(initial)
-        return Context({**context.arrays, _CONSENSUS: initial[_CONSENSUS]}, {**context.info, "consensus": False})
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        context = super().begin(initial, seed)
+        return ObjectiveMemory({**context.arrays, _CONSENSUS: initial[_CONSENSUS]}, {**context.info, "consensus": False})
 
-    def preparing(self, context: Context) -> bool:
+    def preparing(self, context: ObjectiveMemory) -> bool:
         return not context.info["consensus"] or super().preparing(context)
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         if context.info["consensus"]:
             return super().programs(context, work)
         verbs: tuple[Verb, ...] = (work.train("warm", epochs=1, report=False), Evaluate("train", "represent"))
         return {"": verbs}
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         if context.info["consensus"]:
             return super().absorb(context, models, membership, averages)
         means = np.stack([m.responses[_REPRESENTED] for m in models])
         consensus = np.average(means, axis=0, weights=[m.num_examples for m in models]).astype(np.float32)
-        return Context({**context.arrays, _CONSENSUS: consensus}, {**context.info, "consensus": True})
+        return ObjectiveMemory({**context.arrays, _CONSENSUS: consensus}, {**context.info, "consensus": True})
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         return {**super().received(context, models, key), _CONSENSUS: context.arrays[_CONSENSUS]}
 
 
-def coordinate_domain_bias(base: type[Plain]) -> type[Plain]:
+def coordinate_domain_bias(base: type[DefaultCoordinator]) -> type[DefaultCoordinator]:
     """The server's half of an objective with the regulariser on top of it."""
     return type(f"{base.__name__}WithConsensus", (DbeServer, base), {})

@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, Sgd, TorchTensors, Work
-from algorithms.objectives.coordinator import Plain
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchTensors, Work
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.personal_model import (
     as_model,
@@ -34,8 +34,9 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
+from algorithms.spec import NOT_NEGATIVE, Limits
 from wire import names
-from wire.messages import Verb
+from wire.messages import MOST_EPOCHS, Verb
 
 
 class Ditto(Supervised):
@@ -46,6 +47,7 @@ class Ditto(Supervised):
     model_answers: ClassVar[bool] = False
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "lambda": 1.0}
+    limits: ClassVar[Mapping[str, Limits]] = {"lambda": NOT_NEGATIVE}
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
@@ -75,11 +77,13 @@ class Ditto(Supervised):
         return super().predict(as_model(tensors), x)
 
 
-class DittoServer(Plain):
+class DittoServer(DefaultCoordinator):
     """Every round: `personal_epochs` passes of the personal model, then the run's passes of what is exchanged."""
+
+    limits: ClassVar[Mapping[str, Limits]] = {"personal_epochs": Limits(low=1, high=MOST_EPOCHS)}
 
     def __init__(self, personal_epochs: int = 1) -> None:
         self.personal_epochs = personal_epochs
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (work.train("personal", epochs=self.personal_epochs, report=False), *super().training(context, work))

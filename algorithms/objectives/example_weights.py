@@ -12,26 +12,24 @@ alpha come to 0, and with them the step size. So alpha is divided by its mean un
 
 from collections.abc import Callable, Mapping, Sequence
 from math import log
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import UnitInputs
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.supervised import LR, MOMENTUM, Supervised, following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.errors import ConfigError
-from wire.messages import Annotate, Evaluate, Verb
+from wire.messages import MOST_EPOCHS, Annotate, Evaluate, Verb
 from wire.tensors import Tensors
 
 RATIO_UNITS = 100
 """Hidden units of the binary classifier (section VII-B4)."""
-
-Net = TypeVar("Net", bound=nn.Module)
 
 
 class Weighted(Supervised):
@@ -39,6 +37,7 @@ class Weighted(Supervised):
 
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "ratio_lr": 0.01}
     columns: Mapping[str, tuple[int, ...]] = {"weight": ()}
+    limits: ClassVar[Mapping[str, Limits]] = {"density_features": AT_LEAST_ONE, "max_weight": AT_LEAST_ONE, "ratio_lr": NOT_NEGATIVE}
 
     def __init__(self, model: Classifier, density_features: int, max_weight: float) -> None:
         super().__init__(model)
@@ -71,13 +70,6 @@ class Weighted(Supervised):
         return self.log_odds(tensors, batch).clamp(-self.max_log_weight, self.max_log_weight).exp()
 
 
-def seeded(make: Callable[[], Net], seed: int = 0) -> Net:
-    """A module whose initial weights do not depend on torch's random state, which is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make()
-
-
 def plain_step(
     loss_of: Callable[[TorchTensors], tuple[Tensor, Tensor]], prefix: str, tensors: TorchTensors, lr: Tensor, batch: TorchTensors
 ) -> TorchTensors:
@@ -88,19 +80,20 @@ def plain_step(
     return following_values(moved) | {names.LOSS_SUM: loss * batch["x"].shape[0], names.NUM_CORRECT: right}
 
 
-class WeightedServer(Plain):
+class WeightedServer(DefaultCoordinator):
     """Knows which devices have weights; the others find theirs before they train. `ratio_epochs`: passes of the binary classifier;
     `mean_one`: whether a device's weights are divided by their mean."""
 
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {"ratio_epochs": Limits(low=1, high=MOST_EPOCHS)}
 
     def __init__(self, ratio_epochs: int = 10, mean_one: bool = True) -> None:
         self.ratio_epochs, self.mean_one = ratio_epochs, mean_one
 
-    def begin(self, initial: Tensors) -> Context:
-        return Context(info={"weighted": []})
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory(info={"weighted": []})
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         training = self.training(context, work)
         ready: Programs = {f"device:{d}": (Evaluate(), *training) for d in context.info["weighted"]}
         return {"": (Evaluate(), *self.weighing(work), *training), **ready}
@@ -113,7 +106,7 @@ class WeightedServer(Plain):
         return (tell_apart, Evaluate("train", "mean_weight", report=False), Annotate("weigh_to_mean_one", "weight"))
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         weighted = sorted({*context.info["weighted"], *(m.device_id for m in models)})
-        return Context(context.arrays, {**context.info, "weighted": weighted})
+        return ObjectiveMemory(context.arrays, {**context.info, "weighted": weighted})

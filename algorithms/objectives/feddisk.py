@@ -19,14 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import Made, negative_log_likelihood
-from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step, seeded
+from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
 from algorithms.objectives.supervised import following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.errors import ConfigError
-from wire.messages import Apply, Evaluate, Train, Verb
+from wire.messages import MOST_EPOCHS, Apply, Evaluate, Train, Verb
 from wire.tensors import Tensors
 
 _NOT_YET = 1e30
@@ -42,6 +44,7 @@ class FedDisk(Weighted):
     name: ClassVar[str] = "feddisk"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, Algorithm 1"
     hyper: Mapping[str, float] = {**Weighted.hyper, "density_lr": 0.01}
+    limits: ClassVar[Mapping[str, Limits]] = {"density_units": AT_LEAST_ONE, "density_lr": NOT_NEGATIVE}
 
     def __init__(self, model: Classifier, density_units: int = 50, density_features: int = 784, max_weight: float = 100.0) -> None:
         """`density_units`: hidden units of the density models; `density_features`: how many values of an example they see at most."""
@@ -112,6 +115,13 @@ class FedDiskServer(WeightedServer):
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "holdout": Limits(above=0, below=1),
+        "preparations": AT_LEAST_ONE,
+        "patience": AT_LEAST_ONE,
+        "local_checks": Limits(low=1, high=100),  # each is three verbs of a plan, which has 64 KiB
+        "local_epochs": Limits(low=1, high=MOST_EPOCHS),
+    }
 
     def __init__(
         self,
@@ -131,14 +141,14 @@ class FedDiskServer(WeightedServer):
         self.holdout, self.preparations, self.patience = holdout, preparations, patience
         self.local_checks, self.local_epochs = local_checks, local_epochs
 
-    def begin(self, initial: Tensors) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         info: dict[str, Any] = {"losses": [], "prepared": False}
-        return Context(info=super().begin(initial).info | info)
+        return ObjectiveMemory(info=super().begin(initial, seed).info | info)
 
-    def preparing(self, context: Context) -> bool:
+    def preparing(self, context: ObjectiveMemory) -> bool:
         return not context.info["prepared"]
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         if not self.preparing(context):
             return super().programs(context, work)
         return {"": (Evaluate("holdout", "validate", holdout=self.holdout), self._fit("density", work, work.local_epochs, report=True))}
@@ -149,14 +159,14 @@ class FedDiskServer(WeightedServer):
         return (*check * self.local_checks, *super().weighing(work))
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         if not self.preparing(context):
             return super().absorb(context, models, membership, averages)
         losses: list[float | None] = [*context.info["losses"], validation_loss(models)]
         known = [loss for loss in losses if loss is not None]
         rising = len(known) > self.patience and min(known[-self.patience :]) >= min(known[: -self.patience])
-        return Context(context.arrays, {**context.info, "losses": losses, "prepared": rising or len(losses) >= self.preparations})
+        return ObjectiveMemory(context.arrays, {**context.info, "losses": losses, "prepared": rising or len(losses) >= self.preparations})
 
     def _fit(self, graph: str, work: Work, epochs: int, report: bool) -> Train:
         return Train(work.batch_size, epochs, hyper=dict(work.hyper), graph=graph, report=report, holdout=self.holdout)
@@ -188,13 +198,3 @@ def validation_loss(models: Sequence[LocalModel]) -> float | None:
     measured = [(float(m.responses[_VALIDATION]), m.num_examples) for m in models if _VALIDATION in m.responses]
     finite = [(loss, count) for loss, count in measured if isfinite(loss)]
     return float(np.average([loss for loss, _ in finite], weights=[count for _, count in finite])) if finite else None
-
-
-def effective_rounds(accuracies: Sequence[float], target: float) -> int | None:
-    """The first round, counted from 1, whose accuracy reaches `target` (section VII-C2: the best one of the methods compared with)."""
-    return next((i for i, accuracy in enumerate(accuracies, start=1) if accuracy >= target), None)
-
-
-def effective_cost(size: int, rounds: int, density_size: int = 0, density_rounds: int = 0) -> int:
-    """Numbers that one device exchanges, both ways: 2 * (S_MADE * ECR_MADE + S_cls * ECR_cls), Eq. 18 and 19."""
-    return 2 * (density_size * density_rounds + size * rounds)

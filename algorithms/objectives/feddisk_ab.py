@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import Context, GraphFunction, LocalModel, Programs, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import freeze
-from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step, seeded
+from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
 from wire import names
 from wire.messages import Evaluate
 from wire.tensors import Tensors
@@ -86,18 +87,18 @@ class DensityRatioServer(WeightedServer):
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
-    def begin(self, initial: Tensors) -> Context:
-        return Context(names.of_role(initial, names.RECEIVED), super().begin(initial).info | {"prepared": False})
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory(names.of_role(initial, names.RECEIVED), super().begin(initial, seed).info | {"prepared": False})
 
-    def preparing(self, context: Context) -> bool:
+    def preparing(self, context: ObjectiveMemory) -> bool:
         return not context.info["prepared"]
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         return {"": (Evaluate("train", "moments"),)} if self.preparing(context) else super().programs(context, work)
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         if not self.preparing(context):
             return super().absorb(context, models, membership, averages)
         stack = np.stack([m.responses[_MOMENTS].astype(np.float64) for m in models])
@@ -105,7 +106,8 @@ class DensityRatioServer(WeightedServer):
         values, vectors = np.linalg.eigh((second + second.T) / 2)
         whitening = vectors.T / np.sqrt(np.maximum(values, 0.0) + _RIDGE * values[-1])[:, None]
         arrays = {_WHITENING: whitening, _FLEET_MEAN: whitening @ second[0]}
-        return Context({k: v.astype(np.float32) for k, v in arrays.items()}, {**context.info, "prepared": True})
+        held = {k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()}  # in the order of a file, or a restart would change bits
+        return ObjectiveMemory(held, {**context.info, "prepared": True})
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         return dict(context.arrays)

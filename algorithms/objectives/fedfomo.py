@@ -19,11 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, LocalModel, Sgd, TorchTensors, Work, exchanged
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Sgd, TorchTensors, Work, exchanged
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import Supervised, following_values
+from algorithms.spec import AT_LEAST_ONE, SHARE, Limits
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Tensors
@@ -38,6 +39,7 @@ class FedFomo(Supervised):
     name: ClassVar[str] = "fedfomo"
     citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
+    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE}
 
     def __init__(self, model: Classifier, num_others: int = 5) -> None:
         super().__init__(model)
@@ -71,45 +73,46 @@ class FedFomo(Supervised):
         return F.cross_entropy(self.forward(tensors, batch, training=False).logits, batch["y"], reduction="sum")
 
 
-class FedFomoServer(Plain):
+class FedFomoServer(DefaultCoordinator):
     """Keeps P and decides who sees whose model."""
 
     grouping: ClassVar[str] = "individual"
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {"holdout": Limits(above=0, below=1), "epsilon": SHARE}
 
     def __init__(self, holdout: float = 0.2, epsilon: float = 0.3) -> None:
         """`holdout`: share of a device's training data that models are weighed on, and not trained on; `epsilon`: how often a model is sent
         that P does not favour."""
         self.holdout, self.epsilon = holdout, epsilon
 
-    def begin(self, initial: Tensors) -> Context:
-        return Context(info={"round": 0, "num_others": len(initial[PRESENT]), "known": [], "affinity": {}})
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory(info={"round": 0, "seed": seed, "num_others": len(initial[PRESENT]), "known": [], "affinity": {}})
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         train = msgspec.structs.replace(work.train(), holdout=self.holdout)
         return (Evaluate("holdout", "candidates", holdout=self.holdout), Apply("mix"), train)
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         affinity: dict[str, dict[str, float]] = {own: dict(row) for own, row in context.info["affinity"].items()}
         for model in models:
             row = affinity.setdefault(membership[model.device_id], {})
             for other, weight in zip(self.sent(context, model.start), model.responses[_WEIGHTS], strict=False):
                 row[other] = row.get(other, 0.0) + float(weight)
         known = known_groups(context.info["known"], membership)
-        return Context(context.arrays, {**context.info, "round": context.info["round"] + 1, "known": known, "affinity": affinity})
+        return ObjectiveMemory(context.arrays, {**context.info, "round": context.info["round"] + 1, "known": known, "affinity": affinity})
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         return stack_peer_models(models, models[key], self.sent(context, key), context.info["num_others"])
 
-    def sent(self, context: Context, key: str) -> list[str]:
+    def sent(self, context: ObjectiveMemory, key: str) -> list[str]:
         """Whose models go to the device of this key in the next round, at most M; nobody's to a newcomer."""
         info: dict[str, Any] = context.info
         if key not in info["known"]:
             return []
-        rng = np.random.default_rng([info["round"], int(key)])
+        rng = np.random.default_rng([info["seed"], info["round"], int(key)])
         worth = info["affinity"].get(key, {})
         left = sorted((k for k in info["known"] if k != key), key=lambda k: (-worth.get(k, 0.0), int(k)))
         chosen: list[str] = []

@@ -22,11 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, TorchTensors, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.messages import Evaluate, Verb
 from wire.tensors import Array, Tensors
@@ -45,6 +47,12 @@ class FedGen(Supervised):
     name: ClassVar[str] = "fedgen"
     citation: ClassVar[str] = "Zhu et al., ICML 2021, Algorithm 1"
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha": 10.0, "beta": 10.0}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "bank_size": AT_LEAST_ONE,
+        "generated_batch": AT_LEAST_ONE,
+        "alpha": NOT_NEGATIVE,
+        "beta": NOT_NEGATIVE,
+    }
 
     def __init__(self, model: Classifier, bank_size: int = 256, generated_batch: int = 32) -> None:
         """`bank_size` representations are received; a step takes `generated_batch` of them, in whole rows of one for each class."""
@@ -94,11 +102,18 @@ class FedGen(Supervised):
         return F.linear(features, tensors[self.key(tensors, "head.weight")], tensors[self.key(tensors, "head.bias")])
 
 
-class FedGenServer(Plain):
+class FedGenServer(DefaultCoordinator):
     """Trains one generator for each group, by `generator_steps` steps of Adam a round."""
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "generator_steps": NOT_NEGATIVE,
+        "generator_lr": NOT_NEGATIVE,
+        "generator_batch": Limits(low=2),  # BatchNorm needs two examples
+        "noise_dim": AT_LEAST_ONE,
+        "hidden_dim": AT_LEAST_ONE,
+    }
 
     def __init__(
         self, generator_steps: int = 50, generator_lr: float = 3e-4, generator_batch: int = 128, noise_dim: int = 32, hidden_dim: int = 256
@@ -106,15 +121,15 @@ class FedGenServer(Plain):
         self.steps, self.lr, self.batch = generator_steps, generator_lr, generator_batch
         self.noise_dim, self.hidden_dim = noise_dim, hidden_dim
 
-    def begin(self, initial: Tensors) -> Context:
-        return Context({f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT}, {"round": 0})
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory({f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT}, {"round": 0, "seed": seed})
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (Evaluate("train", "labels"), *super().training(context, work))
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         arrays, number = dict(context.arrays), context.info["round"] + 1
         shape = arrays[f"{NEWCOMER}/bank"].shape
         for group in sorted({membership[m.device_id] for m in models}):
@@ -122,7 +137,7 @@ class FedGenServer(Plain):
             counts = np.stack([m.responses[_SHARE].astype(np.float64) * m.num_examples for m in members])
             prefix = f"{group}/generator."
             before = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-            rng = np.random.default_rng([number, crc32(group.encode())])
+            rng = np.random.default_rng([context.info["seed"], number, crc32(group.encode())])
             generator = Generator(before or first_generator(rng, self.noise_dim, shape[1], self.hidden_dim, shape[2]), shape[1])
             heads = [(m.tensors[names.shared("head.weight")], m.tensors[names.shared("head.bias")]) for m in members]
             generator.train(heads, counts, rng, self.steps, self.lr, self.batch)
@@ -130,9 +145,9 @@ class FedGenServer(Plain):
             arrays[f"{group}/bank"] = generator.bank(rng, shape[0])
             arrays[f"{group}/classes"] = (counts.sum(0) > 0).astype(np.float32)
             arrays[f"{group}/strength"] = np.asarray(DECAY**number, np.float32)
-        return Context(arrays, {**context.info, "round": number})
+        return ObjectiveMemory(arrays, {**context.info, "round": number})
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         group = key if f"{key}/bank" in context.arrays else NEWCOMER
         return {names.received(name): context.arrays[f"{group}/{name}"] for name in _SENT}
 

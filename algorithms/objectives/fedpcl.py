@@ -20,12 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import NEWCOMER, Context, GraphFunction, LocalModel, Programs, Sgd, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, Sgd, TorchTensors, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.local import Local
 from algorithms.objectives.supervised import Pass, batch_metrics, following_values
+from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Array, Tensors
@@ -46,6 +48,7 @@ class FedPCL(Local):
     citation: ClassVar[str] = "Tan et al., NeurIPS 2022, Algorithm 1"
     model_answers: ClassVar[bool] = False
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE, "tau": POSITIVE}
 
     def __init__(self, model: Classifier, num_others: int = 10, tau: float = 0.07) -> None:
         super().__init__(model)
@@ -111,28 +114,28 @@ class FedPCL(Local):
         return torch.softmax(self.compare(features, tensors[_OWN], tensors[_OWN_KNOWN]), dim=1)
 
 
-class FedPclServer(Plain):
+class FedPclServer(DefaultCoordinator):
     """Averages prototypes, and hands on the sets of M devices of the group, others in every round."""
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
-    def begin(self, initial: Tensors) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         empty = {f"{NEWCOMER}/{name}": value for name, value in names.part(initial, names.RECEIVED).items()}
-        return Context(empty, {"round": 0})
+        return ObjectiveMemory(empty, {"round": 0})
 
-    def preparing(self, context: Context) -> bool:
+    def preparing(self, context: ObjectiveMemory) -> bool:
         return not context.info["round"]
 
-    def programs(self, context: Context, work: Work) -> Programs:
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         return {"": self._collect()} if self.preparing(context) else super().programs(context, work)
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (*super().training(context, work), *self._collect())
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         arrays, number = dict(context.arrays), context.info["round"]
         num_others = len(arrays[f"{NEWCOMER}/others.known"])
         for group in sorted({NEWCOMER, *(membership[m.device_id] for m in models)}):  # newcomers begin with what the whole fleet knows
@@ -149,9 +152,9 @@ class FedPclServer(Plain):
                 "others.known": np.stack([*(count > 0 for _, count in chosen), *[np.zeros(len(mean), bool)] * missing]),
             }
             arrays |= {f"{group}/{name}": np.asarray(value, np.float32) for name, value in found.items()}
-        return Context(arrays, {**context.info, "round": number + 1})
+        return ObjectiveMemory(arrays, {**context.info, "round": number + 1})
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         prefix = f"{key}/" if f"{key}/known" in context.arrays else f"{NEWCOMER}/"
         return {names.received(k.removeprefix(prefix)): v for k, v in context.arrays.items() if k.startswith(prefix)}
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
+from algorithms.spec import NOT_NEGATIVE, Limits
 from wire import names
 
 
@@ -34,6 +35,7 @@ class FedProx(Supervised):
     name: ClassVar[str] = "fedprox"
     citation: ClassVar[str] = "Li et al., MLSys 2020, Eq. 2"
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "mu": 0.001}
+    limits: ClassVar[Mapping[str, Limits]] = {"mu": NOT_NEGATIVE}
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()

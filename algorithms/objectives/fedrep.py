@@ -9,12 +9,13 @@ While the head is trained, BatchNorm normalises by the batch, and its running st
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.core.contract import Context, GraphFunction, Sgd, TorchTensors, Work
-from algorithms.objectives.coordinator import Plain
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchTensors, Work
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.spec import Limits
 from wire import names
-from wire.messages import Verb
+from wire.messages import MOST_EPOCHS, Verb
 
 
 def step_over(
@@ -51,11 +52,13 @@ class FedRep(FedPer):
         return step_over(self, [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED], tensors, batch, hyper)
 
 
-class FedRepServer(Plain):
+class FedRepServer(DefaultCoordinator):
     """Every round: `head_epochs` passes of the head, then the run's passes of the body."""
+
+    limits: ClassVar[Mapping[str, Limits]] = {"head_epochs": Limits(low=1, high=MOST_EPOCHS)}
 
     def __init__(self, head_epochs: int = 1) -> None:
         self.head_epochs = head_epochs
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (work.train("head", epochs=self.head_epochs, report=False), *super().training(context, work))

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, TorchTensors, Work
-from algorithms.objectives.coordinator import Plain
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, batch_metrics, cross_entropy, following_values, slot_of
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
@@ -80,8 +80,8 @@ class FedRod(Supervised):
         return torch.softmax(self.personal_logits(tensors, self.forward(tensors, {"x": x}, training=False)), dim=1)
 
 
-class FedRodServer(Plain):
+class FedRodServer(DefaultCoordinator):
     """A device counts its labels, for itself, before it trains."""
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (Evaluate("train", "labels", report=False), Apply("keep"), *super().training(context, work))

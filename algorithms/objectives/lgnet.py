@@ -5,12 +5,14 @@ the model with the data in each client'. The paper it refers to (P. P. Liang et 
 keeps the lower layers on the devices; DistFL's wording is followed here.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.core.contract import Context, Work
-from algorithms.objectives.coordinator import Plain
+from algorithms.core.contract import ObjectiveMemory, Work
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedavg import FedAvg
-from wire.messages import Verb
+from algorithms.spec import Limits
+from wire.messages import MOST_EPOCHS, Verb
 
 
 class LgNet(FedAvg):
@@ -20,15 +22,16 @@ class LgNet(FedAvg):
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (LG-Net)"
 
 
-class FineTuned(Plain):
+class FineTuned(DefaultCoordinator):
     """After the last round every device trains on for itself, with the graph `tuning`, and evaluates what came of it."""
 
     tuning: ClassVar[str] = "step"
+    limits: ClassVar[Mapping[str, Limits]] = {"fine_tune_epochs": Limits(low=0, high=MOST_EPOCHS)}
 
     def __init__(self, fine_tune_epochs: int = 10) -> None:
         self.fine_tune_epochs = fine_tune_epochs
 
-    def closing(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         tune = (work.train(self.tuning, epochs=self.fine_tune_epochs, report=False),) if self.fine_tune_epochs else ()
         return (*tune, *super().closing(context, work))
 

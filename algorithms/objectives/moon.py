@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, TorchTensors, Work, exchanged
-from algorithms.objectives.coordinator import Plain
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work, exchanged
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, following_values
+from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
 from wire import names
 from wire.messages import Apply, Verb
 
@@ -24,6 +25,7 @@ class Moon(Supervised):
     name: ClassVar[str] = "moon"
     citation: ClassVar[str] = "Li et al., CVPR 2021, Eq. 3 and 4"
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "mu": 1.0, "tau": 1.0}
+    limits: ClassVar[Mapping[str, Limits]] = {"mu": NOT_NEGATIVE, "tau": POSITIVE}
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
@@ -56,8 +58,8 @@ def _previous(name: str) -> str:
     return names.private(f"previous.{name}")
 
 
-class MoonServer(Plain):
+class MoonServer(DefaultCoordinator):
     """A device remembers its model after its training."""
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (*super().training(context, work), Apply("remember"))

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from algorithms.core.contract import NEWCOMER, TorchTensors, exchanged
+from algorithms.core.contract import TorchTensors, exchanged
+from algorithms.core.keys import NEWCOMER
 from wire import names
 from wire.tensors import Tensors
 

@@ -21,6 +21,7 @@ from algorithms.core.contract import GraphFunction, TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.lgnet import FineTuned
 from algorithms.objectives.supervised import LR, Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
 from wire.errors import ConfigError
 
 Hessian = Literal["none", "free"]
@@ -32,6 +33,7 @@ class PerFedAvg(Supervised):
     name: ClassVar[str] = "per-fedavg"
     citation: ClassVar[str] = "Fallah et al., NeurIPS 2020, Algorithm 1"
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "inner_lr": 0.01, "delta": 0.001}
+    limits: ClassVar[Mapping[str, Limits]] = {"hessian": Limits(choices=("none", "free")), "inner_lr": NOT_NEGATIVE, "delta": POSITIVE}
 
     def __init__(self, model: Classifier, hessian: Hessian = "none") -> None:
         """

@@ -14,11 +14,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from algorithms.core.contract import Context, GraphFunction, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.personal_model import as_model, copy_as_personal_model, personal_key
 from algorithms.objectives.supervised import LR, Supervised, batch_metrics, differentiate, following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.messages import Apply, Verb
 
 
@@ -29,6 +30,7 @@ class PFedMe(Supervised):
     citation: ClassVar[str] = "Dinh et al., NeurIPS 2020, Algorithm 1"
     model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": 10 * LR, "personal_lr": 0.01, "lambda": 15.0}
+    limits: ClassVar[Mapping[str, Limits]] = {"inner_steps": AT_LEAST_ONE, "personal_lr": NOT_NEGATIVE, "lambda": NOT_NEGATIVE}
 
     def __init__(self, model: Classifier, inner_steps: int = 5) -> None:
         super().__init__(model)
@@ -66,8 +68,8 @@ class PFedMe(Supervised):
         return super().predict(as_model(tensors), x)
 
 
-class PFedMeServer(Plain):
+class PFedMeServer(DefaultCoordinator):
     """The personal model starts at the received one in every round."""
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (Apply("begin"), *super().training(context, work))

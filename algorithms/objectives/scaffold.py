@@ -15,8 +15,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from algorithms.core.contract import NEWCOMER, Context, GraphFunction, LocalModel, TorchTensors, Work
-from algorithms.objectives.coordinator import Plain
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, TorchTensors, Work
+from algorithms.core.keys import NEWCOMER
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import LR, Supervised
 from wire import names
 from wire.messages import Apply, Verb
@@ -66,22 +67,22 @@ class Scaffold(Supervised):
         return outputs
 
 
-class ScaffoldServer(Plain):
+class ScaffoldServer(DefaultCoordinator):
     """Keeps c, one for each group: the mean of its members' c_i."""
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
-    def training(self, context: Context, work: Work) -> tuple[Verb, ...]:
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (*super().training(context, work), Apply("conclude"))
 
-    def begin(self, initial: Tensors) -> Context:
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         controls = {k: v for k, v in initial.items() if k.startswith(_servers(""))}
-        return Context({f"{NEWCOMER}/{names.name_of(k)}": v for k, v in controls.items()})
+        return ObjectiveMemory({f"{NEWCOMER}/{names.name_of(k)}": v for k, v in controls.items()})
 
     def absorb(
-        self, context: Context, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
-    ) -> Context:
+        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+    ) -> ObjectiveMemory:
         arrays = dict(context.arrays)
         controls = [k.removeprefix(f"{NEWCOMER}/") for k in arrays if k.startswith(f"{NEWCOMER}/")]
         for group in sorted({membership[m.device_id] for m in models}):
@@ -92,9 +93,9 @@ class ScaffoldServer(Plain):
                 reported = names.response("conclude", f"change.{name.removeprefix('control.')}")
                 change = np.mean([m.responses[reported] for m in members], axis=0)
                 arrays[f"{group}/{name}"] = (before + share * change).astype(np.float32)
-        return Context(arrays, context.info)
+        return ObjectiveMemory(arrays, context.info)
 
-    def received(self, context: Context, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         controls = [k.removeprefix(f"{NEWCOMER}/") for k in context.arrays if k.startswith(f"{NEWCOMER}/")]
         return {names.received(name): _control(context, key, name) for name in controls}
 
@@ -111,5 +112,5 @@ def _sum(name: str) -> str:
     return names.slot(f"sum.{name}")
 
 
-def _control(context: Context, key: str, name: str) -> Array:
+def _control(context: ObjectiveMemory, key: str, name: str) -> Array:
     return context.arrays.get(f"{key}/{name}", context.arrays[f"{NEWCOMER}/{name}"])

@@ -12,11 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, Sgd, TorchTensors, functional
+from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
+from algorithms.core.functional import functional
 from algorithms.core.probe import watch_norms
 from algorithms.models.classifier import Classifier, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.objectives.gradients import grad_and_value
+from algorithms.spec import NOT_NEGATIVE, PART, Limits
 from wire import names
 
 LR, MOMENTUM = 0.005, 0.9
@@ -59,6 +61,7 @@ class Supervised:
     name: ClassVar[str]
     citation: ClassVar[str]
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
+    limits: ClassVar[Mapping[str, Limits]] = {"lr": NOT_NEGATIVE, "momentum": PART}
     columns: Mapping[str, tuple[int, ...]] = {}
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
     """The training graphs that are plain SGD. A class that overrides a method of `TRAINING` inherits none: it declares its own."""

@@ -9,13 +9,14 @@ cover what else devices report (numbers of examples, losses, responses) nor who 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from algorithms.core.contract import LocalModel, Work
-from algorithms.privacy.none import NoPrivacy
+from algorithms.privacy.base import DefaultPrivacy
+from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
 from wire.errors import ConfigError
 from wire.messages import Protect, Verb
 from wire.privacy import add_noise, clip
@@ -35,8 +36,10 @@ def spent(noise_multiplier: float, sampling_rate: float, steps: int, delta: floa
     return float(accountant.get_epsilon(delta=delta))
 
 
-class Mechanism(NoPrivacy):
+class Mechanism(DefaultPrivacy):
     """Options that every mechanism has; each changes what it does to updates, and says what it costs."""
+
+    limits: ClassVar[Mapping[str, Limits]] = {"clip_norm": POSITIVE, "noise_multiplier": NOT_NEGATIVE, "delta": Limits(above=0, below=1)}
 
     def __init__(self, *, clip_norm: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5) -> None:
         """`clip_norm`: largest Euclidean norm C. `noise_multiplier`: the noise's standard deviation, in units of C. `delta`: chance
@@ -79,6 +82,7 @@ class CentralGaussian(Mechanism):
 
     name: ClassVar[str] = "gaussian"
     citation: ClassVar[str] = "Geyer et al., 2017, Algorithm 1; McMahan et al., ICLR 2018, with every device in every round"
+    mean: ClassVar[str] = "uniform"
 
     def verbs(self) -> tuple[Verb, ...]:
         return (Protect(self.clip_norm, 0.0),)

@@ -33,7 +33,10 @@ dependencies {
     testRuntimeOnly(libs.junit.launcher)
 }
 
-tasks.test { useJUnitPlatform() }
+tasks.test {
+    useJUnitPlatform()
+    systemProperty("shoal.root", rootDir.parent)
+}
 
 publishing {
     publications {

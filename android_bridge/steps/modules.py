@@ -121,7 +121,18 @@ def run_tests(module: Module, arguments: list[str]) -> int:
     friends = (f"-Xfriend-paths={module.jar}", "-jvm-target", "11", "-module-name", f"shoal-{module.name}-test")
     compile_kotlin(module.sources("test"), [*jars, *libraries], tests, friends)
     classpath = os.pathsep.join(map(str, [tests, *jars, lib / "kotlin-stdlib.jar", *libraries]))
-    properties = [f"-Dshoal.root={ROOT.parent}", f"-Dshoal.tests={os.environ.get('SHOAL_KOTLIN_TESTS', '')}"]
-    launcher = ["org.junit.platform.console.ConsoleLauncher", "--disable-banner", "--fail-if-no-tests", "--details=tree"]
+    settings = {
+        "root": ROOT.parent,
+        "tests": os.environ.get("SHOAL_KOTLIN_TESTS", ""),
+        "hostile": os.environ.get("SHOAL_KOTLIN_HOSTILE", ""),
+    }
+    properties = [f"-Dshoal.{name}={value}" for name, value in settings.items()]
+    launcher = [
+        "org.junit.platform.console.ConsoleLauncher",
+        "--disable-banner",
+        "--fail-if-no-tests",
+        "--details=tree",
+        "--disable-ansi-colors",
+    ]
     selected = arguments or ["--scan-classpath", str(tests)]
     return subprocess.run([java(), "-Xmx1g", "-ea", *properties, "-cp", classpath, *launcher, *selected]).returncode

@@ -23,9 +23,10 @@ from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier, OnFrozen, PlainClassifier
 from algorithms.models.registry import default_model, make_model
-from algorithms.objectives.cgau import Cgau, switched_off, xor_clients
+from algorithms.objectives.cgau import Cgau
 from algorithms.registry import make_objective, read_algorithm
 from benchmarks.papers.table import Table
+from benchmarks.papers.xor import switched_off, xor_clients
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData

@@ -11,7 +11,6 @@ others' are those until each one's own best. Here everybody's count to one targe
 
 from dataclasses import replace
 
-from algorithms.objectives.feddisk import effective_cost
 from algorithms.registry import read_algorithm
 from benchmarks.papers.table import Row, Setting, Table, rounds
 
@@ -24,6 +23,11 @@ MADE_SIZE = 2 * 784 * 30 + 784 + 30
 FEDDISK = "feddisk:density_units=30:preparations=10:local_checks=5"
 NAMES = {"fedavg": "FedAvg", "fedbn": "FedBN", "fedprox:mu=0.01": "FedProx", "fedrod": "FedROD", "fedpcl": "FedPCL"}
 NAMES |= {FEDDISK: "FedDisk", "feddisk-ab": "FedDiskAb"}
+
+
+def effective_cost(size: int, rounds: int, density_size: int = 0, density_rounds: int = 0) -> int:
+    """Numbers that one device exchanges, both ways: 2 * (S_MADE * ECR_MADE + S_cls * ECR_cls), Eq. 18 and 19."""
+    return 2 * (density_size * density_rounds + size * rounds)
 
 
 def preparations(row: Row) -> float | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from edge_client.adapters.executorch_library import LoadedProgram, load_library
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle
-from wire.errors import BundleError, ConfigError
+from wire.errors import BundleError
 from wire.tensors import Tensors
 
 log = logging.getLogger("shoal.edge")
@@ -30,6 +30,8 @@ class ExecutorchGraphs:
         if not offered:
             raise BundleError(f"bundle {manifest.name} has no programs for {' or '.join(runtimes)}: export it with --runtimes executorch")
         self.max_batch: int | None = min(program.max_batch for program in offered)
+        if self.max_batch < manifest.min_batch:
+            raise BundleError(f"bundle {manifest.name}: batches of at least {manifest.min_batch}, its programs take {self.max_batch}")
         have = self._library.shoal_executorch_version().decode()
         made = manifest.created_by.get("executorch", "")
         if _number(made) > _number(have):
@@ -51,6 +53,8 @@ class ExecutorchGraphs:
             outputs = program.run([inputs[name] for name in described.inputs])
         except BundleError as error:
             raise BundleError(f"graph {graph!r}: {error}") from None
+        if len(outputs) != len(described.outputs):
+            raise BundleError(f"graph {graph!r}: {len(outputs)} outputs, its manifest says {len(described.outputs)}")
         return dict(zip(described.outputs, outputs, strict=True))
 
     def _load(self, graph: str) -> LoadedProgram:
@@ -73,4 +77,4 @@ def _number(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split("+")[0].split(".")) if text else ()
     except ValueError:
-        raise ConfigError(f"version {text!r} of ExecuTorch: expected numbers between points") from None
+        raise BundleError(f"version {text!r} of ExecuTorch: expected numbers between points") from None

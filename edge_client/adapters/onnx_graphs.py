@@ -29,7 +29,7 @@ class OnnxGraphs:
         try:
             outputs = session.run(None, {name: inputs[name] for name in described.inputs})
         except Exception as error:  # onnxruntime's exceptions share no base but Exception
-            raise BundleError(f"graph {graph!r}: {str(error).splitlines()[0]}") from None
+            raise BundleError(f"graph {graph!r}: {str(error)[:300]}") from None
         return dict(zip(described.outputs, outputs, strict=True))
 
     def _load(self, graph: str) -> onnxruntime.InferenceSession:
@@ -42,6 +42,9 @@ class OnnxGraphs:
         except BundleError:
             raise
         except Exception as error:
-            raise BundleError(f"graph {graph!r}: {str(error).splitlines()[0]}") from None
+            raise BundleError(f"graph {graph!r}: {str(error)[:300]}") from None
+        expected = len(self._bundle.manifest.graphs[graph].outputs)
+        if len(session.get_outputs()) != expected:
+            raise BundleError(f"graph {graph!r}: {len(session.get_outputs())} outputs, its manifest says {expected}")
         self._sessions[graph] = session
         return session

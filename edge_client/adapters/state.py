@@ -1,17 +1,50 @@
 """Where a device keeps its state: a folder of small files, or memory (simulation)."""
 
+import fcntl
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from edge_client.core.ports import Current
 from edge_client.core.session import Session
 from host.files import write_atomically
-from wire.errors import ConfigError
+from wire.codec import digest as digest_of
+from wire.errors import ConfigError, WireError
 from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
+
+log = logging.getLogger("shoal.edge")
+
+MOST_RUNS = 4
+"""Of so many runs, besides the last one, private tensors are kept: those that were written last."""
+T = TypeVar("T")
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """While the context is open, no other process may use this state folder.
+
+    Raises:
+        ConfigError: another process uses it, or it cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("a")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"state folder {folder}: another process uses it; each device needs a folder of its own") from None
+    except OSError as error:
+        raise ConfigError(f"state folder {folder}: {error.strerror}") from None
+    with file:
+        yield
 
 
 class FolderState:
-    """An `edge_client.core.ports.DeviceState` in a folder: ``session.json update.safetensors private.RUN_ID.ROUND blobs/SHA256``."""
+    """An `edge_client.core.ports.DeviceState` in a folder: ``session.json current.json traffic.json update.safetensors
+    private.RUN_ID.ROUND blobs/SHA256``. A file that is damaged is set aside as ``NAME.damaged``, with a warning."""
 
     def __init__(self, folder: Path) -> None:
         """
@@ -25,23 +58,26 @@ class FolderState:
             raise ConfigError(f"state folder {folder}: {error.strerror}") from None
 
     def load(self) -> Session:
-        path = self._folder / "session.json"
-        if not path.exists():
-            return Session()
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=Session)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(f"{path}: not a session of this version ({error}); remove the folder to start afresh") from None
+        return self._document("session.json", Session) or Session()
 
     def save(self, session: Session) -> None:
-        write_atomically(self._folder / "session.json", msgspec.json.encode(session))
+        self._write(self._folder / "session.json", msgspec.json.encode(session))
+
+    def has_blob(self, digest: str) -> bool:
+        return (self._blobs / digest).exists()
 
     def blob(self, digest: str) -> bytes | None:
         path = self._blobs / digest
-        return path.read_bytes() if path.exists() else None
+        if not path.exists():
+            return None
+        payload = path.read_bytes()
+        if digest_of(payload) == digest:
+            return payload
+        _set_aside(path, "its bytes have another hash")
+        return None
 
     def put_blob(self, digest: str, payload: bytes) -> None:
-        write_atomically(self._blobs / digest, payload)
+        self._write(self._blobs / digest, payload)
 
     def keep_blobs(self, digests: set[str]) -> None:
         for path in self._blobs.iterdir():
@@ -50,9 +86,9 @@ class FolderState:
 
     def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
         if private:
-            write_atomically(self._private_path(run_id, round), encode_tensors(private))
-        write_atomically(self._folder / "update.safetensors", payload)
-        for path in self._private_files(run_id, round)[:-2]:
+            self._write(self._private_path(run_id, round), encode_tensors(private))
+        self._write(self._folder / "update.safetensors", payload)
+        for path in [*self._private_files(run_id, round)[:-2], *self._old_runs(run_id)]:
             path.unlink()
 
     def update(self) -> bytes | None:
@@ -63,15 +99,76 @@ class FolderState:
         (self._folder / "update.safetensors").unlink(missing_ok=True)
 
     def private(self, run_id: str, round: int) -> Tensors:
-        before = self._private_files(run_id, round - 1)
-        return decode_tensors(before[-1].read_bytes(), OWN_FILES)[0] if before else {}
+        for path in reversed(self._private_files(run_id, round - 1)):
+            try:
+                return decode_tensors(path.read_bytes(), OWN_FILES)[0]
+            except WireError as error:
+                _set_aside(path, str(error))
+        return {}
+
+    def current(self) -> Current | None:
+        return self._document("current.json", Current)
+
+    def put_current(self, current: Current) -> None:
+        self._write(self._folder / "current.json", msgspec.json.encode(current))
+
+    def traffic(self) -> dict[int, int]:
+        return self._document("traffic.json", dict[int, int]) or {}
+
+    def put_traffic(self, bytes_by_hour: dict[int, int]) -> None:
+        self._write(self._folder / "traffic.json", msgspec.json.encode(bytes_by_hour))
+
+    def _document(self, name: str, kind: type[T]) -> T | None:
+        """A JSON file of the folder; None if there is none, or if it is damaged.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        path = self._folder / name
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            _set_aside(path, str(error))
+            return None
+
+    def _write(self, path: Path, payload: bytes) -> None:
+        """Write a file whole. What was begun on a full disk is removed, so that it does not fill it further."""
+        try:
+            write_atomically(path, payload)
+        except OSError:
+            path.with_name(path.name + ".new").unlink(missing_ok=True)
+            raise
 
     def _private_path(self, run_id: str, round: int) -> Path:
         return self._folder / f"private.{run_id}.{round:08d}"
 
     def _private_files(self, run_id: str, up_to: int) -> list[Path]:
-        files = sorted(self._folder.glob(f"private.{run_id}.????????"))
+        """The files of a run's private tensors up to a round, in order."""
+        files = sorted(path for path in self._folder.glob("private.*.????????") if _run_of(path) == run_id and path.name[-8:].isdigit())
         return [path for path in files if int(path.name[-8:]) <= up_to]
+
+    def _old_runs(self, run_id: str) -> list[Path]:
+        """The files of runs that are too many, this one not among them."""
+        files = sorted(self._folder.glob("private.*.????????"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        runs = list(dict.fromkeys(_run_of(path) for path in files if _run_of(path) != run_id))
+        return [path for path in files if _run_of(path) in runs[MOST_RUNS:]]
+
+
+def _run_of(path: Path) -> str:
+    return path.name[len("private.") : -9]
+
+
+def _set_aside(path: Path, problem: str) -> None:
+    """Rename a damaged file, so that somebody may look at it; where even that fails it is removed."""
+    log.warning("%s is damaged and set aside as %s.damaged: %s", path, path.name, problem)
+    try:
+        path.replace(path.with_name(path.name + ".damaged"))
+    except OSError:
+        path.unlink(missing_ok=True)
 
 
 class MemoryState:
@@ -82,12 +179,17 @@ class MemoryState:
         self._blobs: dict[str, bytes] = {}
         self._update: bytes | None = None
         self._private: dict[tuple[str, int], Tensors] = {}
+        self._current: Current | None = None
+        self._traffic: dict[int, int] = {}
 
     def load(self) -> Session:
         return self._session
 
     def save(self, session: Session) -> None:
         self._session = session
+
+    def has_blob(self, digest: str) -> bool:
+        return digest in self._blobs
 
     def blob(self, digest: str) -> bytes | None:
         return self._blobs.get(digest)
@@ -112,3 +214,15 @@ class MemoryState:
     def private(self, run_id: str, round: int) -> Tensors:
         before = [tensors for (run, r), tensors in self._private.items() if run == run_id and r < round]
         return before[-1] if before else {}
+
+    def current(self) -> Current | None:
+        return self._current
+
+    def put_current(self, current: Current) -> None:
+        self._current = current
+
+    def traffic(self) -> dict[int, int]:
+        return self._traffic
+
+    def put_traffic(self, bytes_by_hour: dict[int, int]) -> None:
+        self._traffic = bytes_by_hour

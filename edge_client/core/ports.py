@@ -4,8 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from edge_client.core.session import Session
 from wire.bundle import Bundle
+from wire.messages import Digest, MaybeDigest
 from wire.tensors import Array, Tensors
 
 
@@ -55,17 +58,33 @@ class WholeTraining(Protocol):
 GraphLoader = Callable[[Bundle], Graphs]
 
 
+class Current(msgspec.Struct, frozen=True):
+    """The model that answers predictions, apart from any run: digests of its bundle, its tensors, and this device's private tensors
+    (empty where it has none)."""
+
+    bundle: Digest
+    model: Digest
+    private: MaybeDigest
+    run_id: str
+    epoch: int
+    since_s: float
+    """Unix time, as well as the device knew it, when it came into use."""
+
+
 class DeviceState(Protocol):
-    """What must survive a restart of the device. Every write is complete or did not happen."""
+    """What must survive a restart of the device. Every write is complete or did not happen; an OSError says that it did not."""
 
     def load(self) -> Session:
-        """The session as last saved; a new one at first."""
+        """The session as last saved; a new one at first, and if the saved one is damaged."""
 
     def save(self, session: Session) -> None:
         """Save the session."""
 
+    def has_blob(self, digest: str) -> bool:
+        """Whether a blob is stored; it may be damaged."""
+
     def blob(self, digest: str) -> bytes | None:
-        """A downloaded blob, or None."""
+        """A downloaded blob; None if there is none, or if its bytes no longer have this hash: then it is set aside."""
 
     def put_blob(self, digest: str, payload: bytes) -> None:
         """Keep a downloaded blob."""
@@ -85,6 +104,18 @@ class DeviceState(Protocol):
     def private(self, run_id: str, round: int) -> Tensors:
         """The private tensors (``private/NAME``) as they were before this round of this run; empty at first. A round that is
         carried out again after a crash starts from the same ones."""
+
+    def current(self) -> Current | None:
+        """The model in use, as last put."""
+
+    def put_current(self, current: Current) -> None:
+        """Another model is in use from now on. Its blobs are stored already."""
+
+    def traffic(self) -> dict[int, int]:
+        """Bytes that came and went, by hour (of Unix time), as last put."""
+
+    def put_traffic(self, bytes_by_hour: dict[int, int]) -> None:
+        """Keep these."""
 
 
 @dataclass(frozen=True)

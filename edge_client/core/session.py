@@ -1,8 +1,8 @@
-"""What a device knows between messages, and what it does about the next one; pure.
+"""What a device knows between messages, and what it does about the next one (SPEC.md, 'Order of plans'); pure.
 
-Rules: a plan is executed once; a finished update is kept until the aggregator acknowledges or refuses it, and sent again
-whenever the connection or the aggregator is new; a plan for a later round, or of another run, replaces what was not finished; a
-plan for a round that is already answered changes nothing, unless the answer was a refusal and the round was opened again.
+Rules: a plan is carried out once; a finished update is kept until the aggregator acknowledges or refuses it; what speaks for an earlier
+start of the aggregator than the device has heard is answered with the proof of the later one; work that ends the client again and again
+is not started for ever.
 """
 
 from dataclasses import dataclass
@@ -10,82 +10,155 @@ from typing import Literal
 
 import msgspec
 
-from wire.messages import Acknowledge, Finish, Plan, Refuse
+from wire.messages import Acknowledge, Busy, DeclineReason, Finish, MaybeDigest, Plan, Refuse
 
+MOST_TRIES = 5
+"""How often work on one plan is started, at most."""
 
-class Pending(msgspec.Struct, frozen=True):
-    """A finished update that is not yet acknowledged; its bytes lie in the state folder."""
-
-    run_id: str
-    round: int
-    deadline_at_s: float = 0.0
+Stage = Literal["working", "pending", "declined", "answered"]
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A device's memory. `answered` is the last round of `run_id` whose update was acknowledged or refused; where it was refused, or
-    the plan could not be carried out, `given_up_s` is the deadline of that plan, and a later one of the same round is tried again."""
+    """A device's memory."""
 
-    run_id: str = ""
-    answered: int = 0
-    given_up_s: float = 0.0
     plan: Plan | None = None
-    pending: Pending | None = None
+    """The last plan that was taken."""
+    taken: str = ""
+    """That plan as it came, with its signatures."""
+    stage: Stage = "answered"
+    """Whether the device works on it, its update awaits an answer, it was declined, or its update was answered."""
+    tries: int = 0
+    """How often work on it was started and did not end."""
+    update: MaybeDigest = ""
+    """The pending update's digest; its bytes lie in the state folder."""
+    reason: DeclineReason | None = None
+    detail: str = ""
+    """Why the plan was declined."""
     versions: dict[str, int] = {}
+    """By name, the newest version of a bundle that was used."""
     final_model: str = ""
     final_bundle: str = ""
-    finished: bool = False
+    final_epoch: int = 0
+    final_run: str = ""
+    """What the last `Finish` offered, the epoch and the run that it came from."""
+    final_round: int = 0
+    """The last round of that run that this device took part in; 0 if it took part in none."""
+    final_tries: int = 0
+    """How often taking the offered model into use was started and did not end."""
+    final_problem: str = ""
+    """Why the offered model is not in use and will not be; empty if it is in use or may yet be."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """What the agent does next: work on the accepted plan, send the pending update again, drop it, or nothing."""
+    """What the agent does next: work on the plan, send the pending update, decline a plan, drop the update, or nothing."""
 
-    kind: Literal["work", "send", "drop", "none"]
+    kind: Literal["work", "send", "decline", "drop", "none"]
+    reason: DeclineReason = "failed"
+    detail: str = ""
+    proof: str = ""
 
 
 NOTHING = Action("none")
 
 
-def on_plan(session: Session, plan: Plan) -> tuple[Session, Action]:
-    """A plan arrived."""
-    pending, same_run = session.pending, plan.run_id == session.run_id
-    if pending and (pending.run_id, pending.round) == (plan.run_id, plan.round):
-        return session, Action("send")
-    again = plan.round == session.answered and 0 < session.given_up_s < plan.deadline_at_s
-    if same_run and plan.round <= session.answered and not again:
+def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Session, Action]:
+    """A plan arrived. `text`: as it came; `now_s`: what the device knows of the aggregator's clock."""
+    held = session.plan
+    if held is not None and plan.epoch < held.epoch:
+        detail = f"the plan's epoch is {plan.epoch}, a plan of epoch {held.epoch} came before"
+        return session, Action("decline", "stale", detail, session.taken)
+    if held is not None and same_work(held, plan):
+        newer = msgspec.structs.replace(session, plan=plan, taken=text)
+        if session.stage == "pending":
+            return newer, Action("send")
+        if session.stage == "working":
+            return newer, NOTHING
+        if plan.epoch == held.epoch:
+            return session, Action("decline", session.reason, session.detail) if session.reason else NOTHING
+    elif held is not None and held.run_id == plan.run_id and held.epoch == plan.epoch and _order(plan) < _order(held):
         return session, NOTHING
-    if session.plan and same_run and plan.round < session.plan.round:
-        return session, NOTHING
-    answered = min(session.answered, plan.round - 1) if same_run else 0
-    changed = msgspec.structs.replace(session, run_id=plan.run_id, answered=answered, plan=plan, pending=None, finished=False)
+    changed = msgspec.structs.replace(session, plan=plan, taken=text, stage="working", tries=0, update="", reason=None, detail="")
+    if now_s > plan.deadline_at_s:
+        return on_declined(changed, plan, "expired", f"its deadline was over {now_s - plan.deadline_at_s:.0f} s ago")
     return changed, Action("work")
 
 
-def on_executed(session: Session, plan: Plan) -> Session:
-    """The accepted plan was carried out and its update lies on disk. If another plan came meanwhile, that one stays."""
-    if session.plan != plan:
+def on_start(session: Session) -> tuple[Session, Action]:
+    """Work on the plan is about to start. To be saved before it does."""
+    assert session.plan is not None
+    if session.tries >= MOST_TRIES:
+        return on_declined(
+            session, session.plan, "quarantined", f"work on it was started {session.tries} times and ended this client each time"
+        )
+    return msgspec.structs.replace(session, tries=session.tries + 1), Action("work")
+
+
+def on_stopped(session: Session) -> Session:
+    """The client ends in good order: the work that it leaves did not fail."""
+    return msgspec.structs.replace(session, tries=max(0, session.tries - 1)) if session.stage == "working" else session
+
+
+def on_executed(session: Session, plan: Plan, update: str) -> Session:
+    """The plan was carried out and its update lies on disk. If another plan came meanwhile, that one stays."""
+    if session.stage != "working" or session.plan is None or not same_work(session.plan, plan):
         return session
-    return msgspec.structs.replace(session, plan=None, pending=Pending(plan.run_id, plan.round, plan.deadline_at_s))
+    return msgspec.structs.replace(session, stage="pending", update=update, tries=0)
 
 
-def on_failed(session: Session, plan: Plan) -> Session:
-    """The accepted plan cannot be carried out; it is not tried again."""
-    if session.plan != plan:
-        return session
-    return msgspec.structs.replace(session, plan=None, answered=plan.round, given_up_s=plan.deadline_at_s)
+def on_declined(session: Session, plan: Plan, reason: DeclineReason, detail: str) -> tuple[Session, Action]:
+    """The plan is not carried out; it is not tried again. If another plan came meanwhile, that one stays."""
+    if session.stage == "working" and session.plan is not None and same_work(session.plan, plan):
+        session = msgspec.structs.replace(session, stage="declined", reason=reason, detail=detail, tries=0)
+    return session, Action("decline", reason, detail)
 
 
-def on_reply(session: Session, reply: Acknowledge | Refuse | Finish) -> tuple[Session, Action]:
+def on_reply(session: Session, reply: Acknowledge | Refuse | Busy | Finish) -> tuple[Session, Action]:
     """The aggregator answered."""
-    if isinstance(reply, Finish):
-        return msgspec.structs.replace(
-            session, run_id=reply.run_id, plan=None, final_model=reply.model, final_bundle=reply.bundle, finished=True
-        ), NOTHING
-    pending = session.pending
-    if pending is None:
-        return session, NOTHING
-    unreadable = isinstance(reply, Refuse) and reply.about == "update" and not reply.run_id
-    if not unreadable and (pending.run_id, pending.round) != (reply.run_id, reply.round):
-        return session, NOTHING
-    given_up_s = pending.deadline_at_s if isinstance(reply, Refuse) else 0.0
-    return msgspec.structs.replace(session, pending=None, answered=pending.round, given_up_s=given_up_s), Action("drop")
+    match reply:
+        case Finish():
+            if reply.epoch < max(session.final_epoch, session.plan.epoch if session.plan else 0):
+                return session, NOTHING
+            stage: Stage = "answered" if session.stage == "working" else session.stage
+            return _offered(msgspec.structs.replace(session, stage=stage, tries=0, final_epoch=reply.epoch), reply), NOTHING
+        case Acknowledge() | Refuse() if session.stage == "pending" and reply.update == session.update:
+            return msgspec.structs.replace(session, stage="answered", update=""), Action("drop")
+    return session, NOTHING
+
+
+def _offered(session: Session, offer: Finish) -> Session:
+    """The model that a finish names is to be taken into use. One that failed before is not tried again because it is offered again."""
+    if (session.final_run, session.final_bundle, session.final_model) == (offer.run_id, offer.bundle, offer.model):
+        return session
+    number = session.plan.round if session.plan is not None and session.plan.run_id == offer.run_id else 0
+    return msgspec.structs.replace(
+        session,
+        final_model=offer.model,
+        final_bundle=offer.bundle,
+        final_run=offer.run_id,
+        final_round=number,
+        final_tries=0,
+        final_problem="",
+    )
+
+
+def on_adopting(session: Session) -> Session:
+    """The offered model is about to be loaded. To be saved before it is."""
+    if session.final_tries >= MOST_TRIES:
+        problem = f"loading it was started {session.final_tries} times and ended this client each time"
+        return msgspec.structs.replace(session, final_problem=problem)
+    return msgspec.structs.replace(session, final_tries=session.final_tries + 1)
+
+
+def on_adopted(session: Session, problem: str = "") -> Session:
+    """The offered model is in use; or it cannot be used, and why."""
+    return msgspec.structs.replace(session, final_tries=0, final_problem=problem)
+
+
+def same_work(one: Plan, other: Plan) -> bool:
+    """Whether two plans are the same round and attempt of the same run: one update answers both."""
+    return one.run_id == other.run_id and _order(one) == _order(other)
+
+
+def _order(plan: Plan) -> tuple[int, int]:
+    return plan.round, plan.attempt

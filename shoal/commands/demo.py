@@ -32,9 +32,10 @@ from simulation.datasets.windows import FleetData, check_trainable, one_class, s
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
-from simulation.objective import build_objective
-from wire.bundle import EXECUTORCH, PrivateKey
+from simulation.objective import objective_for_fleet
+from wire.bundle import EXECUTORCH
 from wire.errors import ConfigError, ShoalError
+from wire.keys import PrivateKey
 
 FLEET = "demo"
 FEDAVG = read_algorithm("fedavg")
@@ -73,12 +74,13 @@ def demo(
     with console.status("exporting") as status:
         folder = prepare_folder(out / "bundle")
         key = own_key(folder)
-        published = _publish(folder, fleet, spec, seed, key, runtimes, status)
+        published = _publish(fleet, spec, seed, key, runtimes, status)
+        published.write(folder, key)
         bundle, error = published.bundle, published.parity.step_error
         plain = folder
         if not spec.trains_as_fedavg:
             plain = prepare_folder(out / "bundle-fedavg")
-            _publish(plain, fleet, FEDAVG, seed, key, runtimes, status)
+            _publish(fleet, FEDAVG, seed, key, runtimes, status).write(plain)
     size = f"{len(bundle.payload) / 1000:.0f} KB"
     console.print(f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's scale", soft_wrap=True)
     with ExitStack() as stack:
@@ -112,16 +114,14 @@ def demo(
 
 
 def _publish(
-    folder: Path, fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], status: Status
+    fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], status: Status
 ) -> Publication:
-    published = publish(
-        *(build_objective(fleet, algorithm, seed), fleet.window, fleet.classes, fleet.sample(), key),
+    return publish(
+        *(objective_for_fleet(fleet, algorithm, seed), fleet.window, fleet.classes, fleet.sample(), key),
         name=fleet.name,
         runtimes=runtimes,
         on_progress=lambda text: status.update(f"exporting {algorithm}: {text}"),
     )
-    published.write(folder)
-    return published
 
 
 def _serve(

@@ -18,7 +18,7 @@ from shoal.folders import prepare_folder
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import one_class
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from wire.bundle import unpack
 from wire.errors import BundleError, ConfigError
 
@@ -53,7 +53,7 @@ def write(
         raise ConfigError(f"--key {key}: there is no such file")
     signing = read_key(key) if key else own_key(out)
     with console.status("making the model") as status:
-        objective = build_objective(fleet, opt.with_privacy(read_algorithm(algorithm), privacy), seed, model, pretrain)
+        objective = objective_for_fleet(fleet, opt.with_privacy(read_algorithm(algorithm), privacy), seed, model, pretrain)
         published = publish(
             *(objective, fleet.window, fleet.classes, fleet.sample(), signing),
             name=fleet.name,
@@ -62,7 +62,7 @@ def write(
             max_batch=max_batch,
             on_progress=lambda text: status.update(f"exporting: {text}"),
         )
-    published.write(out)
+    published.write(out, None if key else signing)
     bundle = published.bundle
     console.print(f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
     for row in inspect_bundle(bundle):

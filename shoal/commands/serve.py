@@ -22,7 +22,7 @@ Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://.")]
 def serve(
     folder: Annotated[Path, typer.Option(help="Where the run is kept: the database and the blobs.")],
     bundle: Annotated[Path, typer.Option(help="Folder that `shoal export` wrote.")],
-    run_id: Annotated[str, typer.Option(help="Name of the run; a run that is in the folder already goes on.")] = "run-1",
+    run: Annotated[str, typer.Option(help="Name of the run; a run that is in the folder already goes on.")] = "run-1",
     broker: Annotated[str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")] = "mqtt://localhost",
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
     algorithm: opt.AlgorithmName = "distfl",
@@ -33,9 +33,13 @@ def serve(
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
     seed: opt.Seed = 0,
-    min_devices: Annotated[int, typer.Option(min=1, help="Round 1 opens when so many devices are there.")] = 2,
+    min_devices: Annotated[int, typer.Option(min=1, help="No round opens or is aggregated with fewer devices.")] = 2,
+    min_group: Annotated[int, typer.Option(min=1, help="A group's model changes only with so many of its devices.")] = 2,
     deadline: Annotated[float, typer.Option(min=1, help="Seconds a round is open at most.")] = 600.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds a round waits for a device that was lost.")] = 60.0,
+    weight_cap: Annotated[float, typer.Option(min=0, help="A device weighs at most so many times the median; 0: no bound.")] = 10.0,
+    norm_cap: Annotated[float, typer.Option(min=0, help="Updates of more than so many times the median norm are left out.")] = 10.0,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
     database: Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")] = "",
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
@@ -53,7 +57,7 @@ def serve(
         folder=folder,
         bundle=bundle,
         broker=BrokerAddress.parse(broker, ca, cert, key),
-        run_id=run_id,
+        run=run,
         fleet=fleet,
         algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
         rounds=rounds,
@@ -64,6 +68,10 @@ def serve(
         batch_size=batch_size,
         hyper=opt.hyper_values(lr, hyper),
         seed=seed,
+        min_group=min_group,
+        weight_cap=weight_cap,
+        norm_cap=norm_cap,
+        take_over=take_over,
         database=database,
         http_host=host,
         http_port=port,
@@ -75,4 +83,4 @@ def serve(
             logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
 
     final = run_service(settings, lambda: bool(stopping), observe)
-    Console().print(f"run {run_id}: {final.phase}, round {min(final.round, rounds)} of {rounds}; kept in {folder}")
+    Console().print(f"run {run}: {final.phase}, round {min(final.round, rounds)} of {rounds}; kept in {folder}")

@@ -4,6 +4,8 @@ Nothing here decides anything about federated learning: messages, admission, rou
 that runs in the field. It is what the faster engine is held against, to the bit.
 """
 
+from collections.abc import Callable
+
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
 from aggregator.core.state import Event, RoundAggregated, RunState, Started
 from aggregator.fleet import Fleet
@@ -18,7 +20,7 @@ from simulation.engine.workers.attacks import Attacker
 from simulation.engine.workers.secret import repeatable_secret
 from wire.errors import Stalled
 from wire.links.in_process import InProcessBroker
-from wire.links.port import Will
+from wire.links.port import Link, LinkEvent, Will
 from wire.topics import Topics
 
 PATIENCE = 20
@@ -72,7 +74,10 @@ def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgr
 
 def _deliver(runner: Runner, agents: list[Agent], clock: VirtualClock) -> None:
     """Deliver until nobody has anything left to read; then let time pass to the next deadline; until the run is over."""
-    links = [(runner.link, runner.handle), *((agent.link, agent.handle) for agent in agents)]
+    links: list[tuple[Link, Callable[[LinkEvent], None]]] = [
+        (runner.link, runner.handle),
+        *((agent.link, agent.handle) for agent in agents),
+    ]
     reopened: dict[int, int] = {}
     while True:
         delivered = 0

@@ -1,6 +1,5 @@
 """How a simulation is to be computed. It changes no result beyond rounding."""
 
-import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Literal, get_args
 
 import torch
 
+from host.threads import num_cores
 from wire.errors import ConfigError
 
 BackendName = Literal["auto", "native", "compiled", "eager", "batched", "messages"]
@@ -40,6 +40,8 @@ class EngineOptions:
             raise ConfigError(f"backend {self.backend!r}: expected one of {', '.join(get_args(BackendName))}")
         if self.cluster and self.backend in ("messages", "batched"):
             raise ConfigError(f"cluster {self.cluster!r}: backend {self.backend} is for one process")
+        if self.checkpoint and self.backend == "messages":
+            raise ConfigError(f"checkpoint {self.checkpoint}: backend messages keeps none")
         if self.cluster and find_spec("ray") is None:
             raise ConfigError(f"cluster {self.cluster!r}: Ray is not installed: pip install 'shoal[simulation,ray]'")
         if self.device not in ("", "cpu", *_cuda_devices()):
@@ -52,7 +54,7 @@ class EngineOptions:
     @property
     def num_workers(self) -> int:
         """Number of workers."""
-        return self.workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else self.workers or os.cpu_count() or 1
+        return self.workers or num_cores()
 
     @property
     def num_together(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from immutables import Map
 
 from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, work_of
 from aggregator.core.plan import make_plan, program_for
@@ -17,7 +18,9 @@ from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
 from aggregator.core.state import Device, Report, RunState
 from algorithms.algorithm import Contribution, State
-from algorithms.core.contract import NEWCOMER, Grouped, Programs
+from algorithms.core.contract import Grouped, Programs
+from algorithms.core.keys import NEWCOMER
+from algorithms.means.streaming import Branch
 from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic
@@ -87,7 +90,10 @@ class Rounds:
         grouped, notes = Grouped(state.memory), {}
         if not closing:
             contributions = [self._contribution(d, starts[d.device_id], state, invited) for d in received]
-            branches = {start: [d.sums[start] for d in received if start in d.sums] for d in received for start in d.sums}
+            branches: dict[str, list[Branch]] = {}
+            for result in received:
+                for start, branch in result.sums.items():
+                    branches.setdefault(start, []).append(branch)
             state, grouped = apply_algorithm(
                 self.algorithm, state, contributions, self.experiment.probe, settings, number, preparing, branches or None
             )
@@ -101,9 +107,9 @@ class Rounds:
                 d.device_id: Report(evaluated=d.evaluated, trained=d.trained, bytes_up=self.traffic.up(d), bytes_down=down[d.device_id])
                 for d in received
             },
-            groups={} if preparing else {d: self._start(state, d) for d in starts},
+            groups={} if preparing else {d: self._start(state, d) for d in state.memory.membership},
             notes=notes,
-            views=self.blobs.put(encode_views(grouped)) if grouped.views else "",
+            views=self.blobs.put(encode_views(grouped))[0] if grouped.views else "",
         )
         trained_rounds = snapshot.trained + (not preparing and not closing)
         oldest = self.schedule.oldest
@@ -119,7 +125,7 @@ class Rounds:
             settings=self.settings,
             phase="finished",
             round=snapshot.round,
-            devices=devices,
+            devices=Map(devices),
             models=stored.models,
             starts={d: self._start(snapshot.state, d) for d in membership} | {"": self._start(snapshot.state, "")},
             programs=stored.programs,

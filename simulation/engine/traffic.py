@@ -40,7 +40,7 @@ class Traffic:
         known = self.held.get(plan.device_id)
         self.held[plan.device_id] = sorted(needed)
         lacking = sum(size for name, size in needed.items() if name not in (known or ()))
-        return self._plan_bytes(plan) + self._reply_bytes + lacking + (0 if known is not None else self._bundle_bytes)
+        return self._plan_bytes(plan) + self._reply_bytes(plan.device_id) + lacking + (0 if known is not None else self._bundle_bytes)
 
     def up(self, result: DeviceResult) -> int:
         """Bytes of an update."""
@@ -49,6 +49,8 @@ class Traffic:
             message = Update(
                 self._settings.run_id,
                 1,
+                1,
+                0,
                 result.device_id,
                 NO_DIGEST,
                 result.num_train,
@@ -67,6 +69,6 @@ class Traffic:
             self._plans[id(plan.verbs)] = (plan.verbs, len(encode(sent)))
         return self._plans[id(plan.verbs)][1]
 
-    @property
-    def _reply_bytes(self) -> int:
-        return len(encode(Acknowledge(self._settings.run_id, 1)))
+    @staticmethod
+    def _reply_bytes(device_id: str) -> int:
+        return len(encode(Acknowledge(device_id, NO_DIGEST)))

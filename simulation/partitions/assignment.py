@@ -36,8 +36,8 @@ class Assignment:
 def common_options(split: str = "own", examples: int = 0, tests: int = 0) -> dict[str, Option]:
     """What every partition of a pool takes."""
     return {
-        "examples": Option(examples, "training examples of a device at most; 0: all", 0),
-        "tests": Option(tests, "test examples of a device at most; 0: a quarter of examples, or all", 0),
+        "examples": Option(examples, "training examples of a device at most; 0: all", low=0),
+        "tests": Option(tests, "test examples of a device at most; 0: a quarter of examples, or all", low=0),
         "imbalance": Option("", "shares, such as 0.1,0.3,0.6: 9 of 20 devices keep only so much of their training examples (AutoCFL)"),
         "split": Option(
             split,
@@ -45,7 +45,7 @@ def common_options(split: str = "own", examples: int = 0, tests: int = 0) -> dic
             "overlapping windows on both sides; auto: random for images, own for windows",
             choices=("own", "random", "auto"),
         ),
-        "test": Option(0.25, "share of the examples that split=random keeps for testing", 0.01, 0.99),
+        "test": Option(0.25, "share of the examples that split=random keeps for testing", low=0.01, high=0.99),
     }
 
 

@@ -224,18 +224,18 @@ def _batch(tally: Tally, at_s: float, jobs: Jobs, versions: Array) -> Batch:
     return batch
 
 
-_COMMON = {"deadline": Option(3600.0, "seconds after which a device's update is no longer waited for", 1e-3)}
+_COMMON = {"deadline": Option(3600.0, "seconds after which a device's update is no longer waited for", low=1e-3)}
 _ROUNDS = {
-    "cohort": Option(0, "updates that a round waits for; 0: one of every device", 0),
-    "wait": Option(600.0, "seconds that a round waits for devices before it begins with fewer", 0),
+    "cohort": Option(0, "updates that a round waits for; 0: one of every device", low=0),
+    "wait": Option(600.0, "seconds that a round waits for devices before it begins with fewer", low=0),
     **_COMMON,
 }
 POLICIES: Mapping[str, Options] = {
     "sync": _ROUNDS,
-    "over-select": {**_ROUNDS, "over": Option(0.3, "so many more devices are invited, as a share of the cohort", 0, 10)},
+    "over-select": {**_ROUNDS, "over": Option(0.3, "so many more devices are invited, as a share of the cohort", low=0, high=10)},
     "buffered": {
-        "concurrency": Option(0, "devices that train at any time; 0: half of them", 0),
-        "buffer": Option(10, "updates that make an aggregation", 1),
+        "concurrency": Option(0, "devices that train at any time; 0: half of them", low=0),
+        "buffer": Option(10, "updates that make an aggregation", low=1),
         **_COMMON,
     },
 }

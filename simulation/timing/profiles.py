@@ -80,19 +80,19 @@ def _options(
     charging: float,
 ) -> dict[str, Option]:
     return {
-        "speed": Option(speed, "examples a second that the median device trains", 1e-6),
-        "spread": Option(spread, "sigma of the lognormal speed; uniform: half width as a share", 0, 10),
-        "down": Option(down, "bytes a second to the median device", 1e-3),
-        "up": Option(up, "bytes a second from the median device", 1e-3),
-        "network": Option(network, "sigma of the lognormal bandwidths; uniform: half width as a share", 0, 10),
-        "latency": Option(latency, "seconds that a message is under way", 0),
-        "dropout": Option(dropout, "probability that a job is not finished", 0, 1),
-        "available": Option(available, "share of devices available at the best hour", 0, 1),
-        "ratio": Option(ratio, "how many times more are available at night than by day", 1),
-        "zones": Option(zones, "hours over which the devices' time zones are spread", 0, 24),
-        "hour": Option(0.0, "hour of the day of the first time zone at virtual second 0", 0, 24),
-        "battery": Option(battery, "examples a device can train per charge; 0: mains", 0),
-        "charging": Option(charging, "hours of each day on the charger, from 22:00", 0, 24),
+        "speed": Option(speed, "examples a second that the median device trains", low=1e-6),
+        "spread": Option(spread, "sigma of the lognormal speed; uniform: half width as a share", low=0, high=10),
+        "down": Option(down, "bytes a second to the median device", low=1e-3),
+        "up": Option(up, "bytes a second from the median device", low=1e-3),
+        "network": Option(network, "sigma of the lognormal bandwidths; uniform: half width as a share", low=0, high=10),
+        "latency": Option(latency, "seconds that a message is under way", low=0),
+        "dropout": Option(dropout, "probability that a job is not finished", low=0, high=1),
+        "available": Option(available, "share of devices available at the best hour", low=0, high=1),
+        "ratio": Option(ratio, "how many times more are available at night than by day", low=1),
+        "zones": Option(zones, "hours over which the devices' time zones are spread", low=0, high=24),
+        "hour": Option(0.0, "hour of the day of the first time zone at virtual second 0", low=0, high=24),
+        "battery": Option(battery, "examples a device can train per charge; 0: mains", low=0),
+        "charging": Option(charging, "hours of each day on the charger, from 22:00", low=0, high=24),
     }
 
 

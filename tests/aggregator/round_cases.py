@@ -8,6 +8,7 @@ from aggregator.core import state as s
 from aggregator.core.round import step
 from algorithms.core.contract import Programs
 from tests.contracts.store import PROGRAMS, SETTINGS
+from wire.codec import digest
 from wire.messages import Metrics
 
 MODEL, MEMORY = "1" * 64, "2" * 64
@@ -34,11 +35,15 @@ class Run:
         self.state, commands = step(self.state, event)
         return commands
 
+    def resume(self, at_s: float, epoch: int = 2) -> list[s.Command]:
+        return self.feed(s.Resumed(at_s, epoch))
+
     def check_in(self, device: str, at_s: float = 1.0) -> list[s.Command]:
         return self.feed(s.DeviceCheckedIn(at_s, device, 10, 4))
 
     def update(self, device: str, number: int | None = None, at_s: float = 2.0) -> list[s.Command]:
-        return self.feed(s.UpdateAdmitted(at_s, device, number or self.state.round, RECEIVED))
+        update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {number or self.state.round}".encode()))
+        return self.feed(s.UpdateAdmitted(at_s, device, number or self.state.round, update))
 
     def aggregated(self, at_s: float = 3.0, starts: dict[str, str] | None = None, **others: Any) -> list[s.Command]:
         starts = dict.fromkeys(self.state.devices, "0") | {"": "0"} if starts is None else starts

@@ -1,5 +1,6 @@
 """Every reason for which an update is refused, by example and through the runner with whatever bytes arrive."""
 
+import struct
 from typing import Any
 
 import msgspec
@@ -8,74 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.core.admission import Refused, check_tensors
-from aggregator.core.state import RunSettings
-from aggregator.fleet import Fleet
-from aggregator.runner import Runner
-from algorithms.core.probe import make_probe
-from algorithms.registry import make_algorithm, read_algorithm
-from export.describe import describe_bundle
+from aggregator.core.admission import Refused, check_tensors, norms_of
 from simulation.datasets.windows import FleetData
-from simulation.engine.messages import VirtualClock
-from simulation.objective import build_objective
+from tests.aggregator.bench import Bench
 from tests.contracts.store import SETTINGS
 from wire import messages as m
-from wire.codec import decode, encode, encode_update
-from wire.links.in_process import InProcessBroker
+from wire.codec import digest, encode, encode_update
 from wire.links.port import Delivery
-from wire.topics import Topics
-
-
-class Bench:
-    """A runner with two devices in its first round, and what it answers."""
-
-    def __init__(self, fleet: FleetData) -> None:
-        self.topics, broker = Topics("f"), InProcessBroker()
-        self.device = broker.connect("tester")
-        self.device.subscribe("shoal/1/f/device/+/reply", "shoal/1/f/device/+/plan")
-        objective = build_objective(fleet, read_algorithm("fedavg"), 0)
-        bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
-        self.blobs = MemoryBlobs()
-        link = Fleet(broker.connect("aggregator"), self.topics, "boot")
-        probe = make_probe(objective.model, fleet.window.shape)
-        self.runner = Runner(make_algorithm(read_algorithm("fedavg")), bundle, probe, MemoryStore(), self.blobs, link, VirtualClock())
-        layout = bundle.manifest.reported("step")
-        self.runner.start_or_resume(
-            RunSettings(
-                run_id="r",
-                algorithm="fedavg",
-                data="x",
-                bundle=bundle.digest,
-                rounds=5,
-                min_devices=2,
-                deadline_s=100.0,
-                grace_s=1.0,
-                reported={"step": layout},
-                responses={"evaluate": ()},
-                max_update_norm=100.0,
-            )
-        )
-        self.tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in layout}
-        for device_id in ("a", "b"):
-            self.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
-        plan = next(p for p in self.answers() if isinstance(p, m.Plan) and p.device_id == "a")
-        self.update = m.Update("r", 1, "a", plan.model, 10, 2, m.Metrics(4, 1.0, 2), m.Metrics(10, 2.0, 5))
-
-    def send(self, device_id: str, kind: Any, payload: bytes) -> None:
-        self.runner.handle(Delivery(self.topics.device(device_id, kind), payload))
-
-    def answers(self) -> list[Any]:
-        found = []
-        while (event := self.device.receive(timeout_s=0)) is not None:
-            if isinstance(event, Delivery):
-                found.append(decode(event.payload, m.Plan | m.Acknowledge | m.Refuse | m.Finish))
-        return found
-
-    def verdict(self, payload: bytes, device_id: str = "a") -> Any:
-        self.answers()
-        self.send(device_id, "update", payload)
-        return self.answers()[-1]
 
 
 @pytest.fixture
@@ -85,8 +25,8 @@ def bench(fleet: FleetData) -> Bench:
 
 def test_good_update_is_acknowledged_and_the_same_again_counts_once(bench: Bench) -> None:
     payload = encode_update(bench.update, bench.tensors)
-    assert bench.verdict(payload) == m.Acknowledge("r", 1)
-    assert bench.verdict(payload) == m.Acknowledge("r", 1)
+    assert bench.verdict(payload) == m.Acknowledge("a", digest(payload))
+    assert bench.verdict(payload) == m.Acknowledge("a", digest(payload))
     assert bench.runner.state is not None
     assert list(bench.runner.state.received) == ["a"]
 
@@ -107,6 +47,8 @@ def test_good_update_is_acknowledged_and_the_same_again_counts_once(bench: Bench
         ({"trained": m.Metrics(10, 1e300, 5)}, {}, "malformed"),
         ({"evaluated": m.Metrics(3, 1.0, 4)}, {}, "malformed"),
         ({}, {"delta/head.bias": np.full(3, 1e3, np.float32)}, "norm-too-large"),
+        ({}, {"delta/head.bias": np.full(3, 3e38, np.float32)}, "norm-too-large"),
+        ({}, {"statistic/extractor.norm1.running_mean": np.full(32, 3e38, np.float32)}, "norm-too-large"),
         ({}, {"response/x": np.zeros(2**21, np.float32)}, "too-large"),
     ],
 )
@@ -131,7 +73,8 @@ def judged(key: str) -> Refused | None:
     verbs = (m.Train(8, 1), m.Evaluate("train", "survey"))
     settings = msgspec.structs.replace(SETTINGS, reported={"step": trained}, responses={"survey": surveyed})
     tensors = {name: np.ones(2, np.float32) for name, _, _ in (*trained, *surveyed)}
-    return check_tensors(settings, verbs, tensors | {key: np.array([1, -0.5], np.float32)})
+    tensors |= {key: np.array([1, -0.5], np.float32)}
+    return check_tensors(settings, verbs, tensors, norms_of(tensors))
 
 
 @pytest.mark.parametrize("key", [*CHANGED, *(f"response/survey.{name}" for name in MEASURED)])
@@ -142,6 +85,26 @@ def test_what_is_no_variance_may_be_negative_whatever_its_name_is(key: str) -> N
 @pytest.mark.parametrize("key", ["statistic/norm.running_var", "response/survey.variance.norm"])
 def test_a_negative_variance_is_refused(key: str) -> None:
     assert judged(key) == Refused("not-finite", f"tensor {key!r} holds negative variances")
+
+
+def test_an_update_of_an_earlier_epoch_or_attempt_of_the_open_round_counts(bench: Bench) -> None:
+    update = msgspec.structs.replace(bench.update, epoch=0, attempt=3)
+    assert isinstance(bench.verdict(encode_update(update, bench.tensors)), m.Acknowledge)
+
+
+def test_the_same_update_again_is_acknowledged_after_its_round_has_closed(bench: Bench) -> None:
+    payload = encode_update(bench.update, bench.tensors)
+    bench.verdict(payload)
+    bench.verdict(encode_update(msgspec.structs.replace(bench.update, device_id="b"), bench.tensors), "b")
+    assert bench.runner.state is not None
+    assert bench.runner.state.round == 2
+    assert bench.verdict(payload) == m.Acknowledge("a", digest(payload))
+
+
+def test_a_device_weighs_no_more_than_it_checked_in(bench: Bench) -> None:
+    bench.verdict(encode_update(msgspec.structs.replace(bench.update, num_train=2**53), bench.tensors))
+    assert bench.runner.state is not None
+    assert bench.runner.state.received["a"].num_train == 10
 
 
 def test_second_different_update_is_a_duplicate(bench: Bench) -> None:
@@ -167,7 +130,7 @@ def test_unknown_topic_is_counted(bench: Bench) -> None:
 
 def test_blobs_that_are_not_on_offer_cannot_be_fetched(bench: Bench) -> None:
     bench.verdict(payload := encode_update(bench.update, bench.tensors))
-    private = bench.blobs.put(payload)
+    (private,) = bench.blobs.put(payload)
     bench.answers()
     bench.send("b", "fetch", encode(m.Fetch("b", private)))
     assert bench.answers()[-1].reason == "unknown-blob"
@@ -177,7 +140,7 @@ def test_blobs_that_are_not_on_offer_cannot_be_fetched(bench: Bench) -> None:
 @given(
     topic=st.one_of(
         st.builds(
-            lambda d, k: f"shoal/1/f/device/{d}/{k}",
+            lambda d, k: f"shoal/2/f/device/{d}/{k}",
             st.sampled_from(["a", "b", "zz"]),
             st.sampled_from(["update", "check-in", "fetch", "status", "plan"]),
         ),
@@ -192,12 +155,39 @@ def test_nothing_that_arrives_crashes_or_changes_what_is_safe(bench: Bench, topi
     assert bench.runner.state.received == before
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_a_mutated_update_is_counted_whole_or_refused(bench: Bench, data: st.DataObject) -> None:
+def test_a_mutated_update_is_counted_as_it_came_or_refused(fleet: FleetData, data: st.DataObject) -> None:
+    bench = Bench(fleet)
     payload = bytearray(encode_update(bench.update, bench.tensors))
+    header = 8 + int.from_bytes(payload[:8], "little")
     for _ in range(data.draw(st.integers(1, 3))):
-        payload[data.draw(st.integers(0, 3000))] = data.draw(st.integers(0, 255))
-    bench.send("a", "update", bytes(payload))
+        payload[data.draw(st.integers(header, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    answer = bench.verdict(bytes(payload))
     assert bench.runner.state is not None
-    assert set(bench.runner.state.received) <= {"a"}
+    received = bench.runner.state.received
+    if isinstance(answer, m.Acknowledge):
+        assert bench.blobs.get(received["a"].blob) == payload
+    else:
+        assert (answer.update, received) == (digest(bytes(payload)), {})
+        assert "a" not in bench.runner.state.cohort
+
+
+HEADER = b'{"a":{"dtype":"F32","shape":"\\ud800","data_offsets":[0,0]}}'
+SURROGATE = struct.pack("<Q", len(HEADER)) + HEADER
+
+
+@pytest.mark.parametrize("device_id", ["a", "nobody"])
+def test_a_refusal_of_what_cannot_be_written_down_is_written_down(bench: Bench, device_id: str) -> None:
+    answer = bench.verdict(SURROGATE, device_id)
+    assert (answer.reason, answer.about, answer.update) == ("malformed", "update", digest(SURROGATE))
+    assert "\\ud800" in answer.detail
+
+
+def test_a_reader_that_fails_refuses(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("nobody thought of it\nINFO forged")
+
+    monkeypatch.setattr("aggregator.inbox.decode_update", fail)
+    answer = bench.verdict(encode_update(bench.update, bench.tensors))
+    assert (answer.reason, answer.detail) == ("malformed", "ZeroDivisionError: nobody thought of it\\nINFO forged")

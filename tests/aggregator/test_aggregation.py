@@ -10,7 +10,8 @@ from aggregator import aggregation
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.aggregation import store_state
 from algorithms.algorithm import State
-from algorithms.core.contract import NEWCOMER, Context
+from algorithms.core.contract import ObjectiveMemory
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, make_field
 from tests.contracts.store import SETTINGS
@@ -59,7 +60,7 @@ def test_a_model_is_encoded_anew_when_what_goes_with_it_changes(encoded: list[se
     settings = msgspec.structs.replace(SETTINGS, algorithm="scaffold")
     first = store_state(settings, field.algorithm, field.state, blobs)
     arrays = {k: v + np.float32(1) for k, v in field.state.context.arrays.items()}
-    changed = State(field.state.models, field.state.memory, Context(arrays, field.state.context.info))
+    changed = State(field.state.models, field.state.memory, ObjectiveMemory(arrays, field.state.context.info))
     encoded.clear()
     again = store_state(settings, field.algorithm, changed, blobs, held(blobs, field.state, changed, first.models))
     assert len(encoded) == 1

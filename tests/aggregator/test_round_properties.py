@@ -54,7 +54,7 @@ def in_every_phase() -> dict[s.Phase, Run]:
 def any_event(kind: Any, run: Run) -> s.Event:
     """An event of this kind that concerns the run's device and its latest round."""
     values = {"at_s": 1e6, "device_id": "a", "round": run.state.round, "num_train": 1, "num_test": 1, "models": run.state.models}
-    values |= {"memory": MEMORY, "starts": {}, "programs": PROGRAMS, "update": RECEIVED}
+    values |= {"memory": MEMORY, "starts": {}, "programs": PROGRAMS, "update": RECEIVED, "epoch": 5, "device_ids": ("a",)}
     made: s.Event = kind(**{name: values[name] for name in kind.__struct_fields__ if name in values})
     return made
 
@@ -65,14 +65,15 @@ def test_an_event_is_ignored_where_the_table_has_no_transition_and_does_somethin
     run = in_every_phase()[phase]
     before = run.state
     commands = run.feed(any_event(kind, run))
-    nobody_to_lose = phase == "waiting" and kind is s.DeviceLost  # no device has checked in
-    assert ((run.state, commands) == (before, [])) == (kind not in TRANSITIONS[phase] or nobody_to_lose)
+    nobody = phase == "waiting" and kind in (s.DeviceLost, s.DeviceHeard)  # no device has checked in
+    unmoved = msgspec.structs.replace(run.state, at_s=before.at_s), commands
+    assert (unmoved == (before, [])) == (kind not in TRANSITIONS[phase] or nobody)
 
 
 def test_open_phases_are_those_in_which_plans_are_sent_and_updates_count() -> None:
     assert {phase for phase, row in TRANSITIONS.items() if row.get(s.UpdateAdmitted) is core._receive} == set(OPEN)
     for phase, run in in_every_phase().items():
-        assert (kinds(run.feed(s.Resumed(2.0))) == ["SetDeadline", "SendPlan"]) == (phase in OPEN)
+        assert (kinds(run.feed(s.Resumed(2.0, 5))) == ["SetDeadline", "SendPlan"]) == (phase in OPEN)
 
 
 events = st.lists(
@@ -82,6 +83,9 @@ events = st.lists(
         st.tuples(st.just("update"), st.sampled_from("abc")),
         st.tuples(st.just("deadline"), st.integers(0, 30)),
         st.tuples(st.just("aggregated"), st.none()),
+        st.tuples(st.just("heard"), st.sampled_from("abc")),
+        st.tuples(st.just("declined"), st.sampled_from("abc")),
+        st.tuples(st.just("updates lost"), st.sampled_from("abc")),
         st.tuples(st.just("resumed"), st.none()),
     ),
     max_size=60,
@@ -91,7 +95,7 @@ events = st.lists(
 @settings(max_examples=200)
 @given(events)
 def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history: list[tuple[str, Any]]) -> None:
-    run = Run(min_devices=2, rounds=2, deadline_s=5.0, grace_s=2.0)
+    run = Run(min_devices=2, rounds=2, preparing=True, deadline_s=5.0, grace_s=2.0)
     log: list[s.Event] = []
     original = run.feed
 
@@ -106,23 +110,31 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
             run.check_in(value, at_s)
         elif kind == "lost":
             run.feed(s.DeviceLost(at_s, value))
-        elif kind == "update" and value in run.state.cohort and run.state.phase in ("training", "evaluating"):
+        elif kind == "update" and value in run.state.cohort and run.state.phase in OPEN:
             commands = run.update(value, at_s=at_s)
-            assert s.Acknowledge(value, before.round) in commands
+            assert kinds(commands)[0] == "Acknowledge"
+        elif kind == "heard":
+            run.feed(s.DeviceHeard(at_s, value))
+        elif kind == "declined":
+            run.feed(s.DeviceDeclined(at_s, value, run.state.round))
+        elif kind == "updates lost":
+            run.feed(s.UpdatesLost(at_s, run.state.round, (value,)))
         elif kind == "deadline":
             run.feed(s.DeadlinePassed(at_s + value, run.state.round))
         elif kind == "aggregated" and run.state.phase == "aggregating":
-            run.aggregated(at_s)
+            assert len(run.state.received) >= 2
+            run.aggregated(at_s, preparing=run.state.round == 1)
         elif kind == "resumed":
-            run.feed(s.Resumed(at_s))
-        assert run.state.received.keys() <= run.state.cohort.keys() <= run.state.devices.keys()
-        assert before.round <= run.state.round <= 3
+            run.resume(at_s, run.state.epoch + 1)
+        assert run.state.received.keys() <= run.state.cohort.keys() <= set(run.state.devices)
+        assert run.state.num_online == sum(device.online for device in run.state.devices.values())
+        assert before.round <= run.state.round <= 4
         assert before.phase != "finished" or run.state.phase == "finished"
-        if run.state.round == before.round and run.state.phase == before.phase and kind != "deadline":
+        if run.state.round == before.round and run.state.phase == before.phase and kind != "updates lost":
             assert before.received.keys() <= run.state.received.keys(), "an acknowledged update was lost"
-    replayed, _ = step(None, s.Started(0.0, run.state.settings, {"initial": MODEL}, MEMORY, PROGRAMS))
+    replayed, _ = step(None, s.Started(0.0, run.state.settings, {"initial": MODEL}, MEMORY, PROGRAMS, True))
     for event in log:
         decoded = msgspec.json.decode(msgspec.json.encode(event), type=s.Event)
         replayed, _ = step(replayed, decoded)
     assert replayed == run.state
-    assert msgspec.json.decode(msgspec.json.encode(run.state), type=s.RunState) == run.state
+    assert s.decode_state(s.encode_state(run.state)) == run.state

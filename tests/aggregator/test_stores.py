@@ -27,17 +27,17 @@ class TestSqlStore(StoreContract):
     def test_runs_of_one_database_are_apart(self, tmp_path: Path) -> None:
         url = sqlite_url(tmp_path / "shoal.db")
         one, two = SqlStore(url, "one"), SqlStore(url, "two")
-        one.append(STARTED)
+        one.commit([STARTED])
         assert two.load() is None
         assert SqlStore(url, "one").load() is not None
-        assert two.runs() == ["one"]
+        assert two.runs() == ["one", "two"]
 
     def test_another_schema_version_is_refused(self, tmp_path: Path) -> None:
         url = sqlite_url(tmp_path / "shoal.db")
         SqlStore(url, "one").close()
         with sql.create_engine(url).begin() as connection:
             connection.execute(sql.text("update schema_version set version = 99"))
-        with pytest.raises(ConfigError, match="version 99, this Shoal reads version 1"):
+        with pytest.raises(ConfigError, match="version 99, this Shoal reads version 2"):
             SqlStore(url, "one")
 
     @pytest.mark.parametrize("url", ["sqlite:////nowhere/at/all.db", "nonsense"])

@@ -5,7 +5,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import NEWCOMER, Context, LocalModel, TorchTensors
+from algorithms.core.contract import LocalModel, ObjectiveMemory, TorchTensors
+from algorithms.core.keys import NEWCOMER
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.objectives.example_weights import WeightedServer
 
@@ -34,5 +35,5 @@ def advance(tensors: TorchTensors, outputs: TorchTensors) -> TorchTensors:
     return tensors | {k.removeprefix("next/"): v.detach() for k, v in outputs.items() if k.startswith("next/")}
 
 
-def absorb(server: WeightedServer, context: Context, models: list[LocalModel]) -> Context:
+def absorb(server: WeightedServer, context: ObjectiveMemory, models: list[LocalModel]) -> ObjectiveMemory:
     return server.absorb(context, models, {m.device_id: NEWCOMER for m in models}, {})

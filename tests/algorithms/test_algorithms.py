@@ -10,7 +10,8 @@ from scipy.special import rel_entr
 from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
-from algorithms.core.contract import NEWCOMER, LocalModel
+from algorithms.core.contract import LocalModel
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.groupings.distfl import pre_aggregate
 from algorithms.groupings.identity import keep_names

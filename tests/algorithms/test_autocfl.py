@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.core.contract import NEWCOMER, LocalModel, Memory
+from algorithms.core.contract import GroupingMemory, LocalModel
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.autocfl import LATEST, MOST_EPOCHS, AutoCFL, cumulate, distance_matrix, last_layer, vote_for_clusters
 from tests.contracts.grouping import (
     SEEDS,
@@ -118,7 +119,7 @@ def losses(values: dict[str, tuple[int, float]], start: str = "0") -> list[Local
 class TestAutoCFLAdjustment:
     def test_equations_by_hand(self) -> None:
         grouping = AutoCFL()
-        first = grouping.group(Memory(), losses({"a": (100, 1.0), "b": (50, 1.2), "c": (10, 2.0)}, NEWCOMER), None, 0)
+        first = grouping.group(GroupingMemory(), losses({"a": (100, 1.0), "b": (50, 1.2), "c": (10, 2.0)}, NEWCOMER), None, 0)
         # b: 1 + (0.5 * 100 / 50)^1 = 2; c: 1 + (0.5 * 100 / 10)^1 = 6
         assert first.memory.info["extra"] == {"a": 0.0, "b": 1.0, "c": 5.0}
         assert first.extra_epochs == {"b": 1, "c": 5}
@@ -131,10 +132,10 @@ class TestAutoCFLAdjustment:
         assert second.memory.info["variances"][1] == pytest.approx(np.var([1.5, 1.4, 2.25]))
 
     def test_stays_within_what_a_plan_can_ask(self) -> None:
-        assert AutoCFL().group(Memory(), losses({"a": (10**8, 1.0), "b": (1, 2.0)}), None, 0).extra_epochs == {"b": MOST_EPOCHS}
+        assert AutoCFL().group(GroupingMemory(), losses({"a": (10**8, 1.0), "b": (1, 2.0)}), None, 0).extra_epochs == {"b": MOST_EPOCHS}
 
     def test_can_be_switched_off(self) -> None:
-        assert AutoCFL(adjust=False).group(Memory(), losses({"a": (100, 1.0), "b": (50, 1.2)}), None, 0).extra_epochs == {}
+        assert AutoCFL(adjust=False).group(GroupingMemory(), losses({"a": (100, 1.0), "b": (50, 1.2)}), None, 0).extra_epochs == {}
 
     def test_a_missed_round_counts_as_the_last_and_a_late_device_as_its_first(self) -> None:
         info: dict[str, Any] = {}
@@ -148,11 +149,11 @@ class TestAutoCFLAdjustment:
 
     def test_needs_losses(self) -> None:
         with pytest.raises(ConfigError, match="none of them"):
-            AutoCFL().group(Memory(), losses({"a": (9, float("nan"))}), None, 0)
+            AutoCFL().group(GroupingMemory(), losses({"a": (9, float("nan"))}), None, 0)
 
     def test_waits_until_the_variance_rises(self) -> None:
         def clustered(spread: Sequence[float], earliest: int) -> int | None:
-            grouping, memory = AutoCFL(earliest=earliest), Memory()
+            grouping, memory = AutoCFL(earliest=earliest), GroupingMemory()
             for number, value in enumerate(spread):
                 values = {"a": (9, 5.0), "b": (9, 5.0 + value), "c": (9, 5.0 - value)}
                 grouped = grouping.group(memory, losses(values, "0" if number else NEWCOMER), None, 0)

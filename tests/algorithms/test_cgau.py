@@ -11,9 +11,10 @@ from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.dropout import dropping
 from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, PlainClassifier, freeze
-from algorithms.objectives.cgau import Cgau, switched_off, xor_clients
+from algorithms.objectives.cgau import Cgau
 from algorithms.objectives.supervised import Supervised
 from benchmarks.papers.cgau import First, federate, least_accuracy
+from benchmarks.papers.xor import switched_off, xor_clients
 from export.bundle import capture_graphs
 from export.describe import example_inputs, named
 from simulation.datasets.pool import Pool

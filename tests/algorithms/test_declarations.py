@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from algorithms.core.contract import Sgd, TorchTensors
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import UniformMean, WeightedMean
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.supervised import Pass, Supervised
 from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, TwoHalves, read_algorithm
@@ -36,7 +36,7 @@ class TestObjectives:
 
     def test_a_server_absorbs_where_it_says_so(self, name: str) -> None:
         server = OBJECTIVES[name].server
-        assert server.absorbs == (server.absorb is not Plain.absorb)
+        assert server.absorbs == (server.absorb is not DefaultCoordinator.absorb)
 
 
 def derived(base: type[Supervised], own: dict[str, Any], *mixins: type) -> type[Supervised]:

@@ -4,7 +4,7 @@ composing with every other choice or refusing with a reason."""
 import numpy as np
 import pytest
 
-from algorithms.core.contract import NEWCOMER
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PRIVACY, listing, make_algorithm, read_algorithm
 from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, finite, make_field, same_bits
@@ -13,6 +13,7 @@ from wire.errors import ConfigError
 FAST = {"distfl": "distfl:num_inputs=10:iterations=3", "autocfl": "autocfl:earliest=2", "hierarchical": "hierarchical:rounds=2"}
 SMALL = {
     "fedgen": "fedgen:generator_steps=2:bank_size=32",
+    "feddisk-ab": "feddisk-ab:ratio_epochs=1",
     "feddisk": "feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:density_units=4",
 }
 
@@ -30,7 +31,7 @@ def made_or_reason(name: str) -> Field | str:
 
 
 NAMES = [
-    *(spelled(name) for name in OBJECTIVES if name != "feddisk-ab"),
+    *(spelled(name) for name in OBJECTIVES),
     *(f"fedavg+{spelled(name)}" for name in GROUPINGS),
     *(f"distfl:num_inputs=10:iterations=3:signature={s}" for s in ("responses", "responses:cut=gap", "noise", "statistics", "labels")),
     *(f"fedavg+{name}" for name in MEANS),
@@ -56,7 +57,7 @@ class TestEveryChoice:
         assert all(key == NEWCOMER or key.isdigit() for key in state.models)
 
 
-@pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name not in ("fedavg", "feddisk-ab")])
+@pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "fedavg"])
 @pytest.mark.parametrize("grouping", [name for name in GROUPINGS if name != "none"])
 def test_objectives_compose_with_groupings_or_refuse_with_a_reason(objective: str, grouping: str) -> None:
     name = f"{spelled(objective)}+{spelled(grouping)}"
@@ -65,7 +66,7 @@ def test_objectives_compose_with_groupings_or_refuse_with_a_reason(objective: st
 
 
 @pytest.mark.parametrize("privacy", [name for name in PRIVACY if name != "no-privacy"])
-@pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "feddisk-ab"])
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_objectives_compose_with_privacy_or_refuse_with_a_reason(objective: str, privacy: str) -> None:
     name = f"{spelled(objective)}+{privacy}"
     field = made_or_reason(name)
@@ -101,7 +102,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         ("ifca:k=x", "k is 'x', expected a whole number"),
         ("ifca:n=2", "no option of ifca; it has k=2"),
         ("fedavg:mu=1", "no option of fedavg"),
-        ("distfl:signature=x", "signature 'x'"),
+        ("distfl:signature=x", "signature is 'x', expected responses or noise"),
         ("distfl:cut=gap", "cut 'gap' with signature 'both': expected test, or gap with signature responses or noise"),
         ("fedavg+gaussian+median", "uniform mean"),
         ("distfl+gaussian", "survey"),

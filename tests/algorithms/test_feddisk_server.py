@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algorithms.core.contract import NEWCOMER, Context, LocalModel, Work
-from algorithms.objectives.feddisk import FedDiskServer, effective_cost, effective_rounds
+from algorithms.core.contract import LocalModel, ObjectiveMemory, Work
+from algorithms.core.keys import NEWCOMER
+from algorithms.objectives.feddisk import FedDiskServer
 from algorithms.objectives.feddisk_ab import DensityRatioServer
+from benchmarks.papers.feddisk import effective_cost
 from tests.algorithms.feddisk_cases import absorb
 from wire.errors import ConfigError
 from wire.messages import Annotate, Apply, Evaluate, Train
@@ -25,7 +27,7 @@ def answered(losses: Mapping[str, float], counts: Mapping[str, int] | None = Non
 
 def test_preparations_go_on_until_the_validation_loss_rises() -> None:
     server = FedDiskServer(holdout=0.2)
-    context = server.begin({})
+    context = server.begin({}, 0)
     for loss in (9.0, 7.0, 6.5):
         assert server.preparing(context)
         (validate, fit) = server.programs(context, WORK)[""]
@@ -39,7 +41,7 @@ def test_preparations_go_on_until_the_validation_loss_rises() -> None:
 
 def test_validation_losses_count_by_examples_and_must_be_finite() -> None:
     server = FedDiskServer()
-    context = absorb(server, server.begin({}), answered({"a": 4.0, "b": 1.0, "c": float("nan")}, {"a": 10, "b": 30, "c": 99}))
+    context = absorb(server, server.begin({}, 0), answered({"a": 4.0, "b": 1.0, "c": float("nan")}, {"a": 10, "b": 30, "c": 99}))
     assert context.info["losses"] == [pytest.approx(1.75)]
     context = absorb(server, context, answered({"c": float("inf")}))
     assert context.info["losses"][1] is None
@@ -48,18 +50,18 @@ def test_validation_losses_count_by_examples_and_must_be_finite() -> None:
 
 def test_preparations_end_by_patience_and_by_number() -> None:
     server = FedDiskServer(patience=2)
-    context = server.begin({})
+    context = server.begin({}, 0)
     for loss, more in ((5.0, True), (6.0, True), (4.0, True), (4.5, True), (4.2, False)):
         context = absorb(server, context, answered({"a": loss}))
         assert server.preparing(context) == more
     server = FedDiskServer(preparations=2)
-    context = absorb(server, server.begin({}), answered({"a": 5.0}))
+    context = absorb(server, server.begin({}, 0), answered({"a": 5.0}))
     assert server.preparing(context)
     assert not server.preparing(absorb(server, context, answered({"a": 4.0})))
 
 
-def prepared(server: FedDiskServer) -> Context:
-    context = server.begin({})
+def prepared(server: FedDiskServer) -> ObjectiveMemory:
+    context = server.begin({}, 0)
     while server.preparing(context):
         context = absorb(server, context, answered({"a": 1.0, "b": 1.0}))
     return context
@@ -96,7 +98,7 @@ def test_weights_as_they_are_when_asked_for() -> None:
 def test_the_ablation_prepares_once() -> None:
     server = DensityRatioServer(ratio_epochs=4)
     zeros = np.zeros((2, 2), np.float32)
-    context = server.begin({"received/whitening": zeros, "shared/w": zeros})
+    context = server.begin({"received/whitening": zeros, "shared/w": zeros}, 0)
     assert server.preparing(context)
     assert server.programs(context, WORK) == {"": (Evaluate("train", "moments"),)}
     assert set(server.received(context, {}, NEWCOMER)) == {"received/whitening"}
@@ -118,5 +120,3 @@ def test_cost_is_that_of_the_papers_tables() -> None:
     """FEMNIST in Tables I and II: 112 million for FedDisk, 907 million for FedROD."""
     assert round(effective_cost(447_000, 105, 614_000, 15), -6) == 112_000_000
     assert round(effective_cost(447_000, 1015), -6) == 907_000_000
-    assert effective_rounds([0.1, 0.5, 0.4, 0.6], 0.5) == 2
-    assert effective_rounds([0.1], 0.5) is None

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import NEWCOMER, LocalModel, TorchTensors
+from algorithms.core.contract import LocalModel, TorchTensors
+from algorithms.core.keys import NEWCOMER
 from algorithms.objectives.feddisk import FedDisk
 from algorithms.objectives.feddisk_ab import DensityRatioServer, FedDiskAb
 from algorithms.objectives.supervised import Supervised
@@ -41,7 +42,7 @@ def test_weights_from_raw_examples_recover_a_known_density_ratio() -> None:
     own, other = two_values(2000, 0)
     objective, server = FedDiskAb(linear_model((1, 2), torch.ones(1))), DensityRatioServer()
     tensors = objective.initial()
-    context = server.begin({k: v.numpy() for k, v in tensors.items()})
+    context = server.begin({k: v.numpy() for k, v in tensors.items()}, 0)
     answers = [
         LocalModel(d, 2000, 0, NEWCOMER, {}, {"response/moments.second": moments_of(objective, x)}) for d, x in (("a", own), ("b", other))
     ]
@@ -60,7 +61,7 @@ def test_the_fleets_moments_are_those_of_its_pooled_examples() -> None:
     objective, server = FedDiskAb(small_model()), DensityRatioServer()
     parts = {f"d{i}": make_batch(size, i)["x"] for i, size in enumerate((3, 40, 200))}
     answers = [LocalModel(d, len(x), 0, NEWCOMER, {}, {"response/moments.second": moments_of(objective, x)}) for d, x in parts.items()]
-    given = server.received(absorb(server, server.begin({}), answers), {}, NEWCOMER)
+    given = server.received(absorb(server, server.begin({}, 0), answers), {}, NEWCOMER)
     units = objective.units({"x": torch.cat(list(parts.values()))}).numpy()
     seen = units @ given["received/whitening"].T
     np.testing.assert_allclose(seen.mean(0), given["received/fleet_mean"], atol=1e-3)
@@ -76,7 +77,7 @@ def test_the_binary_classifier_of_raw_examples_minimises_the_squared_loss_over_t
     objective, server = FedDiskAb(linear_model((1, 2), torch.ones(1))), DensityRatioServer()
     pool = torch.cat([own, other])
     answer = [LocalModel("pool", 128, 0, NEWCOMER, {}, {"response/moments.second": moments_of(objective, pool)})]
-    given = server.received(absorb(server, server.begin({}), answer), {}, NEWCOMER)
+    given = server.received(absorb(server, server.begin({}, 0), answer), {}, NEWCOMER)
     tensors = objective.initial() | {k: torch.from_numpy(v) for k, v in given.items()} | {"slot/ratio": torch.randn(101) * 0.1}
     whitened = objective.units({"x": pool}) @ tensors["received/whitening"].T
     kept = torch.from_numpy(np.diag((whitened.T @ whitened / 128).numpy()) > 0.99)  # the others are damped

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import State, decode_memory, encode_memory
-from algorithms.core.contract import NEWCOMER, Grouping, Memory
+from algorithms.core.contract import Grouping, GroupingMemory
+from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.base import FIRST, SKETCH, place, settle, sketch
 from algorithms.groupings.cfl import Cfl, compare
@@ -53,7 +54,7 @@ class TestContract:
         grouping.check(initial_model(), None)
 
     def test_everybody_begins_together(self, name: str) -> None:
-        assert MAKERS[name]().start(Memory(), "d0") == ("0" if name == "ifca" else NEWCOMER)
+        assert MAKERS[name]().start(GroupingMemory(), "d0") == ("0" if name == "ifca" else NEWCOMER)
 
     @settings(max_examples=15, deadline=None)
     @given(count=st.integers(1, 9), seed=SEEDS)
@@ -150,7 +151,7 @@ class TestIfca:
     def test_membership_is_the_choice(self) -> None:
         grouping, change = Ifca(3), np.zeros(SIZE)
         models = [local_model("a", change, "2"), local_model("b", change, "0"), local_model("c", change, "2")]
-        memory = grouping.group(Memory(), models, None, 0).memory
+        memory = grouping.group(GroupingMemory(), models, None, 0).memory
         assert memory.membership == {"a": "2", "b": "0", "c": "2"}
         memory = grouping.group(memory, [local_model("a", change, "1")], None, 0).memory
         assert memory.membership == {"a": "1", "b": "0", "c": "2"}
@@ -160,7 +161,7 @@ class TestIfca:
         with pytest.raises(ConfigError, match="k = 0"):
             Ifca(0)
         with pytest.raises(ValueError, match="'7'"):
-            Ifca(2).group(Memory(), [local_model("a", np.zeros(SIZE), "7")], None, 0)
+            Ifca(2).group(GroupingMemory(), [local_model("a", np.zeros(SIZE), "7")], None, 0)
 
 
 class TestLateDevices:
@@ -247,6 +248,6 @@ class TestLateDevices:
 def test_models_of_one_device_are_enough() -> None:
     for make in MAKERS.values():
         grouping = make()
-        model = local_model("only", np.zeros(SIZE), grouping.start(Memory(), "only"))
-        grouped = grouping.group(Memory(), [replace(model, num_examples=0)], None, 0)
+        model = local_model("only", np.zeros(SIZE), grouping.start(GroupingMemory(), "only"))
+        grouped = grouping.group(GroupingMemory(), [replace(model, num_examples=0)], None, 0)
         assert grouped.memory.membership == {"only": "0"}

@@ -10,7 +10,8 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.algorithm import SURVEY, Algorithm, State, decode_memory, encode_memory
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.groupings import significance
 from algorithms.groupings.bootstrap import BATCH, Draws, run_test
@@ -150,7 +151,7 @@ def device(number: int, group: int, start: str = NEWCOMER, seed: int = 0) -> Loc
 
 
 def first_round(count: int = 400, groups: int = 3) -> Grouped:
-    return DistFL(signature="both").group(Memory(), [device(i, i % groups) for i in range(count)], None, 0)
+    return DistFL(signature="both").group(GroupingMemory(), [device(i, i % groups) for i in range(count)], None, 0)
 
 
 class TestDistFLOfManyDevices:
@@ -216,7 +217,7 @@ class TestDistFLOfManyDevices:
 
     def test_a_device_of_a_small_fleet_that_has_moved_changes_its_group(self) -> None:
         grouping = DistFL(resurvey=1)
-        memory = grouping.group(Memory(), [device(i, i % 2) for i in range(24)], None, 0).memory
+        memory = grouping.group(GroupingMemory(), [device(i, i % 2) for i in range(24)], None, 0).memory
         grouped = grouping.group(memory, [device(3, 0, start="1", seed=4)], None, 0)
         assert "tests" in grouped.notes
         assert grouped.memory.membership["d00003"] == memory.membership["d00000"] != memory.membership["d00003"]
@@ -225,7 +226,7 @@ class TestDistFLOfManyDevices:
         work = Work(8, 1)
 
         def surveyed(algorithm: Algorithm, rounds: int) -> bool:
-            state = State({}, Memory({"a": "0"}), rounds=rounds)
+            state = State({}, GroupingMemory({"a": "0"}), rounds=rounds)
             return SURVEY in algorithm.programs(state, work, {})[""]
 
         assert [surveyed(make_algorithm(read_algorithm("distfl:resurvey=3")), r) for r in range(1, 8)] == [
@@ -254,7 +255,7 @@ class TestDistFLOfManyDevices:
             tensors = base | {"shared/head.weight": heads[i % 2] + rng.normal(0, 0.05, heads[0].shape).astype(np.float32)}
             models.append(LocalModel(f"d{i:05}", 100, 1, NEWCOMER, tensors))
         grouping = DistFL(signature="responses", num_inputs=20, iterations=3)
-        grouped = grouping.group(Memory(), models, make_probe(model, (2, 16)), 0)
+        grouped = grouping.group(GroupingMemory(), models, make_probe(model, (2, 16)), 0)
         truth = [i % 2 for i in range(300)]
         assert adjusted_rand_score(truth, [grouped.memory.membership[m.device_id] for m in models]) == 1.0
         assert grouped.views["responses"].shape == (VIEWED, VIEWED)

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad_and_value
 
-from algorithms.core.contract import functional
+from algorithms.core.functional import functional
 from algorithms.models.blocks import norm
 from algorithms.models.classifier import Classifier, Scale, watch_representation
 from algorithms.models.har_cnn import HarCnn
-from algorithms.models.registry import ABOUT, MODELS, default_model, make_model
+from algorithms.models.registry import MODELS, default_model, make_model
 from algorithms.models.resnet import resnet18
 from algorithms.models.vgg import vgg11
 from export.onnx_graph import capture_onnx
@@ -129,9 +129,6 @@ class TestRegistry:
         for window in (HAR, DIGITS):
             model = make_model(default_model(window), window, 3, sizes(window))
             assert any(n.endswith("running_mean") for n, _ in model.named_buffers())
-
-    def test_every_model_has_a_line(self) -> None:
-        assert ABOUT.keys() == MODELS.keys()
 
     def test_unknown_name(self) -> None:
         with pytest.raises(ConfigError, match="model 'x': expected one of har-cnn, har-cnn-gn"):

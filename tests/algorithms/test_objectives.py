@@ -10,7 +10,8 @@ from torch import Tensor
 
 from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
-from algorithms.core.contract import NEWCOMER, Context, LocalModel, Objective, Work
+from algorithms.core.contract import LocalModel, Objective, ObjectiveMemory, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.groupings.individual import Individual
 from algorithms.groupings.single import SingleGroup
@@ -173,7 +174,7 @@ class SmallFleet:
                 continue
             start = self.algorithm.start(self.state.memory, device_id)
             verbs = programs[phase] if phase else program_for(programs, device_id, start)
-            plan = Plan("run", self.number, device_id, "0" * 64, "0" * 64, verbs, 7, 0.0)
+            plan = Plan("run", 1, self.number, 0, device_id, "0" * 64, "0" * 64, verbs, 7, 0.0)
             model = {**self.state.models[start], **received[start]}
             result = executor.execute(plan, model, self.private[device_id], lambda digest: {})
             self.private[device_id] = result.private
@@ -208,18 +209,18 @@ def local_model(device_id: str, start: str, num_examples: int = 10, **responses:
 class TestServers:
     def test_fine_tuning_reports_nothing_and_may_be_left_out(self) -> None:
         work = Work(8, 3)
-        assert LgNetServer(5).closing(Context(), work) == (work.train(epochs=5, report=False), Evaluate())
-        assert FedBabuServer(5).closing(Context(), work) == (work.train("tune", epochs=5, report=False), Evaluate())
-        assert PerFedAvgServer().closing(Context(), work) == (work.train("adapt", epochs=1, report=False), Evaluate())
-        assert LgNetServer(0).closing(Context(), work) == (Evaluate(),)
+        assert LgNetServer(5).closing(ObjectiveMemory(), work) == (work.train(epochs=5, report=False), Evaluate())
+        assert FedBabuServer(5).closing(ObjectiveMemory(), work) == (work.train("tune", epochs=5, report=False), Evaluate())
+        assert PerFedAvgServer().closing(ObjectiveMemory(), work) == (work.train("adapt", epochs=1, report=False), Evaluate())
+        assert LgNetServer(0).closing(ObjectiveMemory(), work) == (Evaluate(),)
 
     def test_counted_labels_of_fedrod_stay_on_the_device(self) -> None:
-        verbs = FedRodServer().training(Context(), Work(8, 1))
+        verbs = FedRodServer().training(ObjectiveMemory(), Work(8, 1))
         assert Evaluate("train", "labels", report=False) in verbs
 
     def test_fedfomo_sends_what_was_worth_most(self) -> None:
         server = FedFomoServer(epsilon=0.0)
-        context = server.begin(to_numpy(make("fedfomo").initial()))
+        context = server.begin(to_numpy(make("fedfomo").initial()), 0)
         membership = {f"d{i}": str(i) for i in range(5)}
         models = {str(i): {"shared/w": np.full(2, float(i), np.float32)} for i in range(5)} | {
             NEWCOMER: {"shared/w": np.zeros(2, np.float32)}
@@ -239,13 +240,17 @@ class TestServers:
 
     def test_fedfomo_looks_at_others_too(self) -> None:
         server = FedFomoServer(epsilon=1.0)
-        context = Context(info={"round": 0, "num_others": 1, "known": [str(i) for i in range(6)], "affinity": {"0": {"1": 9.0}}})
-        seen = {server.sent(Context(info={**context.info, "round": n}), "0")[0] for n in range(40)}
+        context = ObjectiveMemory(
+            info={"seed": 0, "round": 0, "num_others": 1, "known": [str(i) for i in range(6)], "affinity": {"0": {"1": 9.0}}}
+        )
+        seen = {server.sent(ObjectiveMemory(info={**context.info, "round": n}), "0")[0] for n in range(40)}
         assert seen == {"1", "2", "3", "4", "5"}
+        in_other_runs = {server.sent(ObjectiveMemory(info={**context.info, "seed": n}), "0")[0] for n in range(40)}
+        assert in_other_runs == seen
 
     def test_apple_keeps_its_places_when_devices_join(self) -> None:
         server = AppleServer(schedule_rounds=4)
-        context = server.begin(to_numpy(make("apple").initial()))
+        context = server.begin(to_numpy(make("apple").initial()), 0)
         models = {str(i): {"shared/w": np.full(2, float(i), np.float32)} for i in range(4)}
         first = server.received(context, {NEWCOMER: {"shared/w": np.zeros(2, np.float32)}}, NEWCOMER)
         np.testing.assert_array_equal(first["received/prior"], [1, 0, 0])
@@ -262,7 +267,7 @@ class TestServers:
 
     def test_fedpcl_averages_by_examples_of_the_class(self) -> None:
         server = FedPclServer()
-        context = server.begin(to_numpy(make("fedpcl").initial()))
+        context = server.begin(to_numpy(make("fedpcl").initial()), 0)
         assert server.preparing(context)
         one = local_model("a", NEWCOMER, 10, prototypes__sum=[[0.5, 0], [0, 0.5], [0, 0]], prototypes__share=[0.5, 0.5, 0])
         two = local_model("b", NEWCOMER, 30, prototypes__sum=[[0, 1.0], [0, 0], [0, 0]], prototypes__share=[1.0, 0, 0])
@@ -276,7 +281,7 @@ class TestServers:
 
     def test_fedpcl_hands_on_other_devices_in_every_round(self) -> None:
         server = FedPclServer()
-        context = server.begin(to_numpy(make("fedpcl").initial()))
+        context = server.begin(to_numpy(make("fedpcl").initial()), 0)
         seen = []
         for _ in range(3):
             models = [local_model(str(i), "0", prototypes__sum=np.full((3, 2), i), prototypes__share=np.ones(3)) for i in range(3)]
@@ -301,9 +306,9 @@ class TestServers:
         assert float(diversity(noise, made)) == pytest.approx(np.exp(-slow), rel=1e-5)
 
     def test_fedgen_grows_weaker_and_repeats_to_the_bit(self) -> None:
-        def run() -> Context:
+        def run(seed: int = 0) -> ObjectiveMemory:
             server = FedGenServer(generator_steps=4, generator_batch=8)
-            context = server.begin(to_numpy(make("fedgen").initial()))
+            context = server.begin(to_numpy(make("fedgen").initial()), seed)
             assert float(server.received(context, {}, "0")["received/strength"]) == 0
             head = {"shared/head.weight": np.ones((3, 256), np.float32), "shared/head.bias": np.arange(3, dtype=np.float32)}
             for _ in range(2):
@@ -316,3 +321,9 @@ class TestServers:
         assert float(received["received/strength"]) == pytest.approx(0.98**2)
         np.testing.assert_array_equal(received["received/classes"], [1, 1, 0])
         assert all(np.array_equal(v, run().arrays[k]) for k, v in context.arrays.items())
+        assert not np.array_equal(run(seed=1).arrays["0/bank"], context.arrays["0/bank"])
+
+
+def test_no_pass_is_asked_for_where_none_is_wanted() -> None:
+    assert Work(8, 3).train(epochs=0).epochs == 0
+    assert Work(8, 3).train().epochs == 3

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from algorithms.core.contract import TorchTensors, functional
+from algorithms.core.contract import TorchTensors
+from algorithms.core.functional import functional
 from algorithms.models.har_cnn import HarCnn
 from algorithms.privacy.per_example import clipped_gradients, example_gradients
 from export.onnx_graph import capture_onnx

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State
-from algorithms.core.contract import NEWCOMER, Grouped, LocalModel, Memory, Probe, Work
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe, Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
 from wire.errors import ConfigError
 from wire.privacy import clip
@@ -81,12 +82,12 @@ class Watching:
 
     def check(self, model: Tensors, probe: Probe | None) -> None: ...
 
-    def start(self, memory: Memory, device_id: str) -> str:
+    def start(self, memory: GroupingMemory, device_id: str) -> str:
         return memory.membership.get(device_id, NEWCOMER)
 
-    def group(self, memory: Memory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         self.seen = list(models)
-        return Grouped(Memory({m.device_id: "0" for m in models}))
+        return Grouped(GroupingMemory({m.device_id: "0" for m in models}))
 
 
 class TestArena:
@@ -140,7 +141,7 @@ class TestStreaming:
         assert not any(
             make_algorithm(read_algorithm(name)).streams
             for name in OBJECTIVES
-            if OBJECTIVES[name].server.absorb.__qualname__ != "Plain.absorb"
+            if OBJECTIVES[name].server.absorb.__qualname__ != "DefaultCoordinator.absorb"
         )
 
     @settings(deadline=None, max_examples=30)
@@ -204,4 +205,4 @@ class TestShares:
 def test_combines_on_the_processor_or_a_device_that_torch_finds() -> None:
     assert make_algorithm(read_algorithm("fedavg")).device == "cpu"
     with pytest.raises(ConfigError, match="device 'tpu': expected cpu, or cuda"):
-        make_algorithm(read_algorithm("fedavg"), "tpu")
+        replace(make_algorithm(read_algorithm("fedavg")), device="tpu")

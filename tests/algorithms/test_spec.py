@@ -1,14 +1,17 @@
 """Names with options: every table is read by the same rules, what was read can be written and read again, and errors are alike."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite, isinf, nextafter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.registry import KINDS, AlgorithmSpec, listing, make_algorithm, make_objective, read_algorithm, read_privacy
+from algorithms.core.contract import Work
+from algorithms.registry import KINDS, AlgorithmSpec, listing, make_algorithm, make_objective, options_of, read_algorithm, read_privacy
 from algorithms.spec import Choice, Option, Options, Value, read, with_option
 from simulation.engine.workers.attacks import ATTACKS, read_attack
 from simulation.partition import PARTITIONS, read_partition
@@ -16,6 +19,7 @@ from simulation.timing.policies import POLICIES, read_policy, with_cohort
 from simulation.timing.profiles import DISTRIBUTIONS, read_profiles
 from tests.contracts.algorithm import tiny_model
 from wire.errors import ConfigError
+from wire.messages import Verb
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,7 @@ class Table:
     names: Mapping[str, Options]
 
 
-def table_of(kind: str) -> dict[str, Options]:
-    return {row["name"]: {k: Option(v) for k, v in row["options"].items()} for row in listing() if row["choice"] == kind}
-
-
-CHOICES = {kind: table_of(kind) for kind in KINDS}
+CHOICES = {kind: {row["name"]: options_of(kind, row["name"]) for row in listing() if row["choice"] == kind} for kind in KINDS}
 TABLES = [
     Table("algorithm", read_algorithm, {name: options for table in CHOICES.values() for name, options in table.items()}),
     Table("privacy", read_privacy, CHOICES["privacy"]),
@@ -45,14 +45,16 @@ everywhere = pytest.mark.parametrize("table", TABLES, ids=[table.what for table 
 
 def values_of(option: Option) -> st.SearchStrategy[Value]:
     """Values that an option can have."""
-    low, high = (None if abs(bound) == float("inf") else bound for bound in (option.low, option.high))
+    low, high, above, below = (None if isinf(bound) else bound for bound in (option.low, option.high, option.above, option.below))
     if isinstance(option.default, bool):
         return st.booleans()
     if isinstance(option.default, str):
         return st.sampled_from(option.choices) if option.choices else st.text("abz019-_./,= ", max_size=12).map(str.strip)
     if isinstance(option.default, int):
         return st.integers(None if low is None else int(low), None if high is None else int(high))
-    return st.floats(low, high, allow_nan=False, allow_infinity=False).map(lambda x: int(x) if option.default is None and x % 1 == 0 else x)
+    least, most = (low if above is None else above), (high if below is None else below)
+    numbers = st.floats(least, most, exclude_min=above is not None, exclude_max=below is not None, allow_nan=False, allow_infinity=False)
+    return numbers.map(lambda x: int(x) if option.default is None and x % 1 == 0 else x)
 
 
 @st.composite
@@ -142,6 +144,8 @@ def test_the_default_says_the_type(option: Option, text: str, value: Value) -> N
         (Option(1, low=0, high=4), "5", "expected a whole number from 0 to 4"),
         (Option(1.0, low=0), "-1", "expected a number from 0"),
         (Option(1.0), "inf", "expected a number"),
+        (Option(0.5, above=0, below=1), "0", "expected a number above 0 below 1"),
+        (Option(0.5, low=0, below=1), "1", "expected a number from 0 below 1"),
         (Option(None), "x", "expected a number"),
         (Option(True), "yes", "expected true or false"),
         (Option("a", choices=("a", "b")), "c", "expected a or b"),
@@ -168,6 +172,53 @@ def test_a_cohort_is_added_to_a_policy_that_has_rounds_and_says_no_other() -> No
         with_cohort(read_policy("sync:cohort=2"), 3)
     with pytest.raises(ConfigError, match="policy 'buffered' has no rounds"):
         with_cohort(read_policy("buffered"), 3)
+
+
+OPTIONS = [(kind, name, key, option) for kind in KINDS for name, options in CHOICES[kind].items() for key, option in options.items()]
+
+
+@pytest.mark.parametrize(("kind", "name", "key", "option"), OPTIONS, ids=[f"{name}:{key}" for _, name, key, _ in OPTIONS])
+class TestEveryOptionOfAnAlgorithm:
+    """Each option has a limit; what lies on the limit can be made and planned with, what lies beyond is refused as it is read."""
+
+    def test_is_made_at_its_limit(self, kind: str, name: str, key: str, option: Option) -> None:
+        for value in _on_the_limits(option):
+            text = f"{name}:{key}={value}" + (":signature=statistics" if key == "resurvey" else "")
+            text = text + ":signature=noise" if key == "cut" else text
+            text = f"{text}:linkage=average" if value == "manhattan" else text
+            text = text if kind == "objective" else f"fedavg+{text}"
+            spec = read_algorithm(text)
+            coordinator, objective = make_algorithm(spec).coordinator, make_objective(spec, tiny_model(name))
+            initial = {k: v.numpy() for k, v in objective.initial().items()}
+            context, work = coordinator.begin(initial, 0), Work(8, 1, spec.hyper)
+            verbs = [verb for program in coordinator.programs(context, work).values() for verb in program]
+            for verb in (*verbs, *coordinator.closing(context, work)):
+                msgspec.convert(msgspec.to_builtins(verb), Verb)
+
+    def test_is_refused_beyond_it(self, kind: str, name: str, key: str, option: Option) -> None:
+        assert _beyond_the_limits(option) or isinstance(option.default, bool), "an option without a limit"
+        for value in _beyond_the_limits(option):
+            with pytest.raises(ConfigError, match=f"{key} is '{value}', expected "):
+                read_algorithm(f"{name}:{key}={value}")
+
+
+def _on_the_limits(option: Option) -> Sequence[Value]:
+    if isinstance(option.default, str | bool):
+        return [*option.choices]
+    inside = [nextafter(option.above, inf), nextafter(option.below, -inf)]
+    return [int(b) if isinstance(option.default, int) else b for b in (option.low, option.high) if isfinite(b)] + [
+        b for b in inside if isfinite(b) and 1e-300 < abs(b) < 1e300
+    ]
+
+
+def _beyond_the_limits(option: Option) -> Sequence[Value]:
+    if isinstance(option.default, bool):
+        return []
+    if isinstance(option.default, str):
+        return ["nothing"] if option.choices else []
+    step = 1 if isinstance(option.default, int) else 0.5
+    beyond = [b for b in (option.low - step, option.high + step, option.above, option.below) if isfinite(b)]
+    return [int(b) if isinstance(option.default, int) else b for b in beyond]
 
 
 class TestAlgorithmSpec:
@@ -197,6 +248,12 @@ class TestAlgorithmSpec:
     )
     def test_trains_as_fedavg(self, name: str, same: bool) -> None:
         assert read_algorithm(name).trains_as_fedavg == same
+
+    def test_hyper_parameters_that_are_given_besides_take_the_place_of_those_in_the_name_and_are_checked_alike(self) -> None:
+        spec = read_algorithm("fedprox:mu=0.1:lr=0.2")
+        assert spec.hyper_with({"lr": 0.3, "momentum": 0.0}) == {"mu": 0.1, "lr": 0.3, "momentum": 0.0}
+        with pytest.raises(ConfigError, match=r"algorithm 'fedprox:mu=0.1:lr=0.2': mu is '-1', expected a number from 0"):
+            spec.hyper_with({"mu": -1.0})
 
     def test_only_a_mechanism_in_the_step_changes_the_step(self) -> None:
         assert read_algorithm("fedavg+dp-sgd:clip_norm=2").private_step == {"clip_norm": 2.0, "noise_multiplier": 1.0}

@@ -21,8 +21,10 @@ from edge_client.executor import Executor
 from tests.wire.test_fuzz import changed, refuses
 from tests.wire.write_vectors import MESSAGES
 from wire import messages as m
-from wire.bundle import Graph, Manifest, Window, new_key, pack, public_pem, unpack
+from wire.bundle import Graph, Manifest, Window, pack, unpack
 from wire.codec import decode, digest, encode, encode_update
+from wire.keys import new_key, public_pem
+from wire.signed import vouch
 from wire.tensors import Array, Tensors, TensorSpec, decode_tensors, encode_tensors
 
 NUMPY = Path(__file__).parents[2] / "android_bridge" / "core" / "src" / "test" / "resources" / "numpy.json"
@@ -101,17 +103,35 @@ def _message(rng: random.Random) -> m.Message:
     count, number = rng.randrange(2**53 + 1), rng.randrange(1, 2**31 + 1)
     rng.shuffle(verbs)
     metrics = m.Metrics(count, rng.uniform(-1e9, 1e9), rng.randrange(100))
+    epoch, attempt = rng.randrange(2**53 + 1), rng.randrange(9)
+    names = tuple(name for _ in range(rng.randrange(3)))
+    policy = m.Policy(
+        rng.choice([None, names]),
+        rng.choice([None, names]),
+        rng.choice([None, names]),
+        rng.choice([1000.0, rng.uniform(1e-9, 1e9)]),
+        rng.choice([None, rng.uniform(1e-9, 1e9)]),
+        rng.choice([None, number]),
+        rng.choice([None, rng.uniform(1e-9, 10)]),
+        rng.choice([None, 0.0, rng.random()]),
+        rng.choice([1, number]),
+    )
+    health = rng.choice([None, rng.uniform(0, 100)]), rng.choice([None, True])
+    work = name, epoch, number, attempt, name
+    reason = rng.choice(["stale", "expired", "policy", "bundle", "data", "failed", "quarantined"])
     made: list[m.Message] = [
-        m.CheckIn(name, count, 3, rng.choice(["", sha]), text(), text(), rng.choice([None, rng.uniform(0, 100)]), rng.choice([None, True])),
+        m.CheckIn(name, count, 3, rng.choice(["", sha]), text(), text(), *health, rng.choice([None, policy])),
         m.Fetch(name, sha),
         m.DeviceStatus(name, True),
-        m.AggregatorStatus(False, text(), text()),
-        m.Plan(name, number, name, sha, sha, tuple(verbs[: rng.randrange(8)]), count, rng.uniform(0, 2e9)),
-        m.Update(name, number, name, sha, count, 5, metrics, metrics, count, rng.random()),
-        m.Decline(name, number, name, text()),
-        m.Refuse(rng.choice(["malformed", "norm-too-large", "stale-bundle"]), text(), text(), count, text()),
-        m.Acknowledge(name, number),
-        m.Finish(name, sha, sha),
+        m.AggregatorStatus(False, text(), epoch, rng.uniform(0, 2e9), text(), text()),
+        m.Plan(*work, sha, sha, tuple(verbs[: rng.randrange(8)]), count, rng.uniform(0, 2e9)),
+        m.Update(*work, sha, count, 5, metrics, metrics, count, rng.random()),
+        m.Decline(*work, reason, text(), text()),
+        m.Refuse(name, rng.choice(["malformed", "norm-too-large", "too-many"]), text(), text(), rng.choice(["", sha])),
+        m.Acknowledge(name, sha),
+        m.Busy(name, sha, rng.uniform(0, 3600)),
+        m.Finish(name, name, epoch, sha, sha),
+        m.Voucher(name, sha, rng.uniform(0, 2e9)),
         *MESSAGES.values(),
     ]
     return rng.choice(made)
@@ -170,6 +190,10 @@ def _tensor_file(rng: np.random.Generator) -> bytes:
     return encode_tensors(tensors, rng.choice([b"", '{"x":"é\\n"}'.encode()]))
 
 
+RESPONSES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
+    "survey": (("gradient", (2, 3)), ("weight", ())),
+    "double": (("norm", ()),),
+}
 MANIFEST = Manifest(
     name="fake",
     version=3,
@@ -189,7 +213,10 @@ MANIFEST = Manifest(
         TensorSpec("c", "received", "float32", (1,)),
         TensorSpec("start.w", "received", "float32", (2, 3)),
     ),
-    graphs={name: Graph(f"{name}.onnx", (), ("next/shared/w",)) for name in ("step", "evaluate", "survey", "weigh", "double", "predict")},
+    graphs={
+        name: Graph(f"{name}.onnx", (), ("next/shared/w",), RESPONSES.get(name, ()))
+        for name in ("step", "evaluate", "survey", "weigh", "double", "predict")
+    },
     files={},
     columns={"weight": ()},
     random={"uniform/u": (2,), "normal/z": (2,)},
@@ -210,7 +237,7 @@ class FakeGraphs:
             "survey": self._survey,
             "weigh": lambda i: {"output/weight": _sums(i) / F32(64)},
             "double": lambda i: {"next/private/p": i["private/p"] * F32(2), "metric/norm": i["private/p"][0]},
-            "predict": lambda i: {"output/probabilities": np.stack([_sums(i), -_sums(i)], 1)},
+            "predict": lambda i: {"output/probabilities": _probabilities(_sums(i))},
         }
         return {name: np.asarray(value, F32) for name, value in named[graph](inputs).items()}
 
@@ -239,6 +266,12 @@ class FakeGraphs:
 
 def _sums(i: Tensors) -> Array:
     return np.asarray(i["batch/x"].sum((1, 2), dtype=np.float64), F32)
+
+
+def _probabilities(sums: Array) -> Array:
+    """Dyadic numbers, so that every machine rounds them alike: sums of eight whole numbers of at most eight."""
+    first = F32(0.5) + sums / F32(256)
+    return np.stack([first, (F32(1) - first) / F32(2), (F32(1) - first) / F32(2)], 1)
 
 
 def _order(i: Tensors) -> Any:
@@ -274,7 +307,10 @@ def _write_executor_cases(folder: Path) -> None:
     initial = {s.key: small(*s.shape) for s in MANIFEST.tensors if s.role != "received"}
     payload = pack(MANIFEST, {f"{name}.onnx": name.encode() for name in MANIFEST.graphs}, initial, key)
     (folder / "bundle.zip").write_bytes(payload)
-    (folder / "trust.pem").write_bytes(public_pem(key))
+    service, until_s = new_key(), 4e9
+    (folder / "trust.pem").write_bytes(public_pem(new_key()) + public_pem(key))
+    (folder / "service.key").write_text(service.private_bytes_raw().hex())
+    (folder / "voucher").write_bytes(vouch(key, "f", service.public_key(), until_s))
     (folder / "other.pem").write_bytes(public_pem(new_key()))
     arrays = {"train_x": windows.train_x, "train_y": windows.train_y, "test_x": windows.test_x, "test_y": windows.test_y}
     (folder / "windows.safetensors").write_bytes(encode_tensors(arrays))
@@ -305,7 +341,7 @@ def _write_executor_cases(folder: Path) -> None:
     for number, (model, verbs) in enumerate(plans, start=1):
         noise = rng.standard_normal(2000).tolist()
         executor = Executor(unpack(payload), FakeGraphs(), windows, partial(_listed_noise, noise))
-        plan = m.Plan("run", number, "phone.1", digest(payload), model, verbs, 2**40 + number, 1e9)
+        plan = m.Plan("run", 5, number, 0, "phone.1", digest(payload), model, verbs, 2**40 + number, 1e9)
         case = folder / "cases" / f"{number:02d}"
         case.mkdir()
         (case / "before.safetensors").write_bytes(encode_tensors(private))
@@ -314,9 +350,8 @@ def _write_executor_cases(folder: Path) -> None:
         (case / "plan.json").write_bytes(encode(plan))
         (case / "noise.json").write_text(json.dumps(noise))
         (case / "after.safetensors").write_bytes(encode_tensors(private))
-        update = m.Update(
-            "run", number, "phone.1", result.model, windows.num_train, result.num_steps, result.evaluated, result.trained, 7, 0.125
-        )
+        metrics = result.evaluated, result.trained
+        update = m.Update("run", 5, number, 0, "phone.1", result.model, windows.num_train, result.num_steps, *metrics, 7, 0.125)
         (case / "update.safetensors").write_bytes(encode_update(update, result.tensors))
 
 

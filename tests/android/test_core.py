@@ -7,6 +7,8 @@ import pytest
 from tests.android.bridge import run_build
 from tests.android.kotlin_vectors import NUMPY, numpy_text, write
 
+HOSTILE_PLANS = 50_000
+
 
 @pytest.mark.timeout(900)
 def test_kotlin_core(tmp_path: Path) -> None:
@@ -15,6 +17,16 @@ def test_kotlin_core(tmp_path: Path) -> None:
     assert "0 tests failed" in printed
     skipped = [line for line in printed.splitlines() if "[S]" in line]
     assert all("mosquitto" in line.lower() for line in skipped), skipped
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_fifty_thousand_hostile_plans_neither_end_a_device_nor_get_what_its_policy_forbids(tmp_path: Path) -> None:
+    write(tmp_path)
+    environment = {"SHOAL_KOTLIN_TESTS": str(tmp_path), "SHOAL_KOTLIN_HOSTILE": str(HOSTILE_PLANS)}
+    printed = run_build("test", "core", "--select-class=io.shoal.core.HostileTest", environment=environment)
+    assert "0 tests failed" in printed
+    assert f"of {HOSTILE_PLANS} hostile plans" in printed
 
 
 def test_numpy_vectors_are_those_of_this_numpy() -> None:

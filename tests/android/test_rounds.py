@@ -142,10 +142,18 @@ def test_a_cohort_with_phones_comes_to_the_models_of_python_clients_alone(
 def session(run: Run, device_id: str) -> dict[str, Any]:
     """What a phone remembers, as it lies on disk."""
     try:
-        kept: dict[str, Any] = json.loads((run.folder / "devices" / device_id / "state" / "session.json").read_text())
+        text = (run.folder / "devices" / device_id / "state" / "session.json").read_text()
+        kept: dict[str, Any] = json.loads(text.partition("\n")[0])  # the second line is its hash
     except FileNotFoundError:
         return {}
     return kept
+
+
+def reached(run: Run, device_id: str, round: int, stage: str) -> bool:
+    """Whether a phone is as far as this with this round, or a later one."""
+    kept = session(run, device_id)
+    at = (kept.get("plan") or {}).get("round", 0)
+    return bool(at > round or (at == round and kept["stage"] == stage))
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -169,21 +177,21 @@ def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(tmp_pa
 
     def disturb(edges: LocalFleet, serving: Any) -> None:
         # in training of round 1: the plan is there and its blobs, the update is not
-        wait_for(lambda: session(run, "d1").get("plan"), "a plan for the phone")
+        wait_for(lambda: reached(run, "d1", 1, "working"), "a plan for the phone")
         time.sleep(0.3)
         wait_for(lambda: (run.folder / "devices" / "d1" / "state" / "blobs").exists(), "the plan's blobs")
         killed(edges, "d1")
         kept = session(run, "d1")
-        happened.append(("training", kept["plan"] is not None and not kept.get("pending")))
+        happened.append(("training", kept["stage"] == "working" and kept["tries"] == 1))
         edges.start("d1")
         # in upload of a later round: the aggregator is held, so that the finished update has no answer
-        wait_for(lambda: session(run, "d1").get("answered", 0) >= 1, "an answer to the first update")
-        wait_for(lambda: session(run, "d1").get("plan"), "a plan for the second round")
+        wait_for(lambda: reached(run, "d1", 1, "answered"), "an answer to the first update")
+        wait_for(lambda: reached(run, "d1", 2, "working"), "a plan for the second round")
         os.kill(serving.pid, signal.SIGSTOP)
         try:
-            wait_for(lambda: session(run, "d1").get("pending"), "a finished update")
+            wait_for(lambda: session(run, "d1").get("stage") == "pending", "a finished update")
             killed(edges, "d1")
-            happened.append(("upload", (run.folder / "devices" / "d1" / "state" / "update.safetensors").exists()))
+            happened.append(("upload", (run.folder / "devices" / "d1" / "state" / "update").exists()))
             edges.start("d1")
             wait_for(lambda: "connected device=d1" in edges.log("d1").read_text().rpartition("round done")[2], "the phone's return")
             time.sleep(0.5)

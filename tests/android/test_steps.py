@@ -11,7 +11,7 @@ from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
 from export.bundle import capture_graphs
 from export.parity import _draw, _eager_step, _next
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
 from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
@@ -28,7 +28,7 @@ ALGORITHMS = ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Objective, Bundle, list[Tensors]]:
     """A bundle's file, its objective, the bundle, and what the batches of twenty steps hold."""
     data = synthetic_fleet(2, num_windows=96)
-    objective = build_objective(data, read_algorithm(request.param), 0)
+    objective = objective_for_fleet(data, read_algorithm(request.param), 0)
     exported = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
     payload = pack_graphs(exported, data, objective)
     path = tmp_path_factory.mktemp("steps") / "device.shoal"

@@ -8,7 +8,8 @@ import torch
 
 from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.core.contract import NEWCOMER, Work
+from algorithms.core.contract import Work
+from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier
@@ -89,7 +90,7 @@ class Field:
         for device_id in there:
             key = NEWCOMER if self.algorithm.preparing(self.state) else self.algorithm.start(self.state.memory, device_id)
             verbs = program_for(programs, device_id, key)
-            plan = Plan("r", number, device_id, "0" * 64, digests[key], verbs, 7 * number, 0.0)
+            plan = Plan("r", 1, number, 0, device_id, "0" * 64, digests[key], verbs, 7 * number, 0.0)
             blob: Callable[[str], Tensors] = lambda digest: blobs[by_digest[digest]]  # noqa: E731
             result = self.executors[device_id].execute(plan, blobs[key], self.kept.get(device_id, {}), blob)
             self.kept[device_id] = result.private

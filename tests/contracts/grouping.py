@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms.core.contract import NEWCOMER, Grouped, Grouping, LocalModel, Memory
+from algorithms.core.contract import Grouped, Grouping, GroupingMemory, LocalModel
+from algorithms.core.keys import NEWCOMER
 
 SEEDS = st.integers(0, 2**31)
 
@@ -35,9 +36,11 @@ SIZE = sum(value.size for name, value in initial_model().items() if name.startsw
 Change = Callable[[int, int, np.random.Generator], np.ndarray]
 
 
-def run(grouping: Grouping, ids: Sequence[str], change: Change, rounds: int, seed: int = 0, memory: Memory | None = None) -> list[Grouped]:
+def run(
+    grouping: Grouping, ids: Sequence[str], change: Change, rounds: int, seed: int = 0, memory: GroupingMemory | None = None
+) -> list[Grouped]:
     """Rounds in which the i-th device of `ids` changes its model by change(i, round, noise)."""
-    memory = memory or Memory()
+    memory = memory or GroupingMemory()
     seen = []
     for number in range(rounds):
         models = [

@@ -13,7 +13,7 @@ from algorithms.core.contract import Objective, TorchTensors
 from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.apfl import Apfl
 from algorithms.objectives.apple import Apple, AppleServer
-from algorithms.objectives.coordinator import Plain
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.dbe import coordinate_domain_bias, with_domain_bias
 from algorithms.objectives.ditto import Ditto, DittoServer
 from algorithms.objectives.fedavg import FedAvg
@@ -37,16 +37,16 @@ from algorithms.objectives.supervised import Supervised
 CLASSES, WINDOW = 3, (2, 16)
 SIZES = (8, 8, 3, 8, 5)
 
-Halves = tuple[type[Supervised], dict[str, Any], Callable[[], Plain]]
+Halves = tuple[type[Supervised], dict[str, Any], Callable[[], DefaultCoordinator]]
 
 PLAIN: dict[str, Halves] = {
-    "fedavg": (FedAvg, {}, Plain),
-    "fedprox": (FedProx, {}, Plain),
+    "fedavg": (FedAvg, {}, DefaultCoordinator),
+    "fedprox": (FedProx, {}, DefaultCoordinator),
     "scaffold": (Scaffold, {}, ScaffoldServer),
     "moon": (Moon, {}, MoonServer),
-    "local": (Local, {}, Plain),
-    "fedbn": (FedBN, {}, Plain),
-    "fedper": (FedPer, {}, Plain),
+    "local": (Local, {}, DefaultCoordinator),
+    "fedbn": (FedBN, {}, DefaultCoordinator),
+    "fedper": (FedPer, {}, DefaultCoordinator),
     "fedrep": (FedRep, {}, FedRepServer),
     "fedbabu": (FedBABU, {}, lambda: FedBabuServer(fine_tune_epochs=1)),
     "lgnet": (LgNet, {}, lambda: LgNetServer(fine_tune_epochs=1)),
@@ -55,7 +55,7 @@ PLAIN: dict[str, Halves] = {
     "pfedme": (PFedMe, {"inner_steps": 2}, PFedMeServer),
     "perfedavg": (PerFedAvg, {}, PerFedAvgServer),
     "perfedavg-free": (PerFedAvg, {"hessian": "free"}, PerFedAvgServer),
-    "apfl": (Apfl, {}, Plain),
+    "apfl": (Apfl, {}, DefaultCoordinator),
     "fedfomo": (FedFomo, {"num_others": 2}, FedFomoServer),
     "apple": (Apple, {"num_others": 2}, AppleServer),
     "fedpcl": (FedPCL, {"num_others": 2}, FedPclServer),
@@ -69,7 +69,7 @@ def biased(name: str, *, memory: bool = True) -> Halves:
     mixed = coordinate_domain_bias(type(server()))
     settings = vars(server())
 
-    def coordinator() -> Plain:
+    def coordinator() -> DefaultCoordinator:
         made = mixed()
         vars(made).update(settings)
         return made

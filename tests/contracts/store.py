@@ -1,14 +1,13 @@
-"""What every store, blob store and device state must do; subclassed once per adapter. `again` opens the same place anew."""
+"""What every store and blob store of an aggregator must do; subclassed once per adapter."""
 
-import numpy as np
+import msgspec
 import pytest
 
-from aggregator.core.ports import Blobs, Store
+from aggregator.core.ports import BlobLost, Blobs, Store
 from aggregator.core.record import RoundRecord
-from aggregator.core.state import DeviceCheckedIn, Resumed, RunSettings, Started
+from aggregator.core.round import step
+from aggregator.core.state import DeviceCheckedIn, DeviceHeard, Resumed, RunSettings, Started
 from algorithms.core.contract import Programs
-from edge_client.core.ports import DeviceState
-from edge_client.core.session import Pending, Session
 from wire.codec import digest
 from wire.messages import Evaluate, Metrics, Train
 
@@ -38,80 +37,64 @@ class StoreContract:
         assert store.rounds() == []
 
     def test_load_replays_the_log(self, store: Store) -> None:
-        for event in (STARTED, DeviceCheckedIn(1.0, "d", 5, 2)):
-            store.append(event)
+        store.commit([STARTED])
+        store.commit([DeviceCheckedIn(1.0, "d", 5, 2), DeviceHeard(1.5, "d")])
         state = store.load()
         assert state is not None
         assert (state.round, sorted(state.devices)) == (1, ["d"])
 
     def test_snapshot_and_later_events(self, store: Store) -> None:
-        store.append(STARTED)
-        state = store.load()
-        assert state is not None
-        store.snapshot(state)
-        store.append(DeviceCheckedIn(1.0, "d", 5, 2))
-        store.append(Resumed(2.0))
+        store.commit([STARTED])
+        before = store.load()
+        assert before is not None
+        state, _ = step(before, DeviceCheckedIn(1.0, "c", 5, 2))
+        store.commit([DeviceCheckedIn(1.0, "c", 5, 2)], snapshot=state)
+        assert store.load() == state
+        store.commit([DeviceCheckedIn(1.0, "d", 5, 2)])
+        store.commit([Resumed(2.0, 7)])
         after = store.load()
         assert after is not None
-        assert sorted(after.devices) == ["d"]
+        assert (sorted(after.devices), after.epoch) == (["c", "d"], 7)
+
+    def test_a_snapshot_alone_is_the_whole_log(self, store: Store) -> None:
+        store.commit([STARTED])
+        state = store.load()
+        assert state is not None
+        moved = msgspec.structs.replace(state, epoch=9)
+        store.commit([], snapshot=moved)
+        assert store.load() == moved
+
+    def test_what_can_be_written_is_checked_without_a_trace(self, store: Store) -> None:
+        store.commit([STARTED])
+        before = store.load()
+        store.check()
+        assert store.load() == before
 
     def test_records_are_replaced_by_round_and_ordered(self, store: Store) -> None:
-        for r in (record(2), record(1), record(2, accuracy=0)):
-            store.put_round(r)
+        store.commit([], [record(2), record(1)])
+        store.commit([], [record(2, accuracy=0)])
         assert store.rounds() == [record(1), record(2, accuracy=0)]
 
 
 class BlobsContract:
     def test_blob_comes_back_by_its_hash(self, blobs: Blobs) -> None:
-        name = blobs.put(b"payload")
+        (name,) = blobs.put(b"payload")
         assert name == digest(b"payload")
-        assert blobs.put(b"payload") == name
+        assert blobs.put(b"payload", b"other") == [name, digest(b"other")]
         assert blobs.get(name) == b"payload"
 
-    def test_unknown_blob_is_a_key_error(self, blobs: Blobs) -> None:
-        with pytest.raises(KeyError):
+    def test_unknown_blob_is_lost(self, blobs: Blobs) -> None:
+        with pytest.raises(BlobLost, match="000000000000: it is not kept here"):
             blobs.get("0" * 64)
 
+    def test_what_can_be_written_is_checked_without_a_trace(self, blobs: Blobs) -> None:
+        (name,) = blobs.put(b"payload")
+        blobs.check()
+        assert blobs.get(name) == b"payload"
+
     def test_keep_forgets_the_others(self, blobs: Blobs) -> None:
-        one, two = blobs.put(b"1"), blobs.put(b"2")
+        one, two = blobs.put(b"1", b"2")
         blobs.keep({two})
         assert blobs.get(two) == b"2"
-        with pytest.raises(KeyError):
+        with pytest.raises(BlobLost):
             blobs.get(one)
-
-
-class DeviceStateContract:
-    def again(self, state: DeviceState) -> DeviceState:
-        """The state after a restart of the device."""
-        return state
-
-    def test_new_device_has_a_new_session(self, state: DeviceState) -> None:
-        assert state.load() == Session()
-        assert state.update() is None
-        assert state.private("r", 1) == {}
-
-    def test_session_and_update_survive(self, state: DeviceState) -> None:
-        session = Session(run_id="r", answered=2, pending=Pending("r", 3), versions={"b": 1})
-        state.save(session)
-        state.put_update("r", 3, b"update", {})
-        after = self.again(state)
-        assert after.load() == session
-        assert after.update() == b"update"
-        after.drop_update()
-        assert self.again(after).update() is None
-
-    def test_a_repeated_round_starts_from_the_same_private_tensors(self, state: DeviceState) -> None:
-        for number in (1, 2, 3):
-            state.put_update("r", number, b"", {"private/b": np.full(2, number, np.float32)})
-        after = self.again(state)
-        assert after.private("r", 4)["private/b"].tolist() == [3, 3]
-        assert after.private("r", 3)["private/b"].tolist() == [2, 2]
-        assert after.private("other", 4) == {}
-
-    def test_blobs(self, state: DeviceState) -> None:
-        state.put_blob("a" * 64, b"1")
-        state.put_blob("b" * 64, b"2")
-        state.keep_blobs({"b" * 64})
-        after = self.again(state)
-        assert after.blob("a" * 64) is None
-        assert after.blob("b" * 64) == b"2"

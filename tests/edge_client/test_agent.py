@@ -1,126 +1,111 @@
 """The agent on an in-process broker: what it does with what arrives, crashes and keys that are not trusted."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
-from edge_client.agent import RESEND_S, Agent
+from edge_client.agent import STATUS_WAIT_S
+from edge_client.core.backoff import RESEND_S
 from edge_client.core.session import Session
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
+from tests.edge_client.device import NOW_S, Device
 from tests.edge_client.plans import plan
 from wire import messages as m
-from wire.bundle import new_key
 from wire.codec import decode, decode_update, digest, encode
-from wire.links.in_process import InProcessBroker
+from wire.keys import new_key
 from wire.links.port import Delivery, LinkUp
-from wire.tensors import encode_tensors
-from wire.topics import Topics
+from wire.signed import Signer, Verifier, vouch
+
+Make = Callable[..., Device]
 
 
-class Device:
-    """An agent on an in-process broker, and the aggregator's side of the conversation."""
-
-    def __init__(self, fleet: FleetData, exported: Exported, folder: Path, trusted: Any = None) -> None:
-        self.fleet, self.exported, self.folder, self.trusted = fleet, exported, folder, trusted
-        self.topics, self.broker, self.now_s = Topics("f"), InProcessBroker(), 0.0
-        self.server = self.broker.connect("server")
-        self.server.subscribe(*self.topics.from_devices)
-        self.model = encode_tensors({k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")})
-        self.start()
-
-    def start(self) -> None:
-        windows = self.fleet.devices["d0"]
-        link = self.broker.connect("d0")
-        self.agent = Agent(
-            "d0", self.topics, link, windows, FolderState(self.folder), OnnxGraphs, trusted=self.trusted, clock=lambda: self.now_s
-        )
-
-    def turn(self) -> None:
-        while (event := self.agent.link.receive(timeout_s=0)) is not None:
-            self.agent.handle(event)
-        self.agent.tick()
-
-    def offer(self) -> None:
-        for payload in (self.exported.bundle.payload, self.model):
-            self.server.publish(self.topics.blob(digest(payload)), payload, retain=True)
-
-    def send_plan(self, number: int = 1, **changes: Any) -> None:
-        sent = plan(number, bundle=self.exported.bundle.digest, model=digest(self.model), **changes)
-        self.server.publish(self.topics.device("d0", "plan"), encode(sent))
-
-    def reply(self, message: Any) -> None:
-        self.server.publish(self.topics.device("d0", "reply"), encode(message))
-
-    def sent(self, kind: str) -> list[bytes]:
-        found = []
-        while (event := self.server.receive(timeout_s=0)) is not None:
-            if isinstance(event, Delivery) and event.topic.endswith(f"/{kind}"):
-                found.append(event.payload)
-        return found
+@pytest.fixture
+def make(fleet: FleetData, exported: Exported, tmp_path: Path) -> Make:
+    return lambda **options: Device(fleet, exported, tmp_path / "state", **options)
 
 
-class TestAgent:
-    @pytest.fixture
-    def device(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
-        return Device(fleet, exported, tmp_path / "state")
+@pytest.fixture
+def device(make: Make) -> Device:
+    return make()
 
-    def test_a_round(self, device: Device) -> None:
+
+def finished(device: Device, number: int = 1, **changes: Any) -> bytes:
+    """A round that was carried out, and its update."""
+    device.offer()
+    device.send_plan(number, **changes)
+    device.turn()
+    (payload,) = device.sent("update")
+    return payload
+
+
+class TestRounds:
+    def test_a_round(self, make: Make) -> None:
+        device = make(policy=m.Policy(min_windows=2))
         device.turn()
-        assert decode(device.sent("check-in")[0], m.CheckIn).num_train == 40
-        device.offer()
-        device.send_plan()
-        device.turn()
-        update, tensors = decode_update(device.sent("update")[0])
-        assert (update.round, update.num_steps) == (1, 5)
+        check_in = decode(device.sent("check-in")[0], m.CheckIn)
+        assert (check_in.num_train, check_in.policy) == (40, m.Policy(min_windows=2))
+        payload = finished(device, epoch=7)
+        update, tensors = decode_update(payload)
+        assert (update.epoch, update.round, update.attempt, update.num_steps) == (7, 1, 0, 5)
         assert "delta/head.weight" in tensors
-        device.reply(m.Acknowledge("r", 1))
+        device.reply(m.Acknowledge("d0", digest(payload)))
         device.turn()
-        assert device.agent.session.answered == 1
+        assert device.agent.session.stage == "answered"
         assert FolderState(device.folder).update() is None
 
     def test_update_is_kept_and_sent_again_until_it_is_acknowledged(self, device: Device) -> None:
-        device.offer()
-        device.send_plan()
-        device.turn()
-        (first,) = device.sent("update")
+        first = finished(device)
         device.now_s += RESEND_S[0]
         device.turn()
         assert device.sent("update") == [first]
         device.start()
         device.turn()
         assert first in device.sent("update")
-        device.reply(m.Acknowledge("r", 1))
+        device.say("another boot", epoch=2)
+        device.turn()
+        assert device.sent("update") == [first]
+        device.reply(m.Acknowledge("d0", "0" * 64))
+        device.turn()
+        assert FolderState(device.folder).update() == first
+        device.reply(m.Acknowledge("d0", digest(first)))
         device.turn()
         device.now_s += 10_000
         device.turn()
         assert device.sent("update") == []
 
-    def test_plan_that_a_restart_interrupted_is_taken_up(self, device: Device) -> None:
-        device.send_plan()
-        device.turn()
-        device.start()
-        device.offer()
-        device.turn()
-        assert len(device.sent("update")) >= 1
+    def test_pauses_between_attempts_double(self, device: Device) -> None:
+        finished(device)
+        at = []
+        for _ in range(1500):
+            device.now_s += 1
+            device.turn()
+            at += [device.now_s] * len(device.sent("update"))
+        assert at == [10, 30, 70, 150, 310, 610, 910, 1210]
 
-    def test_update_that_was_finished_before_a_crash_is_not_made_again(self, device: Device) -> None:
-        device.offer()
-        device.send_plan()
+    def test_a_busy_aggregator_says_when_to_try_again(self, device: Device) -> None:
+        first = finished(device)
+        device.reply(m.Busy("d0", digest(first), 77.0))
+        device.now_s += 76
         device.turn()
-        (first,) = device.sent("update")
-        before = device.agent.session
-        state = FolderState(device.folder)
-        state.save(
-            Session(run_id="r", plan=plan(bundle=device.exported.bundle.digest, model=digest(device.model)), versions=before.versions)
-        )
-        device.start()
+        assert device.sent("update") == []
+        device.now_s += 77
         device.turn()
-        assert device.agent.session.pending == before.pending
-        assert set(device.sent("update")) == {first}
+        assert device.sent("update") == [first]
+
+    def test_refused_update_is_dropped(self, device: Device) -> None:
+        first = finished(device)
+        device.reply(m.Refuse("d0", "malformed", "x", about="check-in"))
+        device.turn()
+        assert device.agent.session.stage == "pending"
+        device.reply(m.Refuse("d0", "not-finite", "x", "update", digest(first)))
+        device.turn()
+        assert device.agent.session.stage == "answered"
+        assert FolderState(device.folder).update() is None
 
     def test_missing_blob_is_asked_for(self, device: Device) -> None:
         device.send_plan()
@@ -128,74 +113,235 @@ class TestAgent:
         device.now_s += RESEND_S[0]
         device.turn()
         asked = {decode(p, m.Fetch).digest for p in device.sent("fetch")}
-        assert asked == {device.exported.bundle.digest, digest(device.model)}
+        assert asked == {device.bundle.digest, digest(device.model)}
 
     def test_blob_of_a_plan_that_was_overtaken_is_not_waited_for(self, device: Device) -> None:
-        missed = plan(1, bundle=device.exported.bundle.digest, model="9" * 64)
-        device.server.publish(device.topics.device("d0", "plan"), encode(missed))
+        device.send_plan(1, model="9" * 64)
         device.turn()
-        device.offer()
-        device.send_plan(2)
-        device.turn()
-        assert [decode_update(p)[0].round for p in device.sent("update")] == [2]
+        finished(device, 2)
+        assert device.agent.session.plan == device.plan(2)
 
     def test_blob_with_another_hash_is_ignored(self, device: Device) -> None:
         device.send_plan()
         device.turn()
-        device.server.publish(device.topics.blob(device.exported.bundle.digest), b"something else")
+        device.server.publish(device.topics.blob(device.bundle.digest), b"something else")
         device.turn()
-        assert FolderState(device.folder).blob(device.exported.bundle.digest) is None
+        assert not FolderState(device.folder).has_blob(device.bundle.digest)
 
-    def test_new_aggregator_makes_it_check_in(self, device: Device) -> None:
+    def test_new_aggregator_makes_it_check_in_and_an_old_one_does_not(self, device: Device) -> None:
         device.turn()
         device.sent("check-in")
-        for boot in ("one", "one", "two"):
-            device.server.publish(device.topics.aggregator, encode(m.AggregatorStatus(True, boot)))
+        for boot, epoch in (("one", 2), ("one", 2), ("two", 3), ("zero", 1)):
+            device.say(boot, epoch)
         device.turn()
         assert len(device.sent("check-in")) == 2
+
+    def test_heartbeat(self, device: Device) -> None:
+        device.turn()
+        device.sent("status")
+        times = 0
+        for _ in range(600):
+            device.now_s += 1
+            device.turn()
+            times += len(device.sent("status"))
+        assert times >= 600 / m.HEARTBEAT_S
+
+    def test_heartbeat_while_working(self, make: Make) -> None:
+        device = make(policy=m.Policy())
+        device.turn()
+        device.sent("status")
+        run = device.load_graphs(device.bundle).run
+
+        class Slow:
+            max_batch = None
+
+            def run(self, graph: str, inputs: Any) -> Any:
+                device.now_s += 20
+                return run(graph, inputs)
+
+        device.load_graphs = lambda _bundle: Slow()
+        device.start()
+        device.offer()
+        device.send_plan(verbs=(m.Train(8, 4),))
+        device.turn()
+        assert len(device.sent("status")) >= 20 * 20 / m.HEARTBEAT_S
+
+
+class TestSignatures:
+    def test_a_signed_round(self, make: Make, exported: Exported) -> None:
+        device = make(signed=True)
+        device.turn()
+        before = device.agent.session
+        for forged in (encode(device.plan()), Signer(new_key(), vouch(new_key(), "f", new_key().public_key(), 9e9))(device.plan())):
+            device.server.publish(device.topics.device("d0", "plan"), forged)
+        device.turn()
+        assert device.agent.session == before
+        assert sum(device.agent.incidents.counts.values()) == 2
+        sent = device.send_plan()
+        device.turn()
+        assert device.agent.session.plan == sent
+
+    def test_a_bundle_by_another_key_is_not_loaded(self, make: Make) -> None:
+        device = make(signed=True)  # the bundle is signed with the key of its export
+        device.offer()
+        device.send_plan()
+        device.turn()
+        (declined,) = device.declines()
+        assert (declined.reason, "not made with a trusted key" in declined.detail) == ("bundle", True)
+
+    def test_a_plan_of_an_epoch_that_is_over_is_answered_with_the_proof(self, make: Make) -> None:
+        device = make(signed=True)
+        newer = device.send_plan(3, epoch=5)
+        device.send_plan(4, epoch=4)
+        device.turn()
+        stale = next(d for d in device.declines() if d.reason == "stale")
+        assert (stale.round, stale.epoch) == (4, 4)
+        assert Verifier("f", device.trusted).open(stale.proof.encode(), m.Plan, NOW_S) == newer
+
+    def test_a_voucher_that_is_over_by_the_aggregators_clock_is_not_believed(self, make: Make) -> None:
+        device = make(signed=True, wall=lambda: 0.0)
+        device.say(at_s=NOW_S + 9_999)
+        device.turn()
+        device.now_s += 10
+        device.send_plan()
+        device.turn()
+        assert device.agent.session.plan is None
+
+    @pytest.mark.parametrize("kind", ["plan", "reply"])
+    def test_what_is_for_another_device_is_ignored(self, device: Device, kind: Any) -> None:
+        device.turn()
+        before = device.agent.session
+        message = device.plan(device_id="d1") if kind == "plan" else m.Finish("d1", "r", 1, "0" * 64, "1" * 64)
+        device.server.publish(device.topics.device("d0", kind), encode(message))
+        device.turn()
+        assert device.agent.session == before
 
     def test_garbage_changes_nothing(self, device: Device) -> None:
         device.turn()
         before = device.agent.session
         for topic in (device.topics.device("d0", "plan"), device.topics.device("d0", "reply"), device.topics.aggregator):
-            device.agent.handle(Delivery(topic, b"\xff\x00garbage"))
+            for payload in (b"", b"\xff\x00garbage", b"\n\n\n", b'{"type":"plan"}', b"[" * 10_000, b"x" * 20_000_000):
+                device.agent.handle(Delivery(topic, payload))
         device.agent.handle(Delivery("other", b""))
         device.agent.handle(LinkUp())
         assert device.agent.session == before
+        assert sum(device.agent.incidents.counts.values()) == 19
 
-    def test_refused_update_is_dropped(self, device: Device) -> None:
+
+class TestTime:
+    def test_work_waits_for_the_aggregators_status_but_not_for_ever(self, device: Device) -> None:
+        device.broker._retained.clear()
+        device.start()
+        while device.agent.link.receive(timeout_s=0) is not None:
+            pass
+        device.agent.handle(LinkUp())
         device.offer()
         device.send_plan()
         device.turn()
-        device.reply(m.Refuse("not-finite", "x", "r", 1))
+        assert device.updates() == []
+        assert device.agent.retry_at_s == STATUS_WAIT_S
+        device.now_s += STATUS_WAIT_S
         device.turn()
-        assert device.agent.session.pending is None
-        assert device.agent.session.answered == 1
+        assert len(device.updates()) == 1
 
-    def test_refusal_of_an_unreadable_update_drops_it(self, device: Device) -> None:
+    def test_a_plan_whose_deadline_is_over_is_not_carried_out(self, device: Device) -> None:
         device.offer()
+        device.send_plan(deadline_at_s=NOW_S - 5)
+        device.turn()
+        assert [(d.reason, d.detail) for d in device.declines()] == [("expired", "its deadline was over 5 s ago")]
+
+    def test_time_goes_on_while_blobs_are_awaited(self, device: Device) -> None:
+        device.send_plan(deadline_at_s=NOW_S + 100)
+        device.turn()
+        device.now_s += 101
+        device.offer()
+        device.turn()
+        assert [d.reason for d in device.declines()] == ["expired"]
+
+    def test_the_time_after_a_restart_is_the_aggregators(self, make: Make) -> None:
+        device = make(wall=lambda: 0.0)
+        device.send_plan(deadline_at_s=NOW_S + 100)
+        device.turn()
+        device.now_s += 200
+        device.say()
+        device.start()
+        device.offer()
+        device.turn()
+        assert [d.reason for d in device.declines()] == ["expired"]
+
+
+class TestRecovery:
+    def test_plan_that_a_restart_interrupted_is_taken_up(self, device: Device) -> None:
         device.send_plan()
         device.turn()
-        device.reply(m.Refuse("malformed", "x", about="check-in"))
-        device.turn()
-        assert device.agent.session.pending is not None
-        device.reply(m.Refuse("too-large", "x", about="update"))
-        device.turn()
-        assert device.agent.session.pending is None
-
-    def test_bundle_by_another_key_is_not_loaded(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
-        device = Device(fleet, exported, tmp_path / "state", trusted=new_key().public_key())
+        device.start()
         device.offer()
+        device.turn()
+        assert len(device.updates()) >= 1
+
+    def test_update_that_was_finished_before_a_crash_is_not_made_again(self, device: Device) -> None:
+        first = finished(device)
+        before = device.agent.session
+        FolderState(device.folder).save(msgspec.structs.replace(before, stage="working", update="", tries=1))
+        device.start()
+        device.turn()
+        assert device.agent.session == before
+        assert set(device.sent("update")) == {first}
+
+    def test_update_that_was_lost_is_made_again(self, device: Device) -> None:
+        first = finished(device)
+        FolderState(device.folder).drop_update()
+        device.start()
+        device.turn()
+        assert decode_update(device.sent("update")[0])[0].num_steps == decode_update(first)[0].num_steps
+
+    @pytest.mark.parametrize("damage", [b"", b"{", b"\x00" * 100])
+    def test_a_damaged_session_leaves_a_finished_update_that_is_sent(self, device: Device, damage: bytes) -> None:
+        first = finished(device)
+        (device.folder / "session.json").write_bytes(damage)
+        device.start()
+        device.turn()
+        assert set(device.sent("update")) == {first}
+        assert (device.folder / "session.json.damaged").exists()
+        device.reply(m.Acknowledge("d0", digest(first)))
+        device.turn()
+        assert FolderState(device.folder).update() is None
+        finished(device, 2)
+
+    def test_a_damaged_update_is_dropped_and_made_again(self, device: Device) -> None:
+        finished(device)
+        (device.folder / "update.safetensors").write_bytes(b"half")
+        device.start()
+        device.turn()
+        assert [update.round for update, _ in device.updates()] == [1]
+
+    @pytest.mark.parametrize("which", ["bundle", "model"])
+    def test_a_damaged_blob_is_fetched_again(self, device: Device, which: str) -> None:
         device.send_plan()
         device.turn()
-        (declined,) = device.sent("decline")
-        assert "not made with the trusted key" in decode(declined, m.Decline).detail
-        assert device.agent.session.plan is None
+        state = FolderState(device.folder)
+        for payload in (device.bundle.payload, device.model):
+            state.put_blob(digest(payload), payload)
+        name = device.bundle.digest if which == "bundle" else digest(device.model)
+        (device.folder / "blobs" / name).write_bytes(b"damaged")
+        device.start()
+        device.turn()
+        assert (device.updates(), device.agent.session.tries) == ([], 0)
+        device.offer()
+        device.turn()
+        assert len(device.updates()) == 1
 
     def test_older_bundle_is_not_loaded(self, device: Device) -> None:
-        FolderState(device.folder).save(Session(versions={device.exported.bundle.manifest.name: 2}))
+        FolderState(device.folder).save(Session(versions={device.bundle.manifest.name: 2}))
         device.start()
         device.offer()
         device.send_plan()
         device.turn()
-        assert device.sent("update") == []
+        assert [d.reason for d in device.declines()] == ["bundle"]
+
+    def test_an_update_of_a_newer_epoch_of_the_same_round_is_sent_as_it_is(self, device: Device) -> None:
+        first = finished(device)
+        device.send_plan(epoch=2)
+        device.turn()
+        assert device.sent("update") == [first]
+        assert device.agent.session.plan == plan(epoch=2, bundle=device.bundle.digest, model=digest(device.model))

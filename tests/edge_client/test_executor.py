@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.core.batches import batch_slices, training_batches
+from edge_client.core.held import held_out
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor, batch_slices, held_out, training_batches
+from edge_client.executor import Executor
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.plans import plan

@@ -12,19 +12,21 @@ import pytest
 from edge_client.adapters.executorch_graphs import ExecutorchGraphs
 from edge_client.adapters.executorch_library import LoadedProgram, load_library
 from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.executor import Executor, evaluation_slices
-from edge_client.main import RUNTIMES, graph_loader, parser
+from edge_client.core.batches import evaluation_slices
+from edge_client.executor import Executor
+from edge_client.options import RUNTIMES, graph_loader, parser
 from host.executorch.build import build
 from simulation.datasets.windows import FleetData
 from tests.conftest import ExportedPrograms
 from wire import messages as m
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack
 from wire.errors import BundleError, ConfigError
+from wire.keys import new_key, public_pem
 from wire.tensors import Tensors
 
 
 def plan(*verbs: m.Verb) -> m.Plan:
-    return m.Plan("r", 1, "d0", "0" * 64, "1" * 64, verbs, 1, 9.0)
+    return m.Plan("r", 1, 1, 0, "d0", "0" * 64, "1" * 64, verbs, 1, 9.0)
 
 
 def inputs_of(bundle: Bundle, fleet: FleetData, size: int) -> Tensors:
@@ -227,7 +229,10 @@ class TestCommandLine:
         assert isinstance(graph_loader(parser().parse_args(words))(exported_programs.bundle), OnnxGraphs)
 
     def test_a_library_that_is_not_there_is_one_line(self, tmp_path: Path) -> None:
-        words = ["run", "--id", "d0", "--data", "d", "--state", "s", "--runtime", "executorch", "--library", str(tmp_path / "none.so")]
+        (tmp_path / "trust.pem").write_bytes(public_pem(new_key()))
+        paths = {"--data": "d", "--state": "s", "--trust": "trust.pem", "--library": "none.so"}
+        words = ["run", "--id", "d0", "--runtime", "executorch"]
+        words += [word for option, name in paths.items() for word in (option, str(tmp_path / name))]
         done = subprocess.run([sys.executable, "-m", "edge_client.main", *words], capture_output=True, text=True)
         assert done.returncode == 2
         assert done.stderr.startswith("error: the library for ExecuTorch")

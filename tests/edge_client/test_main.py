@@ -25,6 +25,7 @@ def test_command_line_errors_are_one_line_and_status_2(tmp_path: Path) -> None:
         str(tmp_path / "none"),
         "--state",
         str(tmp_path / "s"),
+        "--insecure",
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2

@@ -1,54 +1,71 @@
-"""The session: a plan is worked on once, whatever comes in whatever order."""
+"""The session: a plan is worked on once, whatever comes in whatever order. The vectors of session.json have it step by step."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.core.session import Session, on_executed, on_plan, on_reply
+from edge_client.core.session import MOST_TRIES, Session, on_adopted, on_adopting, on_executed, on_plan, on_reply, on_start, on_stopped
 from tests.edge_client.plans import plan
 from wire import messages as m
+
+A, B = "a" * 64, "b" * 64
 
 
 class TestSession:
     def test_a_plan_is_executed_once(self) -> None:
-        session, action = on_plan(Session(), plan(1))
+        session, action = on_plan(Session(), plan(1), "text", 0.0)
         assert action.kind == "work"
-        session = on_executed(session, plan(1))
-        assert on_plan(session, plan(1)) == (session, on_plan(session, plan(1))[1])
-        assert on_plan(session, plan(1))[1].kind == "send"
-        session, action = on_reply(session, m.Acknowledge("r", 1))
-        assert (session.pending, action.kind) == (None, "drop")
-        assert on_plan(session, plan(1))[1].kind == "none"
-        assert on_plan(session, plan(2))[1].kind == "work"
+        session = on_executed(session, plan(1), A)
+        assert on_plan(session, plan(1), "text", 0.0)[1].kind == "send"
+        session, action = on_reply(session, m.Acknowledge("d0", A))
+        assert (session.stage, action.kind) == ("answered", "drop")
+        assert on_plan(session, plan(1), "text", 0.0)[1].kind == "none"
+        assert on_plan(session, plan(2), "text", 0.0)[1].kind == "work"
 
-    def test_a_refused_round_is_tried_again_only_when_it_was_opened_again(self) -> None:
-        session = on_executed(on_plan(Session(), plan(2))[0], plan(2))
-        session, _ = on_reply(session, m.Refuse("not-finite", "", "r", 2))
-        assert on_plan(session, plan(2))[1].kind == "none"
-        session, action = on_plan(session, plan(2, deadline_at_s=99.0))
-        assert action.kind == "work"
-        session, _ = on_reply(on_executed(session, plan(2, deadline_at_s=99.0)), m.Acknowledge("r", 2))
-        assert on_plan(session, plan(2, deadline_at_s=199.0))[1].kind == "none"
+    def test_an_answer_to_another_update_changes_nothing(self) -> None:
+        session = on_executed(on_plan(Session(), plan(2), "", 0.0)[0], plan(2), A)
+        assert on_reply(session, m.Acknowledge("d0", B))[0] == session
+        assert on_reply(session, m.Refuse("d0", "malformed", "", "check-in"))[0] == session
 
-    def test_another_run_starts_afresh(self) -> None:
-        session, _ = on_plan(Session(run_id="old", answered=7), plan(1, "new"))
-        assert (session.run_id, session.answered, session.plan) == ("new", 0, plan(1, "new"))
-
-    def test_an_answer_to_another_round_changes_nothing(self) -> None:
-        session = on_executed(on_plan(Session(), plan(2))[0], plan(2))
-        assert on_reply(session, m.Acknowledge("r", 1))[0] == session
-        assert on_reply(session, m.Acknowledge("other", 2))[0] == session
-
-    @given(st.lists(st.tuples(st.sampled_from(["plan", "done", "ack", "refuse"]), st.integers(1, 5)), max_size=30))
-    def test_no_round_is_worked_on_after_it_was_answered(self, history: list[tuple[str, int]]) -> None:
-        session, answered = Session(), 0
+    @given(st.lists(st.tuples(st.sampled_from(["plan", "start", "stop", "done", "ack", "refuse"]), st.integers(1, 5)), max_size=40))
+    def test_no_round_is_worked_on_after_it_was_answered_and_none_more_than_it_may_be(self, history: list[tuple[str, int]]) -> None:
+        session, answered, died = Session(), 0, 0
         for kind, number in history:
             if kind == "plan":
-                session, action = on_plan(session, plan(number))
+                session, action = on_plan(session, plan(number), "", 0.0)
                 assert action.kind != "work" or number > answered
+                died = 0 if action.kind == "work" else died
+            elif kind == "start" and session.stage == "working":
+                session, action = on_start(session)
+                assert action.kind == ("decline" if died >= MOST_TRIES else "work")
+                died += 1
+            elif kind == "stop" and session.stage == "working" and died:
+                session, died = on_stopped(session), died - 1
             elif kind == "done" and session.plan is not None:
-                session = on_executed(session, session.plan)
+                session = on_executed(session, session.plan, A)
             elif kind in ("ack", "refuse"):
-                reply = m.Acknowledge("r", number) if kind == "ack" else m.Refuse("malformed", "", "r", number)
+                reply = m.Acknowledge("d0", A) if kind == "ack" else m.Refuse("d0", "malformed", "", "update", A)
                 session, action = on_reply(session, reply)
-                answered = number if action.kind == "drop" else answered
-            assert session.plan is None or session.plan.round > answered
+                answered = session.plan.round if action.kind == "drop" and session.plan else answered
+
+
+class TestOffer:
+    OFFER = m.Finish("d0", "r", 3, A, B)
+
+    def test_a_model_that_failed_is_not_tried_again_because_it_is_offered_again(self) -> None:
+        session = on_adopted(on_adopting(on_reply(Session(), self.OFFER)[0]), "it does not answer")
+        again, _ = on_reply(session, m.Finish("d0", "r", 4, A, B))
+        assert (again.final_problem, again.final_epoch) == ("it does not answer", 4)
+        other, _ = on_reply(session, m.Finish("d0", "r", 4, A, A))
+        assert other.final_problem == ""
+
+    def test_a_model_that_ends_the_client_is_given_up(self) -> None:
+        session, _ = on_reply(Session(), self.OFFER)
+        for _ in range(MOST_TRIES):
+            session = on_adopting(session)
+            assert session.final_problem == ""
+        assert "ended this client" in on_adopting(session).final_problem
+
+    def test_an_offer_remembers_the_last_round_of_its_run(self) -> None:
+        session, _ = on_plan(Session(), plan(7), "", 0.0)
+        assert on_reply(session, self.OFFER)[0].final_round == 7
+        assert on_reply(session, m.Finish("d0", "other", 3, A, B))[0].final_round == 0

@@ -1,12 +1,19 @@
-"""The device state contract over memory and a folder."""
+"""The device state contract over memory and a folder, and what a folder does about damage, a full disk and a second process."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from edge_client.adapters.state import FolderState, MemoryState
+from edge_client.adapters import state as module
+from edge_client.adapters.state import MOST_RUNS, FolderState, MemoryState, only_process
 from edge_client.core.ports import DeviceState
-from tests.contracts.store import DeviceStateContract
+from edge_client.core.session import Session
+from tests.contracts.device_state import DeviceStateContract
+from wire.codec import digest
 from wire.errors import ConfigError
 
 
@@ -25,7 +32,70 @@ class TestFolderState(DeviceStateContract):
     def again(self, state: DeviceState) -> DeviceState:
         return FolderState(self.folder)
 
-    def test_a_damaged_session_is_named(self, state: DeviceState) -> None:
-        (self.folder / "session.json").write_text("{")
-        with pytest.raises(ConfigError, match=r"session\.json"):
-            state.load()
+    @pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b'{"stage": "asleep"}', b"[" * 100_000])
+    @pytest.mark.parametrize("name", ["session.json", "current.json", "traffic.json"])
+    def test_a_damaged_file_is_set_aside(self, state: DeviceState, name: str, damage: bytes) -> None:
+        (self.folder / name).write_bytes(damage)
+        assert (state.load(), state.current(), state.traffic()) == (Session(), None, {})
+        assert (self.folder / f"{name}.damaged").read_bytes() == damage
+
+    @pytest.mark.parametrize("damage", [b"", b"half", b"other bytes of the same length!!"])
+    def test_a_damaged_blob_is_set_aside_and_can_be_put_again(self, state: DeviceState, damage: bytes) -> None:
+        name = digest(b"thirty-two bytes of a model blob")
+        state.put_blob(name, b"thirty-two bytes of a model blob")
+        (self.folder / "blobs" / name).write_bytes(damage)
+        assert state.blob(name) is None
+        assert not state.has_blob(name)
+        assert (self.folder / "blobs" / f"{name}.damaged").exists()
+        state.put_blob(name, b"thirty-two bytes of a model blob")
+        assert state.blob(name) == b"thirty-two bytes of a model blob"
+
+    def test_put_over_a_damaged_blob_writes_it(self, state: DeviceState) -> None:
+        name = digest(b"good")
+        (self.folder / "blobs" / name).write_bytes(b"bad!")
+        state.put_blob(name, b"good")
+        assert state.blob(name) == b"good"
+
+    def test_damaged_private_tensors_are_set_aside_for_those_before(self, state: DeviceState) -> None:
+        for number in (1, 2):
+            state.put_update("r", number, b"", {"private/b": np.full(1, number, np.float32)})
+        (self.folder / "private.r.00000002").write_bytes(b"junk")
+        assert state.private("r", 3)["private/b"].tolist() == [1]
+
+    def test_private_tensors_of_runs_long_past_are_removed(self, state: DeviceState) -> None:
+        for number in range(MOST_RUNS + 3):
+            state.put_update(f"run.{number}", 1, b"", {"private/b": np.ones(1, np.float32)})
+            os.utime(self.folder / f"private.run.{number}.00000001", (number, number))
+        assert len(list(self.folder.glob("private.*"))) == MOST_RUNS + 1
+        assert state.private(f"run.{MOST_RUNS + 2}", 2) != {}
+
+    def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(self, state: DeviceState, monkeypatch: pytest.MonkeyPatch) -> None:
+        state.save(Session(tries=1))
+
+        def fail(path: Path, payload: bytes) -> None:
+            path.with_name(path.name + ".new").write_bytes(payload[:1])
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(module, "write_atomically", fail)
+        with pytest.raises(OSError, match="No space"):
+            state.save(Session(tries=2))
+        assert sorted(path.name for path in self.folder.iterdir()) == ["blobs", "session.json"]
+        assert state.load() == Session(tries=1)
+
+
+class TestOnlyProcess:
+    def test_a_second_process_is_one_clear_error(self, tmp_path: Path) -> None:
+        code = f"from pathlib import Path; from edge_client.adapters.state import *\nwith only_process(Path({str(tmp_path)!r})): pass"
+        with only_process(tmp_path):
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+            assert "another process uses it" in done.stderr
+        assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+    def test_an_error_of_whoever_holds_it_is_theirs(self, tmp_path: Path) -> None:
+        with pytest.raises(OSError, match="mine"), only_process(tmp_path):
+            raise OSError("mine")
+
+    def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(ConfigError, match="state folder"), only_process(tmp_path / "file"):
+            pass

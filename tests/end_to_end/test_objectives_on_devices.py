@@ -23,7 +23,7 @@ from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
 from simulation.engine.workers.secret import repeatable_secret
 from simulation.local.broker import EmbeddedBroker
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
@@ -96,7 +96,7 @@ def model_of(outcome: SimulationResult, key: str) -> Tensors:
 
 def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runner, MemoryBlobs]:
     """One run of edge clients with the exported graphs, in threads, over a real broker."""
-    objective = build_objective(data, read_algorithm(algorithm), 0)
+    objective = objective_for_fleet(data, read_algorithm(algorithm), 0)
     exported = capture_graphs(objective, data.window.shape)
     bundle = unpack(pack_graphs(exported, data, objective))
     probe = make_probe(objective.model, data.window.shape)
@@ -106,7 +106,7 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runne
         with aggregator(address, topics, algorithm, bundle, probe, blobs) as runner, devices(address, topics, data, folder):
             settings = RunSettings.for_bundle(
                 bundle,
-                TrainingSettings(algorithm=algorithm, rounds=ROUNDS, batch_size=8),
+                TrainingSettings(algorithm=read_algorithm(algorithm), rounds=ROUNDS, batch_size=8),
                 run_id="simulation",
                 data=data.name,
                 min_devices=len(data.devices),

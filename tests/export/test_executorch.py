@@ -23,7 +23,7 @@ from export.lowering import executorch, onnx, shared
 from export.parity import ParityError, check_parity
 from export.runtimes import _executorch, load_graph, runtimes_of
 from simulation.datasets.windows import FleetData
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from tests.conftest import ExportedPrograms, export_programs, some_graphs
 from wire.bundle import EXECUTORCH, PORTABLE, pack, unpack
 from wire.errors import BundleError, ConfigError
@@ -234,7 +234,7 @@ class TestWhatCannotBeLowered:
             to_executorch(trace(determinant, {"batch/x": torch.randn(7, 3)}), 16)
 
     def test_runtimes_and_batches_that_make_no_sense(self, fleet: FleetData) -> None:
-        objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+        objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
         with pytest.raises(ConfigError, match="runtimes tflite: expected onnx"):
             capture_graphs(objective, fleet.window.shape, ("tflite",))
         with pytest.raises(ConfigError, match="max_batch 4: expected more than 7"):
@@ -301,7 +301,7 @@ def test_a_runtime_without_a_program_is_one_clear_error(exported_programs: Expor
 
 def check_objective(fleet: FleetData, name: str, *graphs: str) -> None:
     """100 steps of an objective's graphs, or of these of them, on every runtime against float64."""
-    objective = build_objective(fleet, read_algorithm(name), 0)
+    objective = objective_for_fleet(fleet, read_algorithm(name), 0)
     if graphs:
         objective = some_graphs(objective, *graphs)
     windows = fleet.devices["d0"]

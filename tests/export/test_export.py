@@ -25,7 +25,7 @@ from export.publish import DEVICE_FILE
 from host.native.answers import answer
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from tests.bundles import write_bundle
 from tests.conftest import Exported
 from wire.bundle import Window, pack, unpack
@@ -93,7 +93,7 @@ def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path: Path) -> No
     write_bundle(tmp_path, data, read_algorithm("distfl"))
     bundle = unpack((tmp_path / DEVICE_FILE).read_bytes())
     windows = data.devices["p01-left"]
-    found = check_parity(bundle, build_objective(data, read_algorithm("fedavg"), 0), windows.train_x, windows.train_y, steps=20)
+    found = check_parity(bundle, objective_for_fleet(data, read_algorithm("fedavg"), 0), windows.train_x, windows.train_y, steps=20)
     assert found.graph_drift < max(2e-3, 5 * found.eager_drift)
     assert found.step_error < 1e-4
 
@@ -102,7 +102,7 @@ def test_parity_fails_loudly_when_the_graph_does_something_else(
     fleet: FleetData, exported: Exported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows = fleet.devices["d0"]
-    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+    objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
     check_parity(exported.bundle, objective, windows.train_x, windows.train_y, steps=3)
     wrong = msgspec.structs.replace(exported.bundle.manifest, hyper={"lr": 0.02, "momentum": 0.9})
     files = {k: v for k, v in exported.bundle.files.items() if k.endswith(".onnx")}
@@ -117,6 +117,7 @@ def test_probe_file_answers_like_the_model(exported: Exported) -> None:
     probe = make_probe(model, (2, 32))
     loaded = load_probe(save_probe(probe, FedAvg(model).initial(), "0f"), "0f")
     assert (loaded.input_shape, loaded.norm_layers) == (probe.input_shape, probe.norm_layers)
+    assert set(loaded.needs) == set(probe.needs)
     tensors = {k: v for k, v in FedAvg(model).initial().items() if not k.startswith("slot/")}
     x = torch.randn(11, 2, 32, requires_grad=True)
     (a, met_a), (b, met_b) = probe.run(tensors, x), loaded.run(tensors, x)

@@ -100,11 +100,19 @@ def left_running(folder: Path) -> list[str]:
     [
         (["simulate", "--data", "nothing"], "error: data 'nothing': expected watch, uci-har, "),
         (["simulate", "--algorithm", "magic"], "error: algorithm 'magic': 'magic' is none of"),
-        (["simulate", "--algorithm", "distfl:signature=x"], "error: signature 'x': expected one of responses"),
+        (
+            ["simulate", "--algorithm", "distfl:signature=x"],
+            "'distfl:signature=x': signature is 'x', expected responses or",
+        ),
         (["simulate", "--attack", "x"], "error: attack 'x'"),
         (["simulate", "--model", "x"], "error: model 'x': expected one of"),
         (["simulate", "--hyper", "lr"], "error: --hyper 'lr': expected NAME=VALUE"),
-        (["simulate", "--hyper", "mu=1"], "error: hyper-parameter 'mu'"),
+        (["simulate", "--lr", "-1"], "error: --lr -1: expected a learning rate from 0"),
+        (["simulate", "--hyper", "momentum=1"], "error: algorithm 'distfl': momentum is '1', expected a number from 0 below 1"),
+        (["simulate", "--hyper", "mu=1"], "error: hyper-parameter 'mu' (--hyper)"),
+        (["simulate", "--algorithm", "pfedme:inner_steps=0"], "inner_steps is '0', expected a whole number from 1"),
+        (["simulate", "--algorithm", "ifca:k=65"], "k is '65', expected a whole number from 1 to 64"),
+        (["simulate", "--backend", "messages", "--cohort", "3"], "error: cohort 3: backend messages has all devices"),
         (["compare", "--algorithms", "fedavg,fedavg"], "error: --algorithms 'fedavg,fedavg'"),
         (["compare", "--algorithms", "fedavg,magic"], "error: algorithm 'magic': 'magic' is none of"),
         (["compare", "--workers", "2", "--algorithms", "fedavg", "--data", "missing.npz"], "error: data 'missing.npz'"),
@@ -126,6 +134,13 @@ def test_wrong_input_is_one_line_and_status_2(tmp_path: Path, arguments: list[st
     assert done.returncode == 2
     assert error in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_failed_export_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = shoal("export", "--out", "o", "--runtimes", "nothing", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "error: runtimes nothing: expected onnx" in done.stderr
+    assert list((tmp_path / "o").iterdir()) == []
 
 
 def test_simulate_writes_its_summary(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_bundle_for_executorch_as_the_device_page_has_it(tmp_path: Path) -> No
 
 
 def test_other_lines_name_commands_and_options_that_exist() -> None:
-    from edge_client.main import parser
+    from edge_client.options import parser
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     makefile = (ROOT / "Makefile").read_text()
@@ -317,8 +317,8 @@ def test_the_grouping_of_the_page_about_extensions_checks_its_option(monkeypatch
     from algorithms import registry
 
     monkeypatch.setitem(registry.GROUPINGS, "by-size", example(1)["BySize"])
-    with pytest.raises(ConfigError, match="by-size: examples is 0, expected at least 1"):
-        registry.make_algorithm(read_algorithm("by-size:examples=0"))
+    with pytest.raises(ConfigError, match="algorithm 'by-size:examples=0': examples is '0', expected a whole number from 1"):
+        read_algorithm("by-size:examples=0")
 
 
 def test_the_objective_of_the_page_about_extensions_reports_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:

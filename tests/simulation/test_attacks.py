@@ -66,6 +66,12 @@ def test_what_attackers_send(name: str) -> None:
         np.testing.assert_allclose(sent["delta/w"], (-3 if name == "sign-flip" else 3) * honest["delta/w"])
 
 
+def test_attackers_of_similar_names_send_other_noise() -> None:
+    attack = make_attack(read_attack("gaussian:count=2"), synthetic_fleet(4), 0)
+    one, two = (attack.tamper({"delta/w": np.ones(100, np.float32)}, device_id, 1)["delta/w"] for device_id in ("p01", "p10"))
+    assert abs(np.corrcoef(one, two)[0, 1]) < 0.5
+
+
 def test_success_rate_is_equation_9_averaged_over_classes() -> None:
     labels, predicted = np.array([0, 0, 0, 0, 1, 1, 2]), np.array([1, 1, 0, 2, 0, 1, 1])
     assert success_rate({0: 1, 1: 0}, labels, predicted) == pytest.approx((2 / 4 + 1 / 2) / 2)

@@ -23,7 +23,7 @@ from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, turns
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
@@ -109,7 +109,7 @@ class Failing(FedAvg):
 
 def test_a_step_that_fails_ends_the_run_and_every_thread() -> None:
     fleet, before = uneven_fleet(), threading.active_count()
-    objective = Failing(build_objective(fleet, read_algorithm("fedavg"), 0).model)
+    objective = Failing(objective_for_fleet(fleet, read_algorithm("fedavg"), 0).model)
     with pytest.raises(RuntimeError, match="no step of six examples"):
         simulate(fleet, SimulationSettings(read_algorithm("fedavg"), 1, batch_size=8), objective=objective, engine=TOGETHER)
     assert threading.active_count() == before
@@ -212,7 +212,7 @@ def test_no_tensor_is_left_on_the_processor(algorithm: str, monkeypatch: pytest.
     )
     monkeypatch.setattr("simulation.engine.graphs.batched.unstack", lambda tensors, count: [tensors] * count)
     fleet = uneven_fleet(3)
-    objective = build_objective(fleet, read_algorithm(algorithm), 0)
+    objective = objective_for_fleet(fleet, read_algorithm(algorithm), 0)
     graphs = BatchedGraphs(objective, fleet.window.shape, torch.device("meta"))
     tensors, hyper = to_numpy(objective.initial()), {name: np.asarray(value, np.float32) for name, value in objective.hyper.items()}
     asked = [
@@ -244,7 +244,7 @@ def test_an_accelerator_is_taken_only_where_it_is_asked_for(monkeypatch: pytest.
     monkeypatch.setattr("simulation.engine.graphs.batched._adds_up", lambda *_: False)
     monkeypatch.setattr(EngineOptions, "accelerator", torch.device("meta"))
     fleet = synthetic_fleet(2)
-    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+    objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
     manifest = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window).manifest
     named, chosen = (choose(objective, manifest, EngineOptions(name), ["step"], 8, 100) for name in ("batched", "auto"))
     assert (named.name, named.reason) == ("batched", "")

@@ -8,7 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from aggregator.core.plan import round_seed
 from algorithms.registry import read_algorithm
+from edge_client.executor import Executor, Result
+from simulation import newcomers
 from simulation.compare import Asked, agreement, check_jobs, read_algorithms, run_all, run_job, tabulate
 from simulation.newcomers import hold_out
 from simulation.simulate import SimulationSettings, simulate
@@ -17,6 +20,7 @@ from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known
 from wire.errors import ConfigError, ShoalError
+from wire.messages import Plan
 
 
 @pytest.fixture
@@ -162,3 +166,15 @@ class TestNewcomers:
         summary = simulate(data, SimulationSettings(read_algorithm("distfl"), 6, newcomers=2, hyper={"lr": 0.02})).summary
         assert summary.groups.count == 2
         assert known(known(summary.newcomers).mean) > 0.8
+
+    def test_newcomers_draw_from_the_seed_of_a_round_as_all_devices_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        plans: list[Plan] = []
+
+        class Watched(Executor):
+            def execute(self, plan: Plan, *others: Any) -> Result:
+                plans.append(plan)
+                return super().execute(plan, *others)
+
+        monkeypatch.setattr(newcomers, "Executor", Watched)
+        outcome = simulate(synthetic_fleet(6), SimulationSettings(read_algorithm("fedavg"), 1, newcomers=2, seed=3))
+        assert {plan.seed for plan in plans} == {round_seed(outcome.state.settings, outcome.state.round + 1)}

@@ -16,7 +16,7 @@ from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from simulation.timing.policies import read_policy
 from simulation.timing.profiles import read_profiles
@@ -37,6 +37,7 @@ def run(algorithm: str, backend: Any, rounds: int = 2, **others: Any) -> Simulat
 def same(one: SimulationResult, two: SimulationResult) -> None:
     assert one.state.models == two.state.models
     assert one.state.memory == two.state.memory
+    assert [record.groups for record in one.records] == [record.groups for record in two.records]
     timeless = [
         msgspec.structs.replace(o.summary, wall_s=0.0, updates_per_s=0.0, bytes=Traffic(0, 0), backend="", backend_reason="")
         for o in (one, two)
@@ -55,6 +56,34 @@ def test_same_bits_as_by_messages(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", OTHERS)
 def test_same_bits_as_by_messages_for_every_objective(algorithm: str) -> None:
     same(run(algorithm, "messages"), run(algorithm, "eager"))
+
+
+@pytest.mark.parametrize(
+    ("others", "error"),
+    [
+        ({"cohort": 3}, "cohort 3: backend messages has all devices in every round"),
+        ({"profiles": read_profiles("phones")}, "profiles phones: backend messages"),
+        ({"policy": read_policy("sync")}, "policy sync: backend messages"),
+    ],
+)
+def test_messages_refuse_what_they_do_not_do(others: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        run("fedavg", "messages", **others)
+
+
+def test_a_record_has_every_device_that_has_been_in_a_group_also_those_outside_its_cohort() -> None:
+    outcome = run("distfl", "eager", rounds=3, cohort=3)
+    known: set[str] = set()
+    for record in outcome.records[:3]:
+        known |= record.evaluated.keys()
+        assert record.groups.keys() == known
+    assert len(known) > 3
+    assert outcome.records[-1].groups == {d: key for d, key in outcome.state.starts.items() if d}
+
+
+def test_messages_refuse_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="backend messages keeps none"):
+        EngineOptions("messages", checkpoint=tmp_path)
 
 
 @pytest.mark.parametrize("others", [{"attack": read_attack("replace:count=2")}, {"attack": read_attack("nan:count=2")}, {"newcomers": 2}])
@@ -148,7 +177,7 @@ def test_a_damaged_file_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
     fleet = synthetic_fleet(1)
     ((_, windows),) = fleet.devices.items()
-    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+    objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
     graphs, tensors = EagerGraphs(objective), to_numpy(objective.initial())
     hyper = {"hyper/lr": np.asarray(0.1, np.float32), "hyper/momentum": np.asarray(0.9, np.float32)}
     batches = [np.arange(0, 8), np.arange(8, 14)]

@@ -18,7 +18,7 @@ from export.describe import example_inputs, named
 from export.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from tests.known import known
@@ -105,7 +105,7 @@ def test_every_objective_takes_its_random_numbers_from_the_batch(name: str, from
     """The step is a function of its inputs alone, and what it drops is one of them."""
     fleet = synthetic_fleet(2)
     torch.manual_seed(0)
-    objective = build_objective(fleet, read_algorithm(name), 0, from_the_docs)
+    objective = objective_for_fleet(fleet, read_algorithm(name), 0, from_the_docs)
     if not objective.random:
         assert name in ("cgau", "feddisk"), "an extractor that is frozen drops nothing"
         return
@@ -120,7 +120,7 @@ def test_every_objective_takes_its_random_numbers_from_the_batch(name: str, from
 
 def test_the_exported_step_drops_what_eager_torch_drops(from_the_docs: str) -> None:
     fleet = synthetic_fleet(2)
-    objective = build_objective(fleet, read_algorithm("fedavg"), 0, from_the_docs)
+    objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0, from_the_docs)
     inputs = example_inputs(objective, fleet.window.shape)
     inputs["batch/x"] = torch.randn_like(inputs["batch/x"])
     step = named(objective.graphs()["step"])

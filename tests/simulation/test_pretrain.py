@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from algorithms.registry import read_algorithm
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.pretrain import pretrained_extractor
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
@@ -25,10 +25,10 @@ def other(tmp_path: Path) -> str:
 def test_the_objective_starts_from_the_extractor_and_a_fresh_head(other: str) -> None:
     data = synthetic_fleet(2)
     extractor = pretrained_extractor("har-cnn", data.window, other, 3)
-    made = build_objective(data, read_algorithm("fedavg"), 3, pretrain=other).model
+    made = objective_for_fleet(data, read_algorithm("fedavg"), 3, pretrain=other).model
     for name, value in extractor.state_dict().items():
         assert torch.equal(made.extractor.state_dict()[name], value)
-    plain = build_objective(data, read_algorithm("fedavg"), 3).model
+    plain = objective_for_fleet(data, read_algorithm("fedavg"), 3).model
     assert torch.equal(made.head.weight, plain.head.weight)
     assert not torch.equal(made.extractor.state_dict()["conv1.weight"], plain.extractor.state_dict()["conv1.weight"])
 
@@ -43,4 +43,4 @@ def test_cgau_learns_on_a_frozen_extractor_that_knows_something(other: str) -> N
 
 def test_examples_of_another_shape_are_one_clear_error() -> None:
     with pytest.raises(DataError, match=r"--pretrain watch: its examples have shape \(6, 128\), those of the fleet \(2, 32\)"):
-        build_objective(synthetic_fleet(2), read_algorithm("cgau"), 0, pretrain="watch")
+        objective_for_fleet(synthetic_fleet(2), read_algorithm("cgau"), 0, pretrain="watch")

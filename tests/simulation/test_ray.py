@@ -12,7 +12,7 @@ from algorithms.algorithm import Algorithm
 from algorithms.registry import read_algorithm
 from simulation.engine.options import EngineOptions
 from simulation.engine.workers.private_store import MappedStore, TravellingStore
-from simulation.objective import build_objective
+from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from tests.simulation.test_engine import run, same
@@ -124,7 +124,7 @@ def test_a_worker_that_ends_is_replaced(
 
 def test_graphs_that_cannot_be_made_on_a_machine_end_the_run(cluster: Any) -> None:
     fleet, here = synthetic_fleet(2), os.getpid()
-    objective = build_objective(fleet, read_algorithm("fedavg"), 0)
+    objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
 
     class Homely(type(objective)):  # type: ignore[misc]  # a class that is known only now
         def graphs(self) -> Any:

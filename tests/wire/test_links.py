@@ -6,18 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trustme
 
 from simulation.local.broker import EmbeddedBroker, free_port
-from tests.conftest import wait_for_port
 from tests.contracts.link import Connect, LinkContract, deliveries, settle
 from wire.errors import ConfigError, LinkError
 from wire.links.in_process import InProcessBroker, InProcessLink, topic_matches
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery, Link, LinkDown, LinkUp, Will
-from wire.topics import Topics
-
-ACCESS_LIST = Path(__file__).parents[2] / "deploy" / "mosquitto" / "shoal.acl"
 
 
 class TestInProcess(LinkContract):
@@ -35,17 +30,69 @@ class OverMqtt(LinkContract):
         assert isinstance(link, MqttLink)
         link._closing = True
         link._client.loop_stop()
-        sock = link._client.socket()
-        assert isinstance(sock, socket.socket)
-        sock.shutdown(socket.SHUT_RDWR)
-        sock.close()
+        cut(link).close()
+
+    def test_what_was_not_confirmed_comes_again_after_a_new_connection(self, connect: Connect) -> None:
+        link, sender = connect("careful", confirmed=True), connect("sender")
+        link.subscribe("c/#")
+        settle(link)
+        for number in range(4):
+            sender.publish("c/1", str(number).encode())
+        first = deliveries(link, 4)
+        link.confirm(first[:2])
+        settle(link)
+        cut(link)
+        assert [d.payload for d in deliveries(link, 2)] == [b"2", b"3"]
+        link.confirm(first)  # of the connection that is gone: these numbers may be others by now
+        cut(link)
+        again = deliveries(link, 2)
+        assert [d.payload for d in again] == [b"2", b"3"]
+        link.confirm(again)
+        settle(link)
+        cut(link)
+        sender.publish("c/1", b"4")
+        assert [d.payload for d in deliveries(link, 2, patience_s=4)] == [b"4"]
+
+    def test_what_was_not_confirmed_comes_again_to_the_next_process(self, connect: Connect) -> None:
+        link, sender = connect("careful", confirmed=True), connect("sender")
+        link.subscribe("c/#")
+        settle(link)
+        sender.publish("c/1", b"safe")
+        sender.publish("c/1", b"not yet")
+        link.confirm(deliveries(link, 2)[:1])
+        settle(link)
+        link.close()
+        assert [d.payload for d in deliveries(connect("careful", confirmed=True), 2, patience_s=2)] == [b"not yet"]
+
+    def test_what_waits_to_be_read_is_bounded(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("wire.links.mqtt.MOST_BYTES", 2**20)
+        link, sender = connect("slow"), connect("sender")
+        assert isinstance(link, MqttLink)
+        link.subscribe("b")
+        settle(link)
+        for number in range(40):
+            sender.publish("b", bytes([number]) * 2**18)
+        time.sleep(1.0)
+        assert 2**19 <= link._inbox._num_bytes <= 2**20
+        assert [d.payload[0] for d in deliveries(link, 40)] == [*range(40)]
+        sender.publish("b", bytes(3 * 2**20))
+        assert len(deliveries(link, 1)[0].payload) == 3 * 2**20, "one that is larger alone still comes"
+
+
+def cut(link: Link) -> socket.socket:
+    """Break a link's connection; returns its socket."""
+    assert isinstance(link, MqttLink)
+    sock = link._client.socket()
+    assert isinstance(sock, socket.socket)
+    sock.shutdown(socket.SHUT_RDWR)
+    return sock
 
 
 def connector(url: str) -> Iterator[Connect]:
     links: list[MqttLink] = []
 
-    def connect(client_id: str, will: Will | None = None) -> MqttLink:
-        links.append(MqttLink(BrokerAddress.parse(url), client_id, will))
+    def connect(client_id: str, will: Will | None = None, confirmed: bool = False) -> MqttLink:
+        links.append(MqttLink(BrokerAddress.parse(url), client_id, will, confirmed=confirmed))
         return links[-1]
 
     yield connect
@@ -117,71 +164,6 @@ def test_bad_address_is_refused(url: str) -> None:
 def test_certificates_need_tls() -> None:
     with pytest.raises(ConfigError, match="mqtts"):
         BrokerAddress.parse("mqtt://h", ca=Path("ca.pem"))
-
-
-class TestTls:
-    """Mosquitto with a certificate of its own authority, and clients that must show one."""
-
-    @pytest.fixture
-    def secured(self, tmp_path: Path) -> Iterator[tuple[int, trustme.CA]]:
-        import shutil
-        import subprocess
-
-        binary = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin")
-        if binary is None:
-            pytest.skip("Mosquitto is not installed: apt-get install mosquitto would run this")
-        authority, port = trustme.CA(), free_port()
-        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-        server = authority.issue_cert("localhost")
-        server.private_key_pem.write_to_path(tmp_path / "server.key")
-        server.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
-        (tmp_path / "m.conf").write_text(
-            f"user root\nlistener {port} 127.0.0.1\ncafile {tmp_path}/ca.pem\n"
-            f"certfile {tmp_path}/server.pem\nkeyfile {tmp_path}/server.key\n"
-            f"require_certificate true\nuse_identity_as_username true\nacl_file {ACCESS_LIST}\n"
-        )
-        process = subprocess.Popen([binary, "-c", str(tmp_path / "m.conf")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for_port(port)
-        yield port, authority
-        process.terminate()
-        process.wait()
-
-    def address(self, port: int, authority: trustme.CA, folder: Path, name: str = "device-1") -> BrokerAddress:
-        authority.cert_pem.write_to_path(folder / "own-ca.pem")
-        own: tuple[Path | None, Path | None] = (None, None)
-        if name:
-            issued = authority.issue_cert(name, common_name=name)
-            issued.private_key_pem.write_to_path(folder / f"{name}.key")
-            issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
-            own = (folder / f"{name}.pem", folder / f"{name}.key")
-        return BrokerAddress.parse(f"mqtts://localhost:{port}", folder / "own-ca.pem", *own)
-
-    def test_a_device_writes_only_its_own_topics(self, secured: tuple[int, trustme.CA], tmp_path: Path) -> None:
-        topics = Topics("default")
-        aggregator = MqttLink(self.address(*secured, tmp_path, "aggregator"), "aggregator")
-        device = MqttLink(self.address(*secured, tmp_path), "device-1")
-        aggregator.subscribe(*topics.from_devices)
-        device.subscribe(topics.device("device-1", "plan"), topics.device("device-2", "plan"))
-        settle(aggregator, device)
-        device.publish(topics.device("device-2", "update"), b"as another")
-        device.publish(topics.blob("0" * 64), b"as the aggregator", retain=True)
-        device.publish(topics.device("device-1", "update"), b"as itself")
-        assert deliveries(aggregator, 2, patience_s=1) == [Delivery(topics.device("device-1", "update"), b"as itself")]
-        aggregator.publish(topics.device("device-2", "plan"), b"for another")
-        aggregator.publish(topics.device("device-1", "plan"), b"for it")
-        assert deliveries(device, 2, patience_s=1) == [Delivery(topics.device("device-1", "plan"), b"for it")]
-        device.close()
-        aggregator.close()
-
-    def test_wrong_authority_is_refused_at_once(self, secured: tuple[int, trustme.CA], tmp_path: Path) -> None:
-        started_s = time.monotonic()
-        with pytest.raises(LinkError, match="TLS failed"):
-            MqttLink(self.address(secured[0], trustme.CA(), tmp_path), "a")
-        assert time.monotonic() - started_s < 5
-
-    def test_without_a_certificate_there_is_no_connection(self, secured: tuple[int, trustme.CA], tmp_path: Path) -> None:
-        with pytest.raises(LinkError):
-            MqttLink(self.address(*secured, tmp_path, name=""), "a", wait_s=1)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.wire.write_vectors import NAMES, names_text
+from tests.wire.names_vectors import FILE, text
 from wire import names
 
 ROOT = Path(__file__).parents[2]
-VECTORS: dict[str, list[dict[str, Any]]] = json.loads(NAMES.read_text())
+VECTORS: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text())
 KINDS = "shared|statistic|private|slot|received|delta|response|batch|hyper|uniform|normal|next|metric|output|column|kept"
 SPELLED = re.compile(rf"^({KINDS})/|running_(mean|var)")
 """What only `wire.names` writes: a name or its beginning, and the names of running statistics."""
@@ -40,7 +40,7 @@ def test_a_name_is_built(vector: dict[str, Any]) -> None:
 
 
 def test_the_vectors_are_written_and_have_every_kind() -> None:
-    assert NAMES.read_text() == names_text()
+    assert FILE.read_text() == text()
     assert {v["role"] for v in VECTORS["parsed"]} == {*KINDS.split("|"), "statistics"}
     built = {name for name, value in vars(names).items() if inspect.isfunction(value) and inspect.signature(value).return_annotation is str}
     assert built - {"key_of", "role_of", "name_of", "without_next"} == {v["function"] for v in VECTORS["built"]}

@@ -1,11 +1,21 @@
 """The vectors that every implementation of the protocol is held to."""
 
+import json
+from typing import Any
+
+import msgspec
 import pytest
 
-from tests.wire.write_vectors import GOLDEN, HOSTILE, HOSTILE_MESSAGES, HOSTILE_TENSORS, MESSAGES, UPDATE, UPDATE_TENSORS
+from edge_client.core import session as core
+from edge_client.core.policy import broken_rule
+from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors
+from tests.wire.signed_vectors import A
+from tests.wire.write_vectors import GOLDEN, HOSTILE, HOSTILE_MESSAGES, HOSTILE_TENSORS, MESSAGES, NEWER, UPDATE, UPDATE_TENSORS
 from wire import messages as m
 from wire.codec import decode, decode_update, encode, encode_update
-from wire.errors import WireError
+from wire.errors import Untrusted, WireError
+from wire.keys import read_public
+from wire.signed import Verifier
 from wire.tensors import decode_tensors
 
 
@@ -14,6 +24,90 @@ def test_golden_message_is_read_and_written_to_the_same_bytes(name: str) -> None
     payload = (GOLDEN / f"{name}.json").read_bytes()
     assert decode(payload, m.Message) == MESSAGES[name]
     assert encode(MESSAGES[name]) == payload
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_of_a_later_minor_version_is_read_as_this_version_would_have_written_it(name: str) -> None:
+    payload = (NEWER / f"{name}.json").read_bytes()
+    assert payload.count(b'"later"') >= 1
+    assert decode(payload, m.Message) == MESSAGES[name]
+
+
+class TestSigned:
+    VERIFIER = Verifier(signed_vectors.FLEET, read_public((signed_vectors.FOLDER / "TRUST.pem").read_bytes()))
+
+    @pytest.mark.parametrize("name", [name for name in signed_vectors.FILES if name.startswith("good")])
+    def test_a_signed_message_is_believed(self, name: str) -> None:
+        expected = m.Acknowledge("p01-left", A) if "acknowledge" in name else signed_vectors.PLAN
+        assert self.VERIFIER.open((signed_vectors.FOLDER / name).read_bytes(), m.Plan | m.Acknowledge, signed_vectors.NOW_S) == expected
+
+    @pytest.mark.parametrize("name", [name for name in signed_vectors.FILES if name.startswith("bad")])
+    def test_a_forged_message_is_not(self, name: str) -> None:
+        with pytest.raises(WireError):
+            self.VERIFIER.open((signed_vectors.FOLDER / name).read_bytes(), m.Plan | m.Acknowledge, signed_vectors.NOW_S)
+
+    def test_a_voucher_is_looked_at_again_when_its_time_is_over(self) -> None:
+        good = (signed_vectors.FOLDER / "good-plan").read_bytes()
+        self.VERIFIER.open(good, m.Plan, signed_vectors.NOW_S)
+        with pytest.raises(Untrusted, match="over 10 s ago"):
+            self.VERIFIER.open(good, m.Plan, signed_vectors.UNTIL_S + 10)
+
+    def test_who_trusts_no_key_takes_the_first_line(self) -> None:
+        unsigned = (signed_vectors.FOLDER / "bad-unsigned").read_bytes()
+        assert Verifier("default", ()).open(unsigned, m.Plan, 0.0) == signed_vectors.PLAN
+
+    def test_the_files_are_those_of_this_version(self) -> None:
+        assert {path.name: path.read_bytes() for path in signed_vectors.FOLDER.iterdir()} == signed_vectors.FILES
+        for vectors in (names_vectors, policy_vectors, session_vectors):
+            assert vectors.FILE.read_text() == vectors.text(), "run python -m tests.wire.write_vectors"
+
+
+@pytest.mark.parametrize("case", json.loads(policy_vectors.FILE.read_text())["cases"], ids=lambda case: case["name"])
+def test_policy(case: dict[str, Any]) -> None:
+    about = json.loads(policy_vectors.FILE.read_text())["about"]
+    plan = msgspec.convert(case["plan"], m.Plan)
+    rule = broken_rule(
+        msgspec.convert(case["policy"], m.Policy), plan, about["bundle"], about["measuring"], about["num_train"], about["num_test"]
+    )
+    assert (rule or "").partition(":")[0] == case["rule"]
+
+
+@pytest.mark.parametrize("scenario", json.loads(session_vectors.FILE.read_text()), ids=lambda scenario: scenario["name"])
+def test_session(scenario: dict[str, Any]) -> None:
+    session = core.Session()
+    for number, step in enumerate(scenario["steps"]):
+        session, action = _play(session, dict(step))
+        said = f"{action.kind} {action.reason}" if action.kind == "decline" else action.kind
+        assert said == step["action"], f"step {number}: {step}"
+        assert bool(action.proof) == (said == "decline stale")
+    assert session.final_model == 64 * scenario["offered"]
+
+
+def _play(session: core.Session, step: dict[str, Any]) -> tuple[core.Session, core.Action]:
+    match step.pop("event"):
+        case "plan":
+            plan = m.Plan(step["run"], step["epoch"], step["round"], step["attempt"], "d", A, A, (), 0, step["deadline_at_s"])
+            return core.on_plan(session, plan, encode(plan).decode(), step["now_s"])
+        case "start":
+            return core.on_start(session)
+        case "stopped":
+            return core.on_stopped(session), core.NOTHING
+        case "executed":
+            assert session.plan is not None
+            return core.on_executed(session, session.plan, step["update"] * 64), core.NOTHING
+        case "declined":
+            assert session.plan is not None
+            return core.on_declined(session, session.plan, step["reason"], "")
+        case "finish":
+            return core.on_reply(session, m.Finish("d", "r", step["epoch"], A, step["offered"] * 64))
+        case "busy":
+            return core.on_reply(session, m.Busy("d", step["update"] * 64, 1.0))
+        case "refuse":
+            return core.on_reply(session, m.Refuse("d", "not-finite", "", "update", step["update"] * 64))
+        case "acknowledge":
+            return core.on_reply(session, m.Acknowledge("d", step["update"] * 64))
+        case other:
+            raise AssertionError(other)
 
 
 def test_golden_update() -> None:

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from tests.conftest import Exported
 from wire import messages as m
-from wire.bundle import Manifest, check_version, new_key, pack, public_pem, read_private, read_public, unpack
+from wire.bundle import Manifest, check_version, pack, unpack
 from wire.codec import MESSAGE_BYTES, decode, decode_update, digest, encode, encode_update
 from wire.errors import (
     BundleError,
@@ -30,6 +30,7 @@ from wire.errors import (
     WireError,
     WrongLayout,
 )
+from wire.keys import new_key, public_pem, read_private, read_public
 from wire.tensors import Limits, check_layout, decode_tensors, encode_tensors
 from wire.topics import Address, Topics
 
@@ -138,7 +139,7 @@ class TestTensors:
             check_layout({"a": np.zeros(2, np.float32), "b": np.zeros(1, np.float32), "c": np.zeros(1)}, expected, "update")
 
 
-PLAN = m.Plan("r", 1, "d1", "0" * 64, "1" * 64, (m.Evaluate(), m.Train(32, 2, hyper={"lr": 0.01}), m.Respond("2" * 64)), 7, 12.5)
+PLAN = m.Plan("r", 1, 1, 0, "d1", "0" * 64, "1" * 64, (m.Evaluate(), m.Train(32, 2, hyper={"lr": 0.01}), m.Respond("2" * 64)), 7, 12.5)
 
 
 class TestMessages:
@@ -149,10 +150,10 @@ class TestMessages:
             m.CheckIn("d1", 10, 2),
             m.Fetch("d1", "a" * 64),
             m.DeviceStatus("d1", False),
-            m.AggregatorStatus(True, "b", "r"),
-            m.Acknowledge("r", 3),
-            m.Refuse("not-finite", "x"),
-            m.Finish("r", "0" * 64, "1" * 64),
+            m.AggregatorStatus(True, "b", 7, 1.5, "r"),
+            m.Acknowledge("d1", "a" * 64),
+            m.Refuse("d1", "not-finite", "x"),
+            m.Finish("d1", "r", 7, "0" * 64, "1" * 64),
         ],
     )
     def test_round_trip(self, message: Any) -> None:
@@ -187,7 +188,7 @@ class TestMessages:
                 decode(payload, kind)
 
     def test_update_with_its_tensors(self) -> None:
-        update = m.Update("r", 1, "d1", "0" * 64, 10, 3, m.Metrics(4, 1.5, 2), m.Metrics(10, 9.0, 5), 100, 0.5)
+        update = m.Update("r", 1, 1, 0, "d1", "0" * 64, 10, 3, m.Metrics(4, 1.5, 2), m.Metrics(10, 9.0, 5), 100, 0.5)
         back, tensors = decode_update(encode_update(update, {"delta/w": np.ones(3, np.float32)}))
         assert back == update
         assert tensors["delta/w"].tolist() == [1, 1, 1]
@@ -212,7 +213,7 @@ class TestBundle:
         trusted = read_public((exported.folder / "trust.pem").read_bytes())
         assert unpack(exported.bundle.payload, trusted).digest == digest(exported.bundle.payload)
         with pytest.raises(TamperedBundle, match="not made with the trusted key"):
-            unpack(exported.bundle.payload, new_key().public_key())
+            unpack(exported.bundle.payload, (new_key().public_key(),))
         unsigned = pack(
             exported.bundle.manifest, {n: d for n, d in exported.bundle.files.items() if n.endswith(".onnx")}, exported.bundle.initial
         )

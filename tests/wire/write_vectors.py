@@ -2,29 +2,34 @@
 
 import json
 import struct
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
-import wire
+from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors
+from tests.wire.signed_vectors import ROOT, RUN, VECTORS, A, B
 from wire import messages as m
 from wire.codec import encode, encode_update
 from wire.tensors import encode_tensors
 
-ROOT = Path(wire.__file__).parent
-SCHEMA, GOLDEN, HOSTILE, NAMES = (ROOT / path for path in ("schema.json", "vectors/golden", "vectors/hostile", "vectors/names.json"))
-A, B = "a" * 64, "b" * 64
+SCHEMA = ROOT / "schema.json"
+GOLDEN, HOSTILE, NEWER = (VECTORS / name for name in ("golden", "hostile", "newer"))
+POLICY = m.Policy(verbs=("train", "evaluate", "protect"), max_epochs=5.5, max_clip_norm=1.0, min_noise_multiplier=0.5, min_windows=20)
 
 MESSAGES: dict[str, m.Message] = {
     "check-in": m.CheckIn("p01-left", 160, 63, A, "shoal", "onnxruntime", 87.5, True),
-    "decline": m.Decline("run-1", 3, "p01-left", "bundle watch: version 1 offered, version 2 was loaded before"),
+    "check-in-policy": m.CheckIn("p01-left", 160, 63, policy=POLICY),
+    "decline": m.Decline(RUN, 1795305600, 3, 0, "p01-left", "bundle", "bundle watch: version 1 offered, version 2 was loaded before"),
+    "decline-stale": m.Decline(RUN, 1795305600, 3, 1, "p01-left", "stale", "epoch 1795305600, 1795305601 was here", "{}\nQQ==\n{}\nQQ=="),
     "fetch": m.Fetch("p01-left", A),
     "status": m.DeviceStatus("p01-left", False),
-    "aggregator": m.AggregatorStatus(True, "0123456789abcdef", "run-1"),
+    "aggregator": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN),
+    "aggregator-paused": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, "the disk is full"),
     "plan": m.Plan(
-        "run-1",
+        RUN,
+        1795305600,
         3,
+        0,
         "p01-left",
         A,
         B,
@@ -32,91 +37,21 @@ MESSAGES: dict[str, m.Message] = {
         3000012,
         1.5e9,
     ),
-    "plan-steps": m.Plan("run-1", 4, "p01-left", A, B, (m.Train(16, 1, 100), m.Annotate("ratio", "weight"), m.Respond(A)), 1, 0.25),
-    "acknowledge": m.Acknowledge("run-1", 3),
-    "refuse": m.Refuse("not-finite", "tensor 'delta/head.bias' holds values that are not finite", "run-1", 3),
-    "finish": m.Finish("run-1", A, B),
+    "plan-steps": m.Plan(
+        RUN, 1795305600, 4, 2, "p01-left", A, B, (m.Train(16, 1, 100), m.Annotate("ratio", "weight"), m.Respond(A)), 1, 0.25
+    ),
+    "acknowledge": m.Acknowledge("p01-left", A),
+    "refuse": m.Refuse("p01-left", "not-finite", "tensor 'delta/head.bias' holds values that are not finite", "update", A),
+    "refuse-fetch": m.Refuse("p01-left", "unknown-blob", "blob aaaaaaaaaaaa is not on offer", "fetch"),
+    "busy": m.Busy("p01-left", A, 30.0),
+    "finish": m.Finish("p01-left", RUN, 1795305600, A, B),
+    "voucher": m.Voucher("default", A, 1826841600.0),
 }
-UPDATE = m.Update("run-1", 3, "p01-left", B, 160, 5, m.Metrics(63, 41.25, 50), m.Metrics(160, 80.5, 120), 101_234, 0.125)
+UPDATE = m.Update(RUN, 1795305600, 3, 0, "p01-left", B, 160, 5, m.Metrics(63, 41.25, 50), m.Metrics(160, 80.5, 120), 101_234, 0.125)
 UPDATE_TENSORS = {
     "delta/head.weight": np.array([[0.5, -0.25], [1.0, 0.0]], np.float32),
     "statistic/norm.running_mean": np.array([1.5], np.float32),
 }
-PARSED: list[tuple[str, str, str, str, bool, bool]] = [
-    ("shared/head.weight", "shared", "head.weight", "shared/head.weight", True, False),
-    ("shared/a/b.weight", "shared", "a/b.weight", "shared/a/b.weight", True, False),
-    ("shared/log_variance", "shared", "log_variance", "shared/log_variance", True, False),
-    ("shared/my_running_var", "shared", "my_running_var", "shared/my_running_var", True, False),
-    ("shared/variance.running_var", "shared", "variance.running_var", "shared/variance.running_var", True, False),
-    ("shared/next/w", "shared", "next/w", "shared/next/w", True, False),
-    ("statistic/norm.running_mean", "statistic", "norm.running_mean", "statistic/norm.running_mean", True, False),
-    ("statistic/norm.running_var", "statistic", "norm.running_var", "statistic/norm.running_var", True, True),
-    ("statistic/running_var", "statistic", "running_var", "statistic/running_var", True, True),
-    ("statistic/variance.running_mean", "statistic", "variance.running_mean", "statistic/variance.running_mean", True, False),
-    ("statistic/running_var.scale", "statistic", "running_var.scale", "statistic/running_var.scale", True, False),
-    ("statistics/norm.running_var", "statistics", "norm.running_var", "statistics/norm.running_var", False, False),
-    ("private/bias", "private", "bias", "private/bias", False, False),
-    ("private/personal.norm.running_var", "private", "personal.norm.running_var", "private/personal.norm.running_var", False, False),
-    ("slot/momentum.head.weight", "slot", "momentum.head.weight", "slot/momentum.head.weight", False, False),
-    ("received/consensus", "received", "consensus", "received/consensus", False, False),
-    ("received/start.head.weight", "received", "start.head.weight", "received/start.head.weight", False, False),
-    ("delta/head.weight", "delta", "head.weight", "delta/head.weight", False, False),
-    ("delta/log_variance.weight", "delta", "log_variance.weight", "delta/log_variance.weight", False, False),
-    ("delta/variance.weight", "delta", "variance.weight", "delta/variance.weight", False, False),
-    ("delta/norm.running_var", "delta", "norm.running_var", "delta/norm.running_var", False, False),
-    ("response/predict", "response", "predict", "response/predict", False, False),
-    ("response/variance", "response", "variance", "response/variance", False, False),
-    ("response/survey.gradient", "response", "survey.gradient", "response/survey.gradient", False, False),
-    ("response/survey.mean.norm", "response", "survey.mean.norm", "response/survey.mean.norm", False, False),
-    ("response/survey.variance.norm", "response", "survey.variance.norm", "response/survey.variance.norm", False, True),
-    ("response/survey.mean.variance.norm", "response", "survey.mean.variance.norm", "response/survey.mean.variance.norm", False, False),
-    ("response/survey.mean.running_var", "response", "survey.mean.running_var", "response/survey.mean.running_var", False, False),
-    ("response/conclude.change.variance.w", "response", "conclude.change.variance.w", "response/conclude.change.variance.w", False, False),
-    ("response/survey.variance", "response", "survey.variance", "response/survey.variance", False, False),
-    ("batch/x", "batch", "x", "batch/x", False, False),
-    ("batch/uniform/extractor.6", "batch", "uniform/extractor.6", "batch/uniform/extractor.6", False, False),
-    ("hyper/lr", "hyper", "lr", "hyper/lr", False, False),
-    ("uniform/extractor.6", "uniform", "extractor.6", "uniform/extractor.6", False, False),
-    ("normal/gradient", "normal", "gradient", "normal/gradient", False, False),
-    ("next/shared/head.weight", "next", "shared/head.weight", "shared/head.weight", False, False),
-    ("next/statistic/norm.running_var", "next", "statistic/norm.running_var", "statistic/norm.running_var", False, False),
-    ("metric/loss_sum", "metric", "loss_sum", "metric/loss_sum", False, False),
-    ("metric/variance.norm", "metric", "variance.norm", "metric/variance.norm", False, False),
-    ("output/probabilities", "output", "probabilities", "output/probabilities", False, False),
-    ("column/weight", "column", "weight", "column/weight", False, False),
-    ("kept/statistic/norm.running_var", "kept", "statistic/norm.running_var", "kept/statistic/norm.running_var", False, False),
-]
-"""A name, its role, its name within the role, itself without ``next/``, whether it is exchanged, and whether it is a variance."""
-BUILT: list[tuple[str, list[str], str]] = [
-    ("shared", ["head.weight"], "shared/head.weight"),
-    ("statistic", ["norm.running_var"], "statistic/norm.running_var"),
-    ("private", ["bias"], "private/bias"),
-    ("slot", ["momentum.head.weight"], "slot/momentum.head.weight"),
-    ("received", ["consensus"], "received/consensus"),
-    ("received_start", ["head.weight"], "received/start.head.weight"),
-    ("started_from", ["received/start.head.weight"], "shared/head.weight"),
-    ("delta", ["head.weight"], "delta/head.weight"),
-    ("response", ["survey", "variance.norm"], "response/survey.variance.norm"),
-    ("response", ["predict"], "response/predict"),
-    ("batch", ["weight"], "batch/weight"),
-    ("hyper", ["lr"], "hyper/lr"),
-    ("uniform", ["extractor.6"], "uniform/extractor.6"),
-    ("normal", ["gradient"], "normal/gradient"),
-    ("following", ["shared/head.weight"], "next/shared/head.weight"),
-    ("metric", ["loss_sum"], "metric/loss_sum"),
-    ("output", ["probabilities"], "output/probabilities"),
-    ("column", ["weight"], "column/weight"),
-    ("kept", ["shared/head.weight"], "kept/shared/head.weight"),
-]
-"""A function that builds a name, its arguments, and the name."""
-
-
-def names_text() -> str:
-    """The vectors of tensor names, one a line."""
-    fields = ("key", "role", "name", "without_next", "is_exchanged", "is_variance")
-    parsed = ",\n".join("  " + json.dumps(dict(zip(fields, row, strict=True))) for row in PARSED)
-    built = ",\n".join("  " + json.dumps({"function": function, "arguments": given, "key": key}) for function, given, key in BUILT)
-    return f'{{\n "parsed": [\n{parsed}\n ],\n "built": [\n{built}\n ]\n}}\n'
 
 
 def schema_text() -> str:
@@ -134,6 +69,11 @@ def _f32(shape: list[int], start: int, end: int) -> dict[str, object]:
     return {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
 
 
+def _decline(number: bytes) -> bytes:
+    return b'{"type":"decline","run_id":"r","epoch":1,"round":%b,"attempt":0,"device_id":"d","reason":"data","detail":""}' % number
+
+
+_ONE = b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
 HOSTILE_TENSORS = {
     "empty": b"",
     "seven-bytes": b"\0" * 7,
@@ -147,6 +87,12 @@ HOSTILE_TENSORS = {
     "dtype-unknown": _raw({"a": {"dtype": "Q77", "shape": [1], "data_offsets": [0, 4]}}, b"\0" * 4),
     "shape-negative": _raw({"a": _f32([-1], 0, 4)}, b"\0" * 4),
     "shape-of-floats": _raw({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}}, b"\0" * 4),
+    "shape-a-lone-surrogate": _raw(b'{"a":{"dtype":"F32","shape":"\\ud800","data_offsets":[0,0]}}'),
+    "dtype-a-lone-surrogate": _raw(b'{"a":{"dtype":"\\ud800","shape":[],"data_offsets":[0,0]}}'),
+    "name-a-lone-surrogate": _raw(b'{"\\ud800":%b}' % _ONE, b"\0" * 4),
+    "message-a-lone-surrogate": _raw(
+        b'{"__metadata__":{"shoal":"\\ud800"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"\0" * 4
+    ),
     "shape-promises-a-terabyte": _raw({"a": _f32([2**20, 2**20], 0, 4)}, b"\0" * 4),
     "offsets-overlap": _raw({"a": _f32([2], 0, 8), "b": _f32([2], 4, 12)}, b"\0" * 12),
     "offsets-backwards": _raw({"a": _f32([1], 4, 0)}, b"\0" * 4),
@@ -162,31 +108,51 @@ HOSTILE_MESSAGES = {
     "unknown-type": b'{"type":"reboot"}',
     "no-type": b'{"run_id":"r","round":1}',
     "a-list": b"[1,2,3]",
-    "not-utf8": b'{"type":"acknowledge","run_id":"\xff","round":1}',
-    "round-zero": b'{"type":"acknowledge","run_id":"r","round":0}',
-    "round-huge": b'{"type":"acknowledge","run_id":"r","round":99999999999999999999}',
-    "round-a-float": b'{"type":"acknowledge","run_id":"r","round":1.5}',
+    "not-utf8": b'{"type":"fetch","device_id":"\xff","digest":"' + b"a" * 64 + b'"}',
+    "round-zero": _decline(b"0"),
+    "round-huge": _decline(b"99999999999999999999"),
+    "round-a-float": _decline(b"1.5"),
+    "lone-surrogate": b'{"type":"refuse","device_id":"d","reason":"malformed","detail":"\\ud800"}',
+    "policy-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"policy":{"max_epochs":-1}}',
     "name-with-slash": b'{"type":"fetch","device_id":"../x","digest":"' + b"a" * 64 + b'"}',
     "digest-upper-case": b'{"type":"fetch","device_id":"d","digest":"' + b"A" * 64 + b'"}',
     "deeply-nested": b'{"type":' * 3000 + b"1" + b"}" * 3000,
-    "too-long": b'{"type":"acknowledge","run_id":"r","round":1,"x":"' + b"x" * 70_000 + b'"}',
+    "too-long": b'{"type":"fetch","device_id":"d","digest":"' + b"a" * 64 + b'","x":"' + b"x" * 70_000 + b'"}',
 }
+
+
+def newer(message: m.Message) -> bytes:
+    """A message as a later minor version may write it: with fields that this one does not know, also inside of others."""
+
+    def add(value: object) -> object:
+        if isinstance(value, dict):
+            return {k: add(v) if k not in ("hyper",) else v for k, v in value.items()} | {"later": {"a": [1, None]}}
+        return [add(v) for v in value] if isinstance(value, list) else value
+
+    return json.dumps(add(json.loads(encode(message))), separators=(",", ":")).encode()
 
 
 def main() -> None:
     """Write everything."""
     SCHEMA.write_text(schema_text())
-    NAMES.write_text(names_text())
-    for folder in (GOLDEN, HOSTILE):
+    names_vectors.FILE.write_text(names_vectors.text())
+    policy_vectors.FILE.write_text(policy_vectors.text())
+    session_vectors.FILE.write_text(session_vectors.text())
+    for folder in (GOLDEN, HOSTILE, NEWER, signed_vectors.FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            path.unlink()
     for name, message in MESSAGES.items():
         (GOLDEN / f"{name}.json").write_bytes(encode(message))
+        (NEWER / f"{name}.json").write_bytes(newer(message))
     (GOLDEN / "update.safetensors").write_bytes(encode_update(UPDATE, UPDATE_TENSORS))
     (GOLDEN / "tensors.safetensors").write_bytes(encode_tensors({"a": np.arange(3, dtype=np.int64), "b": np.array(True)}))
     for name, payload in HOSTILE_TENSORS.items():
         (HOSTILE / f"{name}.safetensors").write_bytes(payload)
     for name, payload in HOSTILE_MESSAGES.items():
         (HOSTILE / f"{name}.json").write_bytes(payload)
+    for name, payload in signed_vectors.FILES.items():
+        (signed_vectors.FOLDER / name).write_bytes(payload)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from wire.links.port import Delivery, LinkEvent, LinkUp, Will
@@ -60,7 +61,7 @@ class InProcessBroker:
             session.patterns.add(pattern)
             for topic, payload in self._retained.items():
                 if topic_matches(pattern, topic):
-                    session.inbox.put(Delivery(topic, payload))
+                    session.inbox.put(Delivery(topic, payload, retained=True))
 
 
 class InProcessLink:
@@ -84,6 +85,9 @@ class InProcessLink:
             return self._session.inbox.get(timeout=timeout_s) if timeout_s != 0 else self._session.inbox.get_nowait()
         except queue.Empty:
             return None
+
+    def confirm(self, deliveries: Iterable[Delivery]) -> None:
+        pass
 
     def close(self) -> None:
         if self._session.connection is self:

@@ -5,12 +5,12 @@ a session (`SESSION_S`).
 """
 
 import logging
-import queue
 import random
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from wire.errors import ConfigError, LinkError
-from wire.links.port import Delivery, LinkDown, LinkEvent, LinkUp, Will
+from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp, Will
 
 log = logging.getLogger("shoal.link")
 
@@ -30,6 +30,83 @@ SESSION_S = 7 * 24 * 3600
 KEEPALIVE_S = 30
 CONNACK_S = 5.0
 _VERSIONS = {"5": mqtt.MQTTv5, "3.1.1": mqtt.MQTTv311}
+MOST_BYTES = 128 * 2**20
+"""Deliveries of so many bytes wait to be read, at most; then the connection is not read from, until some have been."""
+
+
+@dataclass(frozen=True)
+class _Receipt:
+    """A delivery's number in one connection."""
+
+    connection: int
+    mid: int
+    qos: int
+
+
+class _Asked:
+    """Topics of requests to the broker by their numbers, until they are answered; the answer may be there before the number is known."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: dict[int | None, tuple[str, ...]] = {}
+        self._early: dict[int | None, list[bool]] = {}
+
+    def ask(self, mid: int | None, topics: tuple[str, ...]) -> list[str]:
+        """Remember a request; returns the topics that are denied already."""
+        with self._lock:
+            denied = self._early.pop(mid, None)
+            if denied is None:
+                self._topics[mid] = topics
+        return _denied(topics, denied or [])
+
+    def answer(self, mid: int, denied: list[bool]) -> list[str]:
+        """Forget the request that the broker answered; returns the topics that it denied."""
+        with self._lock:
+            topics = self._topics.pop(mid, None)
+            if topics is None:
+                self._early[mid] = denied
+        return _denied(topics or (), denied)
+
+
+def _denied(topics: tuple[str, ...], denied: list[bool]) -> list[str]:
+    return [topic for topic, refused in zip(topics, denied, strict=False) if refused]
+
+
+class _Inbox:
+    """Events from paho's thread for the reader's, bounded in bytes."""
+
+    def __init__(self) -> None:
+        self._events: deque[LinkEvent] = deque()
+        self._num_bytes = 0
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def put(self, event: LinkEvent) -> None:
+        """Add an event; a delivery waits until there is room."""
+        size = len(event.payload) if isinstance(event, Delivery) else 0
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not size or not self._num_bytes or self._num_bytes + size <= MOST_BYTES)
+            self._events.append(event)
+            self._num_bytes += size
+            self._changed.notify_all()
+
+    def get(self, timeout_s: float | None) -> LinkEvent | None:
+        """The next event; None if there is none in time."""
+        with self._changed:
+            if not self._events and timeout_s != 0:
+                self._changed.wait_for(lambda: bool(self._events), timeout_s)
+            if not self._events:
+                return None
+            event = self._events.popleft()
+            self._num_bytes -= len(event.payload) if isinstance(event, Delivery) else 0
+            self._changed.notify_all()
+            return event
+
+    def close(self) -> None:
+        """Let nobody wait for room any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True)
@@ -83,14 +160,22 @@ class MqttLink:
         will: Will | None = None,
         wait_s: float | None = 10.0,
         give_up: Callable[[], bool] = lambda: False,
+        *,
+        confirmed: bool = False,
+        persistent: bool = True,
     ) -> None:
         """Connect; keep trying for `wait_s` seconds (None: for ever, or until `give_up`), so that a device may start before its broker.
+
+        `confirmed`: whether the broker keeps a delivery until it is passed to `confirm`. `persistent`: whether it keeps the session.
 
         Raises:
             LinkError: no broker in that time, or the broker refuses this client.
         """
         self._address, self._client_id, self._will = address, client_id, will
-        self._events: queue.SimpleQueue[LinkEvent] = queue.SimpleQueue()
+        self._confirmed, self._persistent = confirmed, persistent
+        self._inbox = _Inbox()
+        self._connection = 0
+        self._subscribing, self._publishing = _Asked(), _Asked()
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = False
@@ -100,7 +185,7 @@ class MqttLink:
         with self._lock:
             self._topics.update(dict.fromkeys(topics))
         if self._client.is_connected():
-            self._client.subscribe([(topic, 1) for topic in topics])
+            self._subscribe(self._client, topics)
 
     def unsubscribe(self, *topics: str) -> None:
         with self._lock:
@@ -110,16 +195,20 @@ class MqttLink:
             self._client.unsubscribe(list(topics))
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        self._client.publish(topic, payload, qos=1, retain=retain)
+        told = self._client.publish(topic, payload, qos=1, retain=retain)
+        self._report("publish", self._publishing.ask(told.mid, (topic,)))
 
     def receive(self, timeout_s: float | None = None) -> LinkEvent | None:
-        try:
-            return self._events.get(timeout=timeout_s) if timeout_s != 0 else self._events.get_nowait()
-        except queue.Empty:
-            return None
+        return self._inbox.get(timeout_s)
+
+    def confirm(self, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            if isinstance(delivery.receipt, _Receipt) and delivery.receipt.connection == self._connection:
+                self._client.ack(delivery.receipt.mid, delivery.receipt.qos)
 
     def close(self, patience_s: float = 5.0) -> None:
         self._closing = True
+        self._inbox.close()
         give_up = time.monotonic() + patience_s
         while self._client.is_connected() and self._unsent() and time.monotonic() < give_up:
             time.sleep(0.02)
@@ -159,8 +248,10 @@ class MqttLink:
 
     def _new_client(self, version: str) -> tuple[mqtt.Client, threading.Event]:
         address, answered = self._address, threading.Event()
-        session: dict[str, Any] = {} if version == "5" else {"clean_session": False}
-        client = mqtt.Client(CallbackAPIVersion.VERSION2, self._client_id, protocol=_VERSIONS[version], **session)
+        session: dict[str, Any] = {} if version == "5" else {"clean_session": not self._persistent}
+        client = mqtt.Client(
+            CallbackAPIVersion.VERSION2, self._client_id, protocol=_VERSIONS[version], manual_ack=self._confirmed, **session
+        )
         client.reconnect_delay_set(1, 30)
         client.max_queued_messages_set(0)
         if address.username:
@@ -181,27 +272,49 @@ class MqttLink:
             else:
                 with self._lock:
                     topics = list(self._topics)
+                    self._connection += 1
                 if topics:
-                    client.subscribe([(topic, 1) for topic in topics])
-                self._events.put(LinkUp())
+                    self._subscribe(client, topics)
+                self._inbox.put(LinkUp())
             answered.set()
 
         def on_disconnect(_client: mqtt.Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
             if not answered.is_set():
                 answered.set()
             elif not self._closing:
-                self._events.put(LinkDown(str(code)))
+                self._inbox.put(LinkDown(str(code)))
 
         def on_message(_client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
-            self._events.put(Delivery(message.topic, bytes(message.payload)))
+            try:
+                topic = message.topic
+            except UnicodeDecodeError:  # paho decodes when it is asked: such a topic is none of ours
+                topic = "\N{REPLACEMENT CHARACTER}"
+            receipt = _Receipt(self._connection, message.mid, message.qos)
+            self._inbox.put(Delivery(topic, bytes(message.payload), message.retain, receipt))
+
+        def on_subscribe(_client: mqtt.Client, _data: object, mid: int, codes: list[Any], _properties: object) -> None:
+            self._report("subscribe", self._subscribing.answer(mid, [bool(code.is_failure) for code in codes]))
+
+        def on_publish(_client: mqtt.Client, _data: object, mid: int, code: Any, _properties: object) -> None:
+            self._report("publish", self._publishing.answer(mid, [bool(code.is_failure)]))
 
         client.on_connect, client.on_disconnect, client.on_message = on_connect, on_disconnect, on_message
+        client.on_subscribe, client.on_publish = on_subscribe, on_publish
         return client, answered
+
+    def _subscribe(self, client: mqtt.Client, topics: Iterable[str]) -> None:
+        chosen = tuple(topics)
+        _, mid = client.subscribe([(topic, 1) for topic in chosen])
+        self._report("subscribe", self._subscribing.ask(mid, chosen))
+
+    def _report(self, action: str, topics: list[str]) -> None:
+        for topic in topics:
+            self._inbox.put(Denied(action, topic))
 
     def _open(self, client: mqtt.Client, version: str) -> None:
         if version == "5":
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            properties.SessionExpiryInterval = SESSION_S
-            client.connect(self._address.host, self._address.port, KEEPALIVE_S, clean_start=False, properties=properties)
+            properties.SessionExpiryInterval = SESSION_S if self._persistent else 0
+            client.connect(self._address.host, self._address.port, KEEPALIVE_S, clean_start=not self._persistent, properties=properties)
         else:
             client.connect(self._address.host, self._address.port, KEEPALIVE_S)

@@ -6,7 +6,8 @@ kept; a retained publication reaches later subscribers; the will is published wh
 lost connection the link connects again by itself, renews its subscriptions, then reports `LinkUp`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -16,6 +17,10 @@ class Delivery:
 
     topic: str
     payload: bytes
+    retained: bool = field(default=False, compare=False)
+    """Whether it was published before the subscription, and kept by the broker."""
+    receipt: object = field(default=None, compare=False, repr=False)
+    """By which the link knows it when it is confirmed."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,15 @@ class LinkDown:
     reason: str
 
 
-LinkEvent = Delivery | LinkUp | LinkDown
+@dataclass(frozen=True)
+class Denied:
+    """The broker does not let this client do something: `action` is publish or subscribe."""
+
+    action: str
+    topic: str
+
+
+LinkEvent = Delivery | LinkUp | LinkDown | Denied
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,10 @@ class Link(Protocol):
 
     def receive(self, timeout_s: float | None = None) -> LinkEvent | None:
         """The next event; None after `timeout_s` seconds (None: wait for ever; 0: do not wait)."""
+
+    def confirm(self, deliveries: Iterable[Delivery]) -> None:
+        """Tell the broker that these are safe: until then it keeps them, and delivers them again after a new connection. Only a link that
+        was opened to be confirmed needs it; others confirm what `receive` hands out by themselves."""
 
     def close(self) -> None:
         """Send what is queued, then disconnect without the will. The broker keeps the session."""

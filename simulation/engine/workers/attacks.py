@@ -10,6 +10,7 @@ would see in the field.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from wire.tensors import Array, Tensors
 
 def _options(scale: float | None = 1.0, count: int = 0) -> dict[str, Option]:
     return {
-        "share": Option(0.2, "share of the devices that attack, rounded to whole ones", 0, 1),
-        "count": Option(count, "number of devices that attack; 0: a share of them", 0),
+        "share": Option(0.2, "share of the devices that attack, rounded to whole ones", low=0, high=1),
+        "count": Option(count, "number of devices that attack; 0: a share of them", low=0),
         "scale": Option(scale, "factor of what is sent" + ("; the number of devices when not given" if scale is None else "")),
     }
 
@@ -63,7 +64,7 @@ class Attack:
 
     def tamper(self, tensors: Tensors, device_id: str, number: int) -> Tensors:
         """What an attacker sends in place of its update's tensors in the round of this number."""
-        rng = np.random.default_rng([self.seed, number, sum(map(ord, device_id))])
+        rng = np.random.default_rng([self.seed, number, crc32(device_id.encode())])
         return {key: self._tampered(key, value, rng) for key, value in tensors.items()}
 
     def _tampered(self, key: str, value: Array, rng: np.random.Generator) -> Array:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from aggregator.core.admission import check_tensors
+from aggregator.core.admission import check_tensors, norms_of
 from aggregator.core.state import RunSettings
 from algorithms.algorithm import Algorithm
 from algorithms.means.streaming import Branch
@@ -81,7 +81,7 @@ class DeviceHost:
         if attack is not None and device_id in attack.attackers:
             tensors = attack.tamper(tensors, device_id, plan.round)
         self._store.put(device_id, plan.round, result.private)
-        refused = check_tensors(self._spec.settings, plan.verbs, tensors)
+        refused = check_tensors(self._spec.settings, plan.verbs, tensors, norms_of(tensors))
         if refused is not None:
             return DeviceResult(device_id, problem=refused.detail, refused=True)
         took_s = perf_counter() - started_s

@@ -25,7 +25,7 @@ from wire.tensors import Array, Tensors
 IN_FLIGHT = 4
 """Plans that a process has at a time: the next one must not wait for the parent."""
 
-Layout = tuple[tuple[str, tuple[int, ...]], ...]
+RowLayout = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def can_fork() -> bool:
@@ -108,7 +108,7 @@ def _work(host: DeviceHost, link: Connection, rows: Array, others: Sequence[Conn
             link.send((row, layout, result if layout is None else replace(result, tensors={})))
 
 
-def _write(row: Array, tensors: Tensors) -> Layout | None:
+def _write(row: Array, tensors: Tensors) -> RowLayout | None:
     """Put an update's tensors into a row; None where they do not fit, which then go through the pipe."""
     if sum(v.size for v in tensors.values()) > row.size or any(v.dtype != np.float32 for v in tensors.values()):
         return None
@@ -119,7 +119,7 @@ def _write(row: Array, tensors: Tensors) -> Layout | None:
     return tuple((name, value.shape) for name, value in tensors.items())
 
 
-def _read(row: Array, layout: Layout) -> dict[str, Any]:
+def _read(row: Array, layout: RowLayout) -> dict[str, Any]:
     flat, tensors, at = row[: sum(prod(shape) for _, shape in layout)].copy(), {}, 0
     for name, shape in layout:
         size = prod(shape)

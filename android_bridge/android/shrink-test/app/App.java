@@ -14,7 +14,7 @@ public class App {
     }
   }
 
-  public static void start(android.content.Context context) {
-    Shoal.enrol(context, new ShoalSettings("mqtts://broker.example", "steps", Steps.class));
+  public static void start(android.content.Context context, String trustedKeyPem) {
+    Shoal.enrol(context, new ShoalSettings("mqtts://broker.example", "steps", Steps.class, null, trustedKeyPem));
   }
 }

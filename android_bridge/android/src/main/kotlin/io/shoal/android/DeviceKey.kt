@@ -16,7 +16,7 @@ import java.security.cert.Certificate
 import java.security.cert.CertificateException
 import java.security.cert.CertificateFactory
 import java.security.spec.ECGenParameterSpec
-import javax.net.ssl.KeyManagerFactory
+import javax.net.ssl.KeyManager
 import javax.net.ssl.SSLContext
 import javax.net.ssl.TrustManagerFactory
 
@@ -56,10 +56,7 @@ internal class DeviceKey(private val context: Context) {
 
     /** TLS with the device's key where it has a certificate ([withKey]), trusting [caPem], or Android's authorities without one. */
     fun tls(caPem: String?, withKey: Boolean): SSLContext {
-        val keys = if (!withKey) null else KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm()).run {
-            init(store, null)
-            keyManagers
-        }
+        val keys = if (withKey) arrayOf<KeyManager>(OneKey(store, ALIAS)) else null
         val trust = caPem?.let { pem ->
             val authorities = KeyStore.getInstance(KeyStore.getDefaultType()).apply { load(null) }
             certificates(pem).forEachIndexed { i, certificate -> authorities.setCertificateEntry("ca$i", certificate) }

@@ -1,10 +1,13 @@
 package io.shoal.android
 
 import android.content.Context
+import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
 import java.io.File
 import java.io.FileOutputStream
+import java.security.MessageDigest
 import java.security.SecureRandom
+import java.util.Locale
 import java.util.Properties
 
 /**
@@ -14,8 +17,15 @@ import java.util.Properties
 internal class Home(private val root: File) {
     constructor(context: Context) : this(File(context.noBackupFilesDir, "shoal"))
 
-    /** What the phone's session needs over restarts. */
-    val state = File(root, "state")
+    /**
+     * What the phone's session needs over restarts: a folder for each fleet and broker, since a session, private tensors and the model of one
+     * mean nothing to another.
+     */
+    fun state(settings: ShoalSettings): File {
+        val named = "${settings.fleet}\n${BrokerAddress.parse(settings.broker)}".toByteArray()
+        val hash = MessageDigest.getInstance("SHA-256").digest(named).take(8).joinToString("") { "%02x".format(Locale.ROOT, it) }
+        return File(root, "state/${settings.fleet}-$hash")
+    }
 
     /** Programs of the bundle in use. */
     val programs = File(root, "programs")
@@ -37,40 +47,45 @@ internal class Home(private val root: File) {
         return ShoalSettings.read(kept)
     }
 
-    fun save(settings: ShoalSettings) = write(SETTINGS, settings.write())
+    fun save(settings: ShoalSettings): Unit = synchronized(LOCK) { write(SETTINGS, settings.write()) }
 
     val enrolled: Boolean get() = File(root, SETTINGS).exists()
 
     /** The device's id: what the app gave, else a random one that stays. */
-    fun deviceId(settings: ShoalSettings): String {
+    fun deviceId(settings: ShoalSettings): String = synchronized(LOCK) {
         settings.deviceId?.let { return it }
         val kept = read(STATUS)
         kept.getProperty("deviceId")?.let { return it }
         val bytes = ByteArray(8).also(SecureRandom()::nextBytes)
         val made = "phone-" + bytes.joinToString("") { "%02x".format(it) }
         write(STATUS, kept.apply { setProperty("deviceId", made) })
-        return made
+        made
     }
 
     fun status(): ShoalStatus = read(STATUS).let { kept ->
         ShoalStatus(enrolled, kept.getProperty("lastJobAtMs")?.toLongOrNull(), kept.getProperty("lastJob").orEmpty())
     }
 
-    fun noteJob(nowMs: Long, text: String) = write(
-        STATUS,
-        read(STATUS).apply {
-            setProperty("lastJobAtMs", nowMs.toString())
-            setProperty("lastJob", text)
-        },
-    )
+    /** Notes what came of a job; not of one that ends after the phone has left. */
+    fun noteJob(nowMs: Long, text: String): Unit = changeStatus {
+        setProperty("lastJobAtMs", nowMs.toString())
+        setProperty("lastJob", text)
+    }
 
     /** When jobs ran in the foreground. */
     var foregroundTimes: ForegroundTimes
         get() = ForegroundTimes.parse(read(STATUS).getProperty("foreground").orEmpty())
-        set(value) = write(STATUS, read(STATUS).apply { setProperty("foreground", value.toString()) })
+        set(value) = changeStatus { setProperty("foreground", value.toString()) }
 
-    /** Forgets settings, session and programs; recordings only where [recordings] says so. */
-    fun clear(recordings: Boolean) {
+    private fun changeStatus(change: Properties.() -> Unit): Unit = synchronized(LOCK) {
+        if (enrolled) write(STATUS, read(STATUS).apply(change))
+    }
+
+    /**
+     * Forgets settings, sessions and programs; recordings only where [recordings] says so. A job that is running loses its folder, and ends.
+     */
+    fun clear(recordings: Boolean): Unit = synchronized(LOCK) {
+        File(root, SETTINGS).delete()
         for (file in root.listFiles().orEmpty()) if (recordings || file != this.recordings) file.deleteRecursively()
     }
 
@@ -97,6 +112,7 @@ internal class Home(private val root: File) {
     private companion object {
         const val SETTINGS = "settings.properties"
         const val STATUS = "status.properties"
+        val LOCK = Any()
     }
 }
 

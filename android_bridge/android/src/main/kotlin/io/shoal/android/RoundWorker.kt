@@ -8,25 +8,42 @@ import io.shoal.core.ConfigException
 import io.shoal.core.LinkException
 import io.shoal.core.Phone
 import io.shoal.core.ShoalException
-import java.util.concurrent.CancellationException
+import java.io.IOException
 import java.util.concurrent.ExecutionException
+import java.util.concurrent.locks.ReentrantLock
 
 /**
- * One job: connect, check in, carry out the plans that come, disconnect. Made by WorkManager, on its own thread. Where Android stops it, in
- * the midst of training or of an upload, the next job goes on from what lies on disk.
+ * One job: connect, check in, carry out the plans that come, disconnect. Made by WorkManager, on its own thread; all jobs are one chain of
+ * unique work, and a lock holds off a second one. Where Android stops it, in the midst of training or of an upload, the next job goes on from
+ * what lies on disk.
  */
 public class RoundWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     override fun doWork(): Result {
+        if (!RUNNING.tryLock()) return Result.retry()
         val home = Home(applicationContext)
         return try {
             val (result, text) = work(home, home.settings())
             home.noteJob(System.currentTimeMillis(), text)
             result
+        } catch (error: IOException) {
+            failed(home, "waiting: $error", Result.retry())
         } catch (error: ConfigException) {
-            home.noteJob(System.currentTimeMillis(), "failed: ${error.message}")
-            LogcatLog.write(io.shoal.core.Log.Level.ERROR, error.message.orEmpty())
-            Result.failure()
+            failed(home, "failed: ${error.message}", Result.failure())
+        } catch (error: Throwable) { // a defect: the app it lives in must not end by it
+            failed(home, "failed: $error", Result.failure())
+        } finally {
+            RUNNING.unlock()
         }
+    }
+
+    private fun failed(home: Home, text: String, result: Result): Result {
+        LogcatLog.write(io.shoal.core.Log.Level.ERROR, text)
+        try {
+            home.noteJob(System.currentTimeMillis(), text)
+        } catch (error: IOException) {
+            LogcatLog.write(io.shoal.core.Log.Level.ERROR, "the job cannot be noted: $error")
+        }
+        return result
     }
 
     private fun work(home: Home, settings: ShoalSettings): Pair<Result, String> {
@@ -36,7 +53,7 @@ public class RoundWorker(context: Context, parameters: WorkerParameters) : Worke
         return try {
             val windows = settings.windows.getDeclaredConstructor().newInstance().load(applicationContext)
                 ?: return Result.success() to "nothing to train on yet"
-            val phone = phone(applicationContext, home, settings, windows, ::isStopped)
+            val phone = phone(applicationContext, home, settings, windows)
             val startedMs = System.currentTimeMillis()
             val (foreground, limitMs) = begin(home, settings)
             val outcome = try {
@@ -49,8 +66,6 @@ public class RoundWorker(context: Context, parameters: WorkerParameters) : Worke
                 Phone.Outcome.UNFINISHED -> Result.retry() to "to be continued: the time was up"
                 Phone.Outcome.STOPPED -> Result.retry() to "to be continued: Android stopped the job"
             }
-        } catch (_: CancellationException) {
-            Result.retry() to "to be continued: Android stopped the job while it trained"
         } catch (error: LinkException) {
             Result.retry() to "waiting: ${error.message}"
         } catch (error: ReflectiveOperationException) {
@@ -79,5 +94,8 @@ public class RoundWorker(context: Context, parameters: WorkerParameters) : Worke
 
     private companion object {
         const val CONNECT_MS = 60_000L
+
+        /** Held by the one job of this process that is running. */
+        val RUNNING = ReentrantLock()
     }
 }

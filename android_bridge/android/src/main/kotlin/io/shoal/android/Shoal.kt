@@ -1,6 +1,7 @@
 package io.shoal.android
 
 import android.content.Context
+import android.os.SystemClock
 import android.util.Log
 import androidx.work.BackoffPolicy
 import androidx.work.Constraints
@@ -11,14 +12,12 @@ import androidx.work.OneTimeWorkRequest
 import androidx.work.PeriodicWorkRequest
 import androidx.work.WorkManager
 import io.shoal.core.BrokerAddress
+import io.shoal.core.Clock
 import io.shoal.core.ConfigException
 import io.shoal.core.FolderStorage
-import io.shoal.core.GraphLoader
 import io.shoal.core.Phone
 import io.shoal.core.Tensor
 import io.shoal.core.Windows
-import io.shoal.core.wire.PublicKey
-import io.shoal.executorch.ExecutorchLoader
 import java.util.concurrent.TimeUnit
 
 /** What an app calls: enrol once, and this phone takes part in the fleet's training whenever the constraints hold. */
@@ -37,18 +36,16 @@ public object Shoal {
     public fun enrol(context: Context, settings: ShoalSettings): String {
         val home = Home(context.applicationContext)
         address(context, home, settings)
-        settings.trustedKeyPem?.let(PublicKey.Companion::parse)
+        settings.trusted
         home.save(settings)
-        val request = PeriodicWorkRequest.Builder(RoundWorker::class.java, settings.everyHours.toLong(), TimeUnit.HOURS)
+        val request = PeriodicWorkRequest.Builder(DueWorker::class.java, settings.everyHours.toLong(), TimeUnit.HOURS)
             .setConstraints(constraints(settings))
-        // WorkManager refuses a back-off together with an idle phone: it tries again when the phone is idle again.
-        if (!settings.requireIdle) request.setBackoffCriteria(BackoffPolicy.EXPONENTIAL, 10, TimeUnit.MINUTES)
         WorkManager.getInstance(context).enqueueUniquePeriodicWork(PERIODIC, ExistingPeriodicWorkPolicy.UPDATE, request.build())
         return home.deviceId(settings)
     }
 
     /**
-     * One job as soon as the constraints hold, beside the periodic ones.
+     * One job as soon as the constraints hold. There is one chain of jobs: if one is waiting or running, that is the one.
      *
      * @throws ConfigException this phone is not enrolled
      */
@@ -56,6 +53,7 @@ public object Shoal {
     public fun trainSoon(context: Context) {
         val settings = Home(context.applicationContext).settings()
         val request = OneTimeWorkRequest.Builder(RoundWorker::class.java).setConstraints(constraints(settings))
+        // WorkManager refuses a back-off together with an idle phone: it tries again when the phone is idle again.
         if (!settings.requireIdle) request.setBackoffCriteria(BackoffPolicy.EXPONENTIAL, 1, TimeUnit.MINUTES)
         WorkManager.getInstance(context).enqueueUniqueWork(ONCE, ExistingWorkPolicy.KEEP, request.build())
     }
@@ -67,6 +65,7 @@ public object Shoal {
         val manager = WorkManager.getInstance(context)
         manager.cancelUniqueWork(PERIODIC)
         manager.cancelUniqueWork(ONCE)
+        Answers.close()
         Home(context.applicationContext).clear(recordings)
         DeviceKey(context.applicationContext).delete()
     }
@@ -99,16 +98,16 @@ public object Shoal {
     }
 
     /**
-     * Class probabilities (n, classes) float32 of examples [x] (n, channels, time), by the model that the last finished run left on this
-     * phone. Needs no connection; not for the main thread.
+     * Class probabilities (n, classes) float32 of examples [x] (n, channels, time), by the model in use: that of the last finished run which
+     * this phone could use. Needs no connection, and goes on while other runs train. Not for the main thread; it may wait for one batch of a
+     * training.
      *
      * @throws ConfigException this phone is not enrolled, no run has finished on it, or its model has not come yet
      */
     @JvmStatic
     public fun predict(context: Context, x: Tensor): Tensor {
         val home = Home(context.applicationContext)
-        val none = Windows(x.take(IntArray(0)), Tensor.of(LongArray(0)), x.take(IntArray(0)), Tensor.of(LongArray(0)))
-        return phone(context.applicationContext, home, home.settings(), none) { false }.predictor().use { it.predict(x) }
+        return Answers.predict(home, home.settings(), x)
     }
 
     private fun constraints(settings: ShoalSettings): Constraints = Constraints.Builder()
@@ -121,19 +120,26 @@ public object Shoal {
 }
 
 /** The device that these settings describe. */
-internal fun phone(context: Context, home: Home, settings: ShoalSettings, windows: Windows, stopped: () -> Boolean): Phone {
-    val loader: GraphLoader = Interruptible(ExecutorchLoader(home.programs), stopped)
-    return Phone(
-        home.deviceId(settings),
-        settings.fleet,
-        address(context, home, settings),
-        windows,
-        FolderStorage(home.state),
-        loader,
-        trusted = settings.trustedKeyPem?.let(PublicKey.Companion::parse),
-        health = DeviceHealth(context)::now,
-        log = LogcatLog,
-    )
+internal fun phone(context: Context, home: Home, settings: ShoalSettings, windows: Windows): Phone = Phone(
+    home.deviceId(settings),
+    settings.fleet,
+    address(context, home, settings),
+    windows,
+    FolderStorage(home.state(settings), LogcatLog),
+    Runtime.loader(home),
+    settings.trusted,
+    settings.insecure,
+    settings.policy,
+    health = DeviceHealth(context)::now,
+    clock = PhoneClock,
+    log = LogcatLog,
+)
+
+/** The system's clocks; the one that cannot be set goes on while the phone sleeps. */
+internal object PhoneClock : Clock {
+    override fun nowSeconds(): Double = System.currentTimeMillis() / 1000.0
+
+    override fun steadySeconds(): Double = SystemClock.elapsedRealtimeNanos() / 1e9
 }
 
 /** @throws ConfigException not a broker's address, or its authority is no certificate */

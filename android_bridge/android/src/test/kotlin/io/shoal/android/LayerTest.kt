@@ -2,10 +2,15 @@ package io.shoal.android
 
 import io.shoal.core.ConfigException
 import io.shoal.core.DataException
+import io.shoal.core.FolderStorage
+import io.shoal.core.Session
 import io.shoal.core.Tensor
+import io.shoal.core.wire.Policy
 import io.shoal.core.windowsOf
 import java.io.File
+import java.io.IOException
 import java.security.KeyPairGenerator
+import java.security.KeyStore
 import java.security.Signature
 import java.security.spec.ECGenParameterSpec
 import kotlin.test.Test
@@ -57,34 +62,100 @@ class HomeTest {
         override fun load(context: android.content.Context) = null
     }
 
+    private fun settings(
+        broker: String = "mqtts://b:1",
+        fleet: String = "f",
+        key: String? = KEY,
+        insecure: Boolean = false,
+        policy: Policy? = null,
+    ) = ShoalSettings(broker, fleet, Source::class.java, null, key, everyHours = 12, requireIdle = true, insecure = insecure, policy = policy)
+
     @Test
     fun `settings are kept as they were`() {
         val home = Home(folder)
         assertFailsWith<ConfigException> { home.settings() }
-        val settings = ShoalSettings("mqtts://b:1", "f", Source::class.java, trustedKeyPem = "a\nb=é", everyHours = 12, requireIdle = true)
-        home.save(settings)
-        assertEquals(settings.write(), Home(folder).settings().write())
+        val policy = Policy(verbs = listOf("train", "protect"), maxClipNorm = 0.5, maxBytesADay = 5_000_000)
+        for (settings in listOf(settings(key = "a\nb=é", policy = policy), settings("mqtt://b", key = null, insecure = true))) {
+            home.save(settings)
+            assertEquals(settings.write(), Home(folder).settings().write())
+            assertEquals(settings.policy, Home(folder).settings().policy)
+        }
     }
 
     @Test
     fun `a random id stays, and leaving forgets all but recordings`() {
         val home = Home(folder)
-        home.save(ShoalSettings("mqtts://b", "f", Source::class.java))
+        home.save(settings())
         val id = home.deviceId(home.settings())
         assertEquals(id, Home(folder).deviceId(home.settings()))
         home.noteJob(5, "done")
         assertEquals(id, Home(folder).deviceId(home.settings()))
+        assertEquals("done", home.status().lastJob)
+        val storage = FolderStorage(home.state(home.settings()))
         File(home.recordings.apply { mkdirs() }, "r.csv").writeText("x")
         home.clear(recordings = false)
+        assertFailsWith<IOException>("a job that still runs ends") { storage.save(Session()) }
+        home.noteJob(6, "it ended")
+        home.foregroundTimes = ForegroundTimes()
         assertEquals(listOf("recordings"), folder.list()!!.toList())
         assertFalse(home.status().enrolled)
     }
 
     @Test
+    fun `each fleet and broker has a state of its own`() {
+        val home = Home(folder)
+        val given = listOf(settings(), settings(fleet = "g"), settings("mqtts://c:1"), settings("mqtts://b:2"))
+        val states = given.map(home::state)
+        assertEquals(4, states.toSet().size)
+        assertEquals(states[0], home.state(settings("mqtts://user:password@b:1")), "who logs in does not matter")
+        for ((state, each) in states.zip(given)) assertTrue(state.name.startsWith("${each.fleet}-"))
+    }
+
+    @Test
     fun `settings that cannot be used are refused`() {
-        assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f/g", Source::class.java) }
-        assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f", Source::class.java, everyHours = 0) }
-        assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f", Source::class.java, idleMinutes = 5, maxMinutes = 1) }
+        assertFailsWith<ConfigException> { settings(fleet = "f/g") }
+        assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f", Source::class.java, trustedKeyPem = KEY, everyHours = 0) }
+        assertFailsWith<ConfigException> {
+            ShoalSettings("mqtts://b", "f", Source::class.java, trustedKeyPem = KEY, idleMinutes = 5, maxMinutes = 1)
+        }
+        assertFailsWith<ConfigException> { settings(key = "no key").trusted }
+        assertEquals(2, settings(key = KEY + KEY).trusted.size)
+    }
+
+    @Test
+    fun `what is not secure has to be said`() {
+        assertFailsWith<ConfigException> { settings(key = null) }
+        assertFailsWith<ConfigException> { settings("mqtt://b") }
+        assertEquals(emptyList(), settings("mqtt://b", key = null, insecure = true).trusted)
+        settings("mqtts://b")
+    }
+
+    private companion object {
+        const val KEY = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n"
+    }
+}
+
+class OneKeyTest {
+    @TempDir
+    lateinit var folder: File
+
+    @Test
+    fun `only the device's own certificate is shown`() {
+        val file = File(folder, "keys.p12")
+        for (alias in listOf("another", "device")) {
+            val options = listOf("-genkeypair", "-alias", alias, "-dname", "CN=$alias", "-keyalg", "EC", "-keystore", file.path)
+            val program = File(System.getProperty("java.home"), "bin/keytool").path
+            val process = ProcessBuilder(listOf(program) + options + listOf("-storepass", "password", "-storetype", "PKCS12")).start()
+            assertEquals(0, process.waitFor())
+        }
+        val store = KeyStore.getInstance(file, "password".toCharArray())
+        val keys = OneKey(store, "device")
+        assertEquals("device", keys.chooseClientAlias(arrayOf("RSA", "EC"), null, null))
+        assertEquals("device", keys.chooseEngineClientAlias(arrayOf("EC_EC"), null, null))
+        assertEquals(null, keys.chooseClientAlias(arrayOf("RSA"), null, null))
+        assertEquals("CN=device", keys.getCertificateChain("device")!!.single().subjectX500Principal.name)
+        assertEquals(null, keys.getCertificateChain("another"))
+        assertEquals(null, keys.getPrivateKey("another"))
     }
 }
 

@@ -1,267 +1,399 @@
 package io.shoal.core
 
 import io.shoal.core.random.Noise
-import io.shoal.core.wire.Acknowledge
 import io.shoal.core.wire.AggregatorStatus
+import io.shoal.core.wire.Busy
 import io.shoal.core.wire.CheckIn
-import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Decline
+import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.Fetch
 import io.shoal.core.wire.Finish
-import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Message
+import io.shoal.core.wire.PLAN_BYTES
 import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.Refuse
 import io.shoal.core.wire.Reply
-import io.shoal.core.wire.Respond
 import io.shoal.core.wire.Topics
 import io.shoal.core.wire.Update
-import io.shoal.core.wire.decode
-import io.shoal.core.wire.decodeTensors
+import io.shoal.core.wire.Verifier
 import io.shoal.core.wire.decodeUpdate
 import io.shoal.core.wire.digest
 import io.shoal.core.wire.encode
-import io.shoal.core.wire.encodeUpdate
 import java.io.Closeable
+import java.io.IOException
+
+/** Who a device is and what its owner settled: its name, whom it trusts (no key: anybody), what it permits (null: what is usual). */
+internal class Identity(
+    val deviceId: String,
+    val fleet: String,
+    val trusted: List<PublicKey> = emptyList(),
+    val policy: Policy? = null,
+)
+
+/** What a device trains with and keeps its memory in, and what it learns of the world from. */
+internal class Surroundings(
+    val windows: Windows,
+    val storage: Storage,
+    val loader: GraphLoader,
+    val health: () -> Health = { Health() },
+    val clock: Clock = Clock.SYSTEM,
+    val log: Log = Log.SILENT,
+    val noise: Noise = Noise.fromEntropy(),
+)
 
 /**
- * One device's part of the conversation: check in, take a plan, fetch what it needs, carry it out, keep the update until it is acknowledged
- * (`edge_client/agent.py`). [handle] takes one event and never waits for the network.
+ * One device's part of the conversation: check in, take a plan, fetch what it needs, carry it out, keep the update until it is answered
+ * (`wire/SPEC.md`). [handle] takes one event and [tick] keeps appointments; neither waits nor works. [work] does what there is to do, for as
+ * long as it takes; in it [stop] is asked before every batch.
+ *
+ * Whatever arrives, only a broken disk or a defect throws: what cannot be read or believed is ignored, and what a plan does wrong becomes a
+ * decline.
  */
-internal class Agent(
-    private val deviceId: String,
-    private val topics: Topics,
-    private val link: Link,
-    private val windows: Windows,
-    private val storage: Storage,
-    private val loader: GraphLoader,
-    private val trusted: PublicKey? = null,
-    private val health: () -> Health = { Health() },
-    private val clock: Clock = Clock.SYSTEM,
-    private val log: Log = Log.SILENT,
-    private val noise: Noise = Noise.fromEntropy(),
-) : Closeable {
-    var session: Session = storage.session()
-        private set
-    private val loaded = LoadedBundle(storage, loader, windows, trusted, noise)
-    private val wanted = sortedSetOf<String>()
+internal class Agent(private val self: Identity, private val link: Link, private val around: Surroundings, private val stop: () -> Boolean) :
+    Closeable {
+    private val deviceId = self.deviceId
+    private val topics = Topics(self.fleet)
+    private val storage = around.storage
+    private val clock = around.clock
+    private val log = around.log
+    private val policy = self.policy ?: Policy()
+    private val verifier = Verifier(self.fleet, self.trusted)
+    private val time = AggregatorTime(clock)
+    private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
+    private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock)
+    private val offer = Offer(storage, loaded, log)
+    private val traffic = Traffic(storage, clock)
+    private val downloads = Downloads(topics, link, storage, log) { publish("fetch", Fetch(deviceId, it)) }
+    private var connected = false
+    private var readyAtS = Double.POSITIVE_INFINITY
+    private var statusAtS = Double.POSITIVE_INFINITY
     private var bootId = ""
     private var bytesReceived = 0L
     private var retryAtS = Double.POSITIVE_INFINITY
     private var pauseS = FIRST_PAUSE_S
 
+    var session: Session = storage.session()
+        private set
+
     /** Whether a plan, a download or an answer is still to come. */
-    val waiting: Boolean get() = wanted.isNotEmpty() || session.pending != null || session.plan != null
+    val waiting: Boolean get() = downloads.open || session.stage == Stage.WORKING || session.stage == Stage.PENDING || offer.ready(session)
+
+    /** Whether [work] would begin something. */
+    val hasWork: Boolean
+        get() = clock.steadySeconds() >= readyAtS && !downloads.open && (session.stage == Stage.WORKING || offer.ready(session))
 
     init {
         link.subscribe(listOf(topics.device(deviceId, "plan"), topics.device(deviceId, "reply"), topics.aggregator))
     }
 
-    /** Acts on one event. Whatever arrives, nothing but a broken disk or a defect throws. */
+    /** Acts on one event. */
     fun handle(event: LinkEvent) {
         when (event) {
             is LinkUp -> {
                 log.write(Log.Level.INFO, "connected device=$deviceId")
+                connected = true
+                readyAtS = clock.steadySeconds() + HEAR_S
                 checkIn()
                 resume()
             }
-            is LinkDown -> log.write(Log.Level.WARNING, "connection lost, trying again device=$deviceId reason=${event.reason}")
-            is Delivery -> try {
-                onDelivery(event.topic, event.payload)
-            } catch (error: WireException) {
-                log.write(Log.Level.WARNING, "ignored device=$deviceId topic=${event.topic}: ${error.message}")
+            is LinkDown -> {
+                connected = false
+                log.write(Log.Level.WARNING, "connection lost, trying again device=$deviceId reason=${event.reason}")
+            }
+            is Delivery -> {
+                bytesReceived += event.payload.size
+                traffic.add(event.payload.size)
+                read(event)?.invoke()
             }
         }
     }
 
-    /** Sends or asks again what had no answer for too long. */
+    /**
+     * Sends or asks again what had no answer for too long, says once a minute that the device is here, and declines a plan whose time is over
+     * before all that it needs has come.
+     */
     fun tick() {
-        if (clock.nowSeconds() >= retryAtS) {
-            fetchWanted()
+        beat()
+        val plan = session.plan
+        if (plan != null && session.stage == Stage.WORKING) {
+            Rounds.expired(session, plan, time.nowS())?.let { (changed, action) ->
+                save(changed)
+                if (action is Action.Decline) decline(plan, action)
+            }
+        }
+        if (clock.steadySeconds() >= retryAtS) {
+            val nextS = pauseS * 2
+            downloads.ask()
             sendUpdate()
-            arm(pauseS * 2)
+            arm(nextS)
+        }
+    }
+
+    /**
+     * Carries out the plan that was taken, or tries the model that was offered, once all that they need is here.
+     *
+     * @throws Stopped it was told to stop
+     */
+    fun work() {
+        if (!hasWork) return
+        val plan = session.plan
+        try {
+            if (session.stage == Stage.WORKING && plan != null) carryOut(plan) else tryOffer()
+        } catch (missing: MissingBlob) {
+            log.write(Log.Level.WARNING, "fetching again what was damaged device=$deviceId blob=${missing.digest}")
+            prepare()
         }
     }
 
     /** Lets the graphs go. */
-    override fun close(): Unit = loaded.close()
-
-    private fun checkIn() {
-        val now = health()
-        publish("status", DeviceStatus(deviceId, true), retain = true)
-        publish(
-            "check-in",
-            CheckIn(
-                deviceId = deviceId,
-                numTrain = windows.numTrain.toLong(),
-                numTest = windows.numTest.toLong(),
-                bundle = loaded.digest,
-                client = "shoal",
-                runtime = loader.runtime,
-                batteryPercent = now.batteryPercent,
-                unmetered = now.unmetered,
-            ),
-        )
-        sendUpdate()
-        fetchWanted()
+    override fun close() {
+        traffic.save()
+        loaded.close()
     }
 
-    private fun onDelivery(topic: String, payload: ByteArray) {
-        val address = topics.parse(topic)
-        bytesReceived += payload.size
-        when (address.kind) {
-            "plan" -> onPlan(decode(payload))
-            "reply" -> onReply(decode(payload))
-            "blob" -> if (address.digest in wanted) onBlob(address.digest, payload)
-            "aggregator" -> {
-                val status = decode<AggregatorStatus>(payload)
-                if (status.online && status.bootId != bootId) {
-                    bootId = status.bootId
-                    checkIn()
-                }
+    /** The first ring: what cannot be read or is not to be believed is ignored, whatever was thrown. What is to be done about the rest. */
+    private fun read(event: Delivery): (() -> Unit)? = try {
+        val address = topics.parse(event.topic)
+        val mine = address.deviceId == deviceId
+        when {
+            address.kind == "plan" && mine -> readPlan(event.payload)
+            address.kind == "reply" && mine -> {
+                val reply = verifier.open<Reply>(event.payload, time.latestS())
+                if (reply.deviceId != deviceId) throw Untrusted("a reply for ${reply.deviceId}")
+                val act = { onReply(reply) }
+                act
             }
+            address.kind == "blob" -> {
+                val act = { onBlob(address.digest, event.payload) }
+                act
+            }
+            address.kind == "aggregator" -> {
+                val status = verifier.open<AggregatorStatus>(event.payload, time.latestS())
+                val act = { onStatus(status) }
+                act
+            }
+            else -> null
         }
+    } catch (error: Throwable) {
+        log.write(Log.Level.WARNING, "ignored device=$deviceId topic=${printable(event.topic.take(200))}: ${describe(error)}")
+        null
     }
 
-    private fun onPlan(plan: Plan) {
-        if (plan.deviceId != deviceId) {
-            log.write(Log.Level.WARNING, "ignored a plan for ${plan.deviceId} that came to device=$deviceId")
-            return
-        }
-        val (changed, action) = Rounds.onPlan(session, plan)
+    private fun readPlan(payload: ByteArray): () -> Unit {
+        if (payload.size > PLAN_BYTES) throw LimitExceeded("a signed plan of ${payload.size} bytes: at most $PLAN_BYTES are accepted")
+        val plan = verifier.open<Plan>(payload, time.latestS())
+        if (plan.deviceId != deviceId) throw Untrusted("a plan for ${plan.deviceId}")
+        val text = payload.decodeToString()
+        return { onPlan(plan, text) }
+    }
+
+    private fun onPlan(plan: Plan, text: String) {
+        val (changed, action) = Rounds.onPlan(session, plan, text, time.nowS())
         save(changed)
-        if (action == Action.SEND) sendUpdate()
-        if (action == Action.WORK) {
-            storage.dropUpdate()
-            prepare(plan)
+        when (action) {
+            is Action.Send -> sendUpdate()
+            is Action.Decline -> decline(plan, action)
+            is Action.Work -> {
+                storage.dropUpdate()
+                val alone = contained { planWork.checkAlone(plan) }
+                if (alone is Contained.Failed) giveUp(plan, alone) else prepare()
+            }
+            else -> {}
         }
     }
 
     private fun onReply(reply: Reply) {
-        when (reply) {
-            is Refuse -> {
-                val what = "refused device=$deviceId round=${reply.round} reason=${reply.reason}"
-                log.write(Log.Level.WARNING, "$what: ${reply.detail}")
-            }
-            is Finish -> want(setOf(reply.model))
-            is Acknowledge -> {}
+        if (reply is Refuse) {
+            log.write(Log.Level.WARNING, "refused device=$deviceId about=${printable(reply.about)} reason=${reply.reason}: ${printable(reply.detail)}")
         }
         val (changed, action) = Rounds.onReply(session, reply)
         save(changed)
-        if (action == Action.DROP) {
-            storage.dropUpdate()
-            retryAtS = Double.POSITIVE_INFINITY
+        when {
+            action == Action.Drop -> {
+                storage.dropUpdate()
+                arm(FIRST_PAUSE_S)
+            }
+            reply is Busy && reply.update == session.update && session.stage == Stage.PENDING -> {
+                pauseS = maxOf(FIRST_PAUSE_S, minOf(reply.retryS, LONGEST_PAUSE_S))
+                retryAtS = clock.steadySeconds() + reply.retryS
+            }
+            reply is Finish -> prepare()
         }
     }
 
     private fun onBlob(name: String, payload: ByteArray) {
-        if (digest(payload) != name) {
-            log.write(Log.Level.WARNING, "ignored a blob whose hash is not its name device=$deviceId blob=$name")
-            return
+        downloads.onBlob(name, payload)
+        overTraffic()
+    }
+
+    private fun onStatus(status: AggregatorStatus) {
+        time.heard(status.epoch, status.atS)
+        readyAtS = minOf(readyAtS, clock.steadySeconds())
+        if (status.online && status.bootId != bootId) {
+            bootId = status.bootId
+            checkIn()
         }
-        storage.putBlob(name, payload)
-        wanted -= name
-        link.unsubscribe(listOf(topics.blob(name)))
-        if (wanted.isEmpty()) session.plan?.let(::prepare)
+    }
+
+    private fun checkIn() {
+        val now = (contained { around.health() } as? Contained.Done)?.value ?: Health() // an app's own code is no reason to stay away
+        beat(now = true)
+        publish(
+            "check-in",
+            CheckIn(
+                deviceId = deviceId,
+                numTrain = around.windows.numTrain.toLong(),
+                numTest = around.windows.numTest.toLong(),
+                bundle = loaded.digest,
+                client = "shoal",
+                runtime = around.loader.runtime,
+                batteryPercent = now.batteryPercent,
+                unmetered = now.unmetered,
+                policy = self.policy,
+            ),
+        )
+        sendUpdate()
+        downloads.ask()
+    }
+
+    /** Says that the device is here, a while before the aggregator would wonder. */
+    private fun beat(now: Boolean = false) {
+        if (now || connected && clock.steadySeconds() >= statusAtS) {
+            publish("status", DeviceStatus(deviceId, true), retain = true)
+            statusAtS = clock.steadySeconds() + HEARTBEAT_S
+        }
     }
 
     /** Goes on with a plan that a restart interrupted; if its update was finished before the stop, it is not made again. */
     private fun resume() {
-        val plan = session.plan ?: return
-        val done = storage.update()?.let { decodeUpdate(it).first }
-        if (done != null && done.runId == plan.runId && done.round == plan.round) {
-            save(Rounds.onExecuted(session, plan))
-            sendUpdate()
-        } else {
-            prepare(plan)
+        val plan = session.plan
+        if (plan != null && session.stage == Stage.WORKING) {
+            val payload = storage.update()
+            if (payload != null && isUpdateOf(plan, payload)) {
+                save(Rounds.onExecuted(session, plan, digest(payload)))
+                sendUpdate()
+            }
         }
+        prepare()
     }
 
-    /** Fetches what the plan needs and is not here; once all is here, works. */
-    private fun prepare(plan: Plan) {
-        val needed = buildSet {
-            add(plan.bundle)
-            add(plan.model)
-            plan.verbs.forEach { if (it is Respond) add(it.inputs) else if (it is Choose) addAll(it.models) }
+    private fun isUpdateOf(plan: Plan, payload: ByteArray): Boolean {
+        val update: Update = (contained { decodeUpdate(payload).first } as? Contained.Done)?.value ?: return false
+        return update.runId == plan.runId && update.round == plan.round && update.attempt == plan.attempt
+    }
+
+    /** Fetches what the plan, the model in use and the one that was offered need and is not here. */
+    private fun prepare() {
+        if (overTraffic()) return
+        val plan = session.plan?.takeIf { session.stage == Stage.WORKING }
+        val needed = plan?.let(PlanWork::blobsOf).orEmpty()
+        if (downloads.want(needed + offer.blobs(session))) arm(FIRST_PAUSE_S)
+    }
+
+    /** Whether more bytes came and went than a day may have: then nothing is fetched, and a plan that is being worked on is declined. */
+    private fun overTraffic(): Boolean {
+        val permitted = policy.maxBytesADay ?: return false
+        val bytes = traffic.lastDay()
+        if (bytes <= permitted) return false
+        downloads.want(emptySet())
+        val plan = session.plan
+        if (plan != null && session.stage == Stage.WORKING) {
+            val detail = "max_bytes_a_day: $bytes came and went in a day, $permitted are permitted"
+            giveUp(plan, Contained.Failed(DeclineReason.POLICY, detail))
         }
-        forget(wanted - needed)
-        val missing = needed.filterNot(storage::hasBlob).toSet()
-        if (missing.isNotEmpty()) return want(missing)
-        storage.keepBlobs(needed)
+        return true
+    }
+
+    private fun carryOut(plan: Plan) {
+        if (overTraffic()) return
+        val (started, action) = Rounds.expired(session, plan, time.nowS()) ?: Rounds.onStart(session, plan)
+        save(started)
+        if (action is Action.Decline) return decline(plan, action)
+        storage.keepBlobs(PlanWork.blobsOf(plan) + offer.blobs(session))
         try {
-            work(plan)
-        } catch (error: ShoalException) {
-            log.write(Log.Level.ERROR, "cannot carry out round ${plan.round} device=$deviceId: ${error.message}")
-            publish("decline", Decline(plan.runId, plan.round, deviceId, shortened(error.message.orEmpty())))
-            save(Rounds.onFailed(session, plan))
+            val opened = contained { planWork.open(plan, session.versions) }
+            if (opened !is Contained.Done) return giveUp(plan, opened as Contained.Failed)
+            save(session.copy(versions = session.versions + (opened.value.name to opened.value.version)))
+            val done = contained {
+                planWork.carryOut(plan, storage.private(plan.runId, plan.round), bytesReceived, ::checkpoint)
+            }
+            if (done !is Contained.Done) return giveUp(plan, done as Contained.Failed)
+            finish(plan, done.value)
+        } catch (stopped: Stopped) {
+            save(Rounds.onStopped(session))
+            throw stopped
         }
     }
 
-    private fun work(plan: Plan) {
-        val executor = loaded.executor(plan.bundle, session.versions) { manifest ->
-            save(session.copy(versions = session.versions + (manifest.name to manifest.version)))
+    private fun finish(plan: Plan, finished: FinishedPlan) {
+        try {
+            storage.putUpdate(plan.runId, plan.round, finished.payload, finished.private)
+        } catch (error: IOException) {
+            return giveUp(plan, Contained.Failed(DeclineReason.FAILED, "the update cannot be stored: ${describe(error)}"))
         }
-        val startedNs = System.nanoTime()
-        val result = executor.execute(plan, loaded.tensors(plan.model), storage.private(plan.runId, plan.round), loaded::tensors)
-        val payload = encodeUpdate(updateOf(plan, result, (System.nanoTime() - startedNs) / 1000), result.tensors)
-        if (payload.size > Limits.PROTOCOL.totalBytes) {
-            throw DataException("an update of ${payload.size} bytes: at most ${Limits.PROTOCOL.totalBytes} can be sent")
-        }
-        storage.putUpdate(plan.runId, plan.round, payload, result.private)
-        save(Rounds.onExecuted(session, plan))
-        log.write(Log.Level.INFO, "round done device=$deviceId round=${plan.round} steps=${result.numSteps}")
+        save(Rounds.onExecuted(session, plan, digest(finished.payload)))
+        log.write(Log.Level.INFO, "round done device=$deviceId round=${plan.round} steps=${finished.numSteps}")
         bytesReceived = 0
         pauseS = FIRST_PAUSE_S
         sendUpdate()
     }
 
-    private fun updateOf(plan: Plan, result: PlanResult, tookUs: Long) = Update(
-        runId = plan.runId,
-        round = plan.round,
-        deviceId = deviceId,
-        model = result.model,
-        numTrain = windows.numTrain.toLong(),
-        numSteps = result.numSteps,
-        evaluated = result.evaluated,
-        trained = result.trained,
-        bytesReceived = bytesReceived,
-        trainS = tookUs / 1e6,
-    )
+    private fun checkpoint() {
+        if (stop()) throw Stopped()
+        beat()
+    }
 
-    private fun want(names: Set<String>) {
-        val new = names.filterNot(storage::hasBlob) - wanted
-        wanted += new
-        if (new.isNotEmpty()) {
-            link.subscribe(new.map(topics::blob))
-            arm(FIRST_PAUSE_S)
+    private fun tryOffer() {
+        if (offer.ready(session)) {
+            save(session.copy(trials = session.trials + 1))
+            offer.take(session)?.let { save(session.copy(versions = session.versions + it)) }
         }
     }
 
-    /** Stops waiting for blobs that an earlier plan needed: they may never come. */
-    private fun forget(names: Set<String>) {
-        if (names.isNotEmpty()) link.unsubscribe(names.map(topics::blob))
-        wanted -= names
+    /** The plan is not carried out. What it had loaded is let go, in case that is what was wrong. */
+    private fun giveUp(plan: Plan, failed: Contained.Failed) {
+        contained { loaded.close() }
+        val (changed, action) = Rounds.onDeclined(session, plan, failed.reason, failed.detail)
+        save(changed)
+        if (action is Action.Decline) decline(plan, action)
     }
 
-    private fun fetchWanted(): Unit = wanted.forEach { publish("fetch", Fetch(deviceId, it)) }
+    private fun decline(plan: Plan, action: Action.Decline) {
+        log.write(Log.Level.ERROR, "declined round ${plan.round} device=$deviceId reason=${action.reason.text}: ${action.detail}")
+        publish(
+            "decline",
+            Decline(plan.runId, plan.epoch, plan.round, plan.attempt, deviceId, action.reason, action.detail, action.proof),
+        )
+        prepare()
+    }
 
     private fun sendUpdate() {
-        if (session.pending == null) return
-        val payload = storage.update() ?: return
+        if (session.stage != Stage.PENDING) return
+        val payload = storage.update()
+        if (payload == null || digest(payload) != session.update) {
+            log.write(Log.Level.WARNING, "the finished update is lost: its plan is carried out again device=$deviceId")
+            save(session.copy(stage = Stage.WORKING, update = ""))
+            return prepare()
+        }
+        traffic.add(payload.size)
         link.publish(topics.device(deviceId, "update"), payload)
         arm(pauseS)
     }
 
     private fun arm(nextS: Double) {
-        val open = wanted.isNotEmpty() || session.pending != null
+        val open = downloads.open || session.stage == Stage.PENDING
         pauseS = if (open) minOf(nextS, LONGEST_PAUSE_S) else FIRST_PAUSE_S
-        retryAtS = if (open) clock.nowSeconds() + pauseS else Double.POSITIVE_INFINITY
+        retryAtS = if (open) clock.steadySeconds() + pauseS else Double.POSITIVE_INFINITY
     }
 
-    private fun publish(kind: String, message: Message, retain: Boolean = false): Unit =
-        link.publish(topics.device(deviceId, kind), encode(message), retain)
+    private fun publish(kind: String, message: Message, retain: Boolean = false) {
+        val payload = encode(message)
+        traffic.add(payload.size)
+        link.publish(topics.device(deviceId, kind), payload, retain)
+    }
 
     private fun save(changed: Session) {
         if (changed != session) {
@@ -270,14 +402,17 @@ internal class Agent(
         }
     }
 
-    private fun shortened(text: String): String =
-        if (text.codePointCount(0, text.length) <= 1000) text else text.substring(0, text.offsetByCodePoints(0, 1000))
-
     private companion object {
         /** An update without an answer, or a blob that does not come, is sent or asked for again after this. */
         const val FIRST_PAUSE_S = 10.0
 
         /** The pause doubles up to this. */
         const val LONGEST_PAUSE_S = 300.0
+
+        /** A connected device says at least every 60 s that it is here. */
+        const val HEARTBEAT_S = 45.0
+
+        /** A device that has just connected waits so long for the aggregator's status before it starts to work. */
+        const val HEAR_S = 3.0
     }
 }

@@ -2,7 +2,6 @@ package io.shoal.core
 
 import io.shoal.core.random.Generator
 import io.shoal.core.wire.Train
-import java.util.zip.CRC32
 
 /** Evaluation and annotation run on batches of at most this many examples. */
 internal const val EVALUATION_BATCH = 256
@@ -18,16 +17,6 @@ internal fun batchRanges(numExamples: Int, batchSize: Int, minBatch: Int): List<
     val starts = (0 until numExamples step batchSize).toMutableList()
     if (starts.size > 1 && numExamples - starts.last() < minBatch) starts.removeAt(starts.lastIndex)
     return starts.mapIndexed { i, start -> start until (starts.getOrNull(i + 1) ?: numExamples) }
-}
-
-/** Which examples are held out, at least two of a share above 0: the same ones each time. */
-internal fun heldOut(numExamples: Int, share: Double, deviceId: String): BooleanArray {
-    val mask = BooleanArray(numExamples)
-    if (share > 0) {
-        val count = maxOf(2, Math.rint(share * numExamples).toInt())
-        Generator(checksum(deviceId), HELD_OUT).permutation(numExamples).take(count).forEach { mask[it] = true }
-    }
-    return mask
 }
 
 /**
@@ -47,8 +36,3 @@ internal fun trainingBatches(train: Train, examples: IntArray, minBatch: Int, ra
         epoch++
     }
 }
-
-/** The CRC-32 of a text, by which a device's id goes into seeds. */
-internal fun checksum(text: String): Long = CRC32().apply { update(text.toByteArray()) }.value
-
-private const val HELD_OUT = 0x401DL

@@ -1,5 +1,7 @@
 package io.shoal.core
 
+import java.util.Locale
+
 /**
  * Everything that Shoal throws on purpose; the same tree as that of the Python side (`wire/errors.py`).
  *
@@ -13,12 +15,13 @@ package io.shoal.core
  *     ├── Malformed        bytes that are no message: wrong JSON, wrong type, wrong value
  *     ├── LimitExceeded    larger than the limits allow; thrown before memory is taken
  *     ├── WrongLayout      tensors whose names, data types or shapes are not those expected
+ *     ├── Untrusted        a message that no trusted key has vouched for
  *     └── BundleException  a bundle that must not be loaded
  *         ├── TamperedBundle   a file's hash, or the signature, does not fit
  *         └── StaleBundle      an older version in place of a newer one
  * ```
  */
-public open class ShoalException(message: String, cause: Throwable? = null) : Exception(message, cause)
+public open class ShoalException(message: String, cause: Throwable? = null) : Exception(printable(message), cause)
 
 /** Windows that cannot be used. */
 public class DataException(message: String) : ShoalException(message)
@@ -44,6 +47,9 @@ public class LimitExceeded(message: String) : WireException(message)
 /** Tensors whose names, data types or shapes are not those expected. */
 public class WrongLayout(message: String) : WireException(message)
 
+/** A message that no trusted key has vouched for. */
+public class Untrusted(message: String) : WireException(message)
+
 /** A bundle that must not be loaded. */
 public open class BundleException(message: String) : WireException(message)
 
@@ -52,3 +58,24 @@ public class TamperedBundle(message: String) : BundleException(message)
 
 /** An older bundle offered in place of a newer one. */
 public class StaleBundle(message: String) : BundleException(message)
+
+/**
+ * Text on one line: control characters, line breaks and lone surrogates are escaped. What came from somebody else can so neither forge a line
+ * of a log nor make it unwritable.
+ */
+internal fun printable(text: String): String {
+    if (text.indices.none { isUnprintable(text, it) }) return text
+    return buildString {
+        for (at in text.indices) if (isUnprintable(text, at)) append("\\u%04x".format(Locale.ROOT, text[at].code)) else append(text[at])
+    }
+}
+
+private fun isUnprintable(text: String, at: Int): Boolean {
+    val c = text[at]
+    val lone = when {
+        c.isHighSurrogate() -> !(at + 1 < text.length && text[at + 1].isLowSurrogate())
+        c.isLowSurrogate() -> !(at > 0 && text[at - 1].isHighSurrogate())
+        else -> false
+    }
+    return lone || Character.isISOControl(c) || c == '\u2028' || c == '\u2029'
+}

@@ -11,7 +11,9 @@ import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Protect
 import io.shoal.core.wire.Respond
+import io.shoal.core.wire.TensorLayout
 import io.shoal.core.wire.Train
+import io.shoal.core.wire.checkLayout
 
 /**
  * What carrying out a plan gave: the model it started from (a digest), metrics, the tensors of the update, and what the device keeps
@@ -44,13 +46,25 @@ internal class Executor(
 
     /**
      * Carries out every verb in order, starting from the tensors in [model] (shared, statistic, received) and what the device has kept.
-     * [fetch] gives the tensors of a blob that the plan names.
+     * [fetch] gives the tensors of a blob that the plan names; [checkpoint] is called before every run of a graph, and may throw.
      *
      * @throws WrongLayout the model's tensors are not the manifest's
      * @throws DataException training is asked of a device with fewer than `min_batch` windows, or in batches larger than the graphs take
      */
-    fun execute(plan: Plan, model: Tensors, private: Tensors, fetch: (String) -> Tensors): PlanResult {
-        val job = Job(bundle, graphs, windows, plan, private.filterKeys { Names.roleOf(it) != Names.KEPT }, fetch, noise)
+    fun execute(
+        plan: Plan,
+        model: Tensors,
+        private: Tensors,
+        fetch: (String) -> Tensors,
+        checkpoint: () -> Unit = {},
+    ): PlanResult {
+        val checked = object : Graphs by graphs {
+            override fun run(graph: String, inputs: Tensors): Tensors {
+                checkpoint()
+                return graphs.run(graph, inputs)
+            }
+        }
+        val job = Job(bundle, checked, windows, plan, fitting(private), fetch, noise)
         job.receive(plan.model, model)
         for (verb in plan.verbs) {
             when (verb) {
@@ -66,15 +80,60 @@ internal class Executor(
         return job.finish()
     }
 
-    /** Class probabilities (n, classes) float32 of examples [x] (n, window) by the device's own model: what it was given, and has kept. */
+    /**
+     * Of what the device has kept, what this bundle and these windows have room for: a column of windows that there were once says nothing of
+     * those that there are now.
+     */
+    private fun fitting(kept: Tensors): Tensors {
+        val layouts = bundle.manifest.ofRole(Names.PRIVATE).associate { it.key to it.layout }
+        return kept.filter { (key, tensor) ->
+            when (Names.roleOf(key)) {
+                Names.PRIVATE -> layouts[key]?.let { it.dtype == tensor.dtype && it.shape == tensor.shape } ?: false
+                Names.COLUMN -> tensor.shape.firstOrNull() == windows.numTrain
+                else -> false
+            }
+        }
+    }
+
+    /**
+     * Class probabilities (n, classes) float32 of examples [x] (n, window) by the device's own model: what it was given, and has kept.
+     *
+     * @throws DataException examples of another shape, or none
+     */
     fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
+        val window = bundle.manifest.window.shape
+        if (x.dtype != DType.FLOAT32 || x.shape.drop(1) != window || x.shape.isEmpty() || x.rows == 0) {
+            throw DataException("examples $x, bundle ${bundle.manifest.name} expects float32 of at least one by $window")
+        }
         val held = bundle.initial + private + model + Names.part(private, Names.KEPT)
         val minBatch = bundle.manifest.minBatch
         val rows = IntArray(maxOf(x.rows, minBatch)) { if (it < x.rows) it else 0 }
         val parts = evaluationRanges(rows.size, minBatch, graphs.maxBatch).map { part ->
-            graphs.run("predict", held + (Names.X to x.take(rows.sliceArray(part)))).getValue(Names.PROBABILITIES)
+            val outputs = graphs.run("predict", held + (Names.X to x.take(rows.sliceArray(part))))
+            outputs[Names.PROBABILITIES] ?: throw BundleException("graph 'predict' gives no ${Names.PROBABILITIES}")
         }
         return concatenate(parts).take(IntArray(x.rows) { it })
+    }
+
+    /**
+     * Finds out whether a model can be used for predictions: it has the bundle's layout, and gives each class of a few of the device's own
+     * windows a probability.
+     *
+     * @throws WrongLayout its tensors are not the manifest's, or its answer has another shape
+     * @throws DataException its answer is none, or the device has no window to ask it about
+     */
+    fun tryOut(model: Tensors, private: Tensors) {
+        val manifest = bundle.manifest
+        checkLayout(model, manifest.received().map { it.layout }, "offered model")
+        val windows = if (windows.numTest > 0) windows.testX else windows.trainX
+        val x = windows.take(IntArray(minOf(windows.rows, TRIED)) { it })
+        if (x.rows == 0) throw DataException("no window to try the offered model on")
+        val answer = predict(model, private, x)
+        val expected = TensorLayout(Names.PROBABILITIES, DType.FLOAT32, listOf(x.rows, manifest.classes.size))
+        checkLayout(mapOf(Names.PROBABILITIES to answer), listOf(expected), "answer of the offered model")
+        if (answer.toFloatArray().any { !(it >= 0f && it <= 1f + SLACK) }) {
+            throw DataException("the offered model gives what is no probability")
+        }
     }
 
     private fun checkWindows(split: String, x: Tensor, y: Tensor) {
@@ -86,5 +145,13 @@ internal class Executor(
         if (unknown != null) {
             throw DataException("$split labels hold $unknown, bundle ${manifest.name} has classes 0..${manifest.classes.size - 1}")
         }
+    }
+
+    private companion object {
+        /** An offered model is tried on so many windows. */
+        const val TRIED = 8
+
+        /** How far a probability in float32 may be above 1. */
+        const val SLACK = 1e-3f
     }
 }

@@ -1,44 +1,45 @@
 package io.shoal.core
 
+import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Limits
 import io.shoal.core.wire.decodeTensors
+import io.shoal.core.wire.digest as sha256
 import io.shoal.core.wire.encodeTensors
+import io.shoal.core.wire.jsonText
+import io.shoal.core.wire.parseJson
 import java.io.File
-import java.io.FileOutputStream
 import java.io.IOException
-import java.nio.channels.FileChannel
 import java.nio.file.Files
-import java.nio.file.StandardCopyOption
-import java.nio.file.StandardOpenOption
 import java.util.Locale
+import java.util.TreeMap
 
 /**
- * A [Storage] in a folder of its own: `session.json update.safetensors private.RUN.ROUND blobs/SHA256`.
+ * A [Storage] in a folder of its own: `session.json update private.RUN.ROUND current traffic.json blobs/SHA256`. All files but
+ * `session.json`, which has its hash in its second line, and the blobs, which have it in their names, begin with the SHA-256 of the rest. A
+ * file that was damaged is deleted, with a line in the [log].
  *
  * @throws ConfigException the folder cannot be made or written
  */
-public class FolderStorage(private val folder: File) : Storage {
+public class FolderStorage @JvmOverloads constructor(private val folder: File, private val log: Log = Log.SILENT) : Storage {
     private val blobs = File(folder, "blobs")
     private val sessionFile = File(folder, "session.json")
-    private val updateFile = File(folder, "update.safetensors")
+    private val updateFile = File(folder, "update")
+    private val currentFile = File(folder, "current")
+    private val trafficFile = File(folder, "traffic.json")
 
     init {
         if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw ConfigException("state folder $folder: it cannot be written")
     }
 
-    override fun session(): Session {
-        val text = read(sessionFile) ?: return Session()
-        return try {
-            decodeSession(text)
-        } catch (error: Malformed) {
-            val advice = "remove the folder to start afresh"
-            throw ConfigException("$sessionFile: not a session of this version (${error.message}); $advice", error)
-        }
-    }
+    /** The session; a new one where the file was damaged: nothing but a finished update, and which versions were used, is lost by that. */
+    override fun session(): Session = readAs(sessionFile, "the device starts afresh", ::decodeSession) ?: Session()
 
     override fun save(session: Session): Unit = writeAtomically(sessionFile, encodeSession(session))
 
-    override fun blob(digest: String): ByteArray? = read(File(blobs, digest))
+    override fun blob(digest: String): ByteArray? = readAs(File(blobs, digest), "it is fetched again") { payload ->
+        if (sha256(payload) != digest) throw Malformed("its SHA-256 is ${sha256(payload)}")
+        payload
+    }
 
     override fun hasBlob(digest: String): Boolean = File(blobs, digest).exists()
 
@@ -48,50 +49,97 @@ public class FolderStorage(private val folder: File) : Storage {
 
     override fun putUpdate(runId: String, round: Long, payload: ByteArray, private: Tensors) {
         val name = "private.%s.%08d".format(Locale.ROOT, runId, round)
-        if (private.isNotEmpty()) writeAtomically(File(folder, name), encodeTensors(private))
-        writeAtomically(updateFile, payload)
+        if (private.isNotEmpty()) writeChecked(File(folder, name), encodeTensors(private))
+        writeChecked(updateFile, payload)
         privateFiles(runId, round).dropLast(2).forEach(::delete)
+        forgetRuns()
     }
 
-    override fun update(): ByteArray? = read(updateFile)
+    override fun update(): ByteArray? = readAs(updateFile, "its round is worked on again", ::checked)
 
     override fun dropUpdate(): Unit = delete(updateFile)
 
-    override fun private(runId: String, round: Long): Tensors {
-        val before = privateFiles(runId, round - 1).lastOrNull() ?: return emptyMap()
-        return decodeTensors(before.readBytes(), Limits.OWN_FILES).tensors
+    override fun private(runId: String, round: Long): Tensors = privateFiles(runId, round - 1).asReversed().firstNotNullOfOrNull { file ->
+        readAs(file, "what was before it is used") { decodeTensors(checked(it), Limits.OWN_FILES).tensors }
+    }.orEmpty()
+
+    override fun current(): Current? = readAs(currentFile, "the next finished run gives another") {
+        val (private, text) = decodeTensors(checked(it), Limits.OWN_FILES)
+        val f = Fields(parseJson(text.toByteArray()), "current")
+        Current(f.digest("bundle"), f.digest("model"), f.string("run"), private)
     }
 
+    override fun saveCurrent(current: Current) {
+        val text = jsonText(linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run))
+        writeChecked(currentFile, encodeTensors(current.private, text))
+    }
+
+    override fun traffic(): Map<Long, Long> = readAs(trafficFile, "bytes are counted from here on") {
+        val hours = Fields(parseJson(checked(it)), "traffic").map("hours") { bytes, path -> Fields.countOf(bytes, path) }
+        hours.mapKeys { (hour, _) -> hour.toLongOrNull() ?: throw Malformed("an hour '$hour'") }
+    }.orEmpty()
+
+    override fun saveTraffic(hours: Map<Long, Long>): Unit =
+        writeChecked(trafficFile, jsonText(mapOf("hours" to hours.mapKeys { it.key.toString() })).toByteArray())
+
     /** The files of a run's private tensors up to a round, the earliest first. */
-    private fun privateFiles(runId: String, upTo: Long): List<File> {
-        val prefix = "private.$runId."
-        val rounds = filesIn(folder).filter { it.name.startsWith(prefix) }.mapNotNull { file ->
-            file.name.removePrefix(prefix).takeIf { it.length >= ROUND_DIGITS }?.toLongOrNull()?.let { round -> round to file }
+    private fun privateFiles(runId: String, upTo: Long): List<File> = privateFiles()[runId].orEmpty().filterKeys { it <= upTo }.values.toList()
+
+    /** All files of private tensors, by run and round. */
+    private fun privateFiles(): Map<String, Map<Long, File>> {
+        val found = HashMap<String, TreeMap<Long, File>>()
+        for (file in filesIn(folder)) {
+            val (run, round) = PRIVATE.matchEntire(file.name)?.destructured ?: continue
+            found.getOrPut(run) { TreeMap() }[round.toLong()] = file
         }
-        return rounds.filter { it.first <= upTo }.sortedBy { it.first }.map { it.second }
+        return found
+    }
+
+    /** Deletes the private tensors of all but the last few runs. */
+    private fun forgetRuns() {
+        val runs = privateFiles().values.sortedByDescending { files -> files.values.maxOf { it.lastModified() } }
+        runs.drop(KEPT_RUNS).flatMap { it.values }.forEach(::delete)
     }
 
     private fun filesIn(folder: File): List<File> = folder.listFiles()?.toList() ?: throw IOException("$folder cannot be read")
 
-    private fun read(file: File): ByteArray? = if (file.exists()) file.readBytes() else null
+    /** What [read] makes of a file; null where the file is missing. Where it was damaged it is deleted, with a warning that says what [follows]. */
+    private fun <T> readAs(file: File, follows: String, read: (ByteArray) -> T): T? {
+        if (!file.exists()) return null
+        return try {
+            read(file.readBytes())
+        } catch (error: WireException) {
+            damaged(file, follows, error)
+        } catch (error: IOException) {
+            damaged(file, follows, error)
+        }
+    }
+
+    private fun damaged(file: File, follows: String, error: Exception): Nothing? {
+        if (!file.exists()) return null // another thread forgot it meanwhile
+        log.write(Log.Level.WARNING, "$file: damaged (${error.message}), it is deleted: $follows")
+        delete(file)
+        return null
+    }
+
+    private fun writeChecked(file: File, payload: ByteArray) = writeAtomically(file, sha256(payload).toByteArray() + payload)
+
+    private fun checked(content: ByteArray): ByteArray {
+        val payload = if (content.size < DIGEST_BYTES) content else content.copyOfRange(DIGEST_BYTES, content.size)
+        if (!content.copyOf(DIGEST_BYTES).contentEquals(sha256(payload).toByteArray())) throw Malformed("its SHA-256 does not fit")
+        return payload
+    }
 
     private fun delete(file: File) {
         Files.deleteIfExists(file.toPath())
     }
 
     private companion object {
-        /** A round's number has at least so many digits in a file's name. */
-        const val ROUND_DIGITS = 8
-    }
-}
+        /** A round's number has at least eight digits, so that names are in the order of rounds. */
+        val PRIVATE = Regex("private\\.(.+)\\.([0-9]{8,18})")
 
-/** Writes a file so that after a crash it is the old one or the new one, never a part. */
-internal fun writeAtomically(file: File, payload: ByteArray) {
-    val temporary = File(file.path + ".new")
-    FileOutputStream(temporary).use {
-        it.write(payload)
-        it.fd.sync()
+        /** Private tensors of so many runs are kept. */
+        const val KEPT_RUNS = 4
+        const val DIGEST_BYTES = 64
     }
-    Files.move(temporary.toPath(), file.toPath(), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING)
-    FileChannel.open(file.absoluteFile.parentFile.toPath(), StandardOpenOption.READ).use { it.force(true) }
 }

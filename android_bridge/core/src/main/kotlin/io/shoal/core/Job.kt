@@ -89,7 +89,7 @@ internal class Job(
             Names.response(verb.graph, name) to total.mean(maxOf(1, sums.count))
         }
         tensors += responses
-        if (verb.report) sent += responses
+        if (verb.report) sent += declared(verb.graph, responses)
     }
 
     /** Goes on from the model with the least mean loss; one that is not a number counts as infinite. */
@@ -105,11 +105,14 @@ internal class Job(
     }
 
     fun annotate(verb: Annotate) {
+        if (Names.batch(verb.column) in setOf(Names.X, Names.Y)) throw Malformed("verb annotate: a column cannot be called '${verb.column}'")
         if (windows.numTrain == 0) throw DataException("no training windows: there is nothing to annotate")
         val rows = ranges(windows.numTrain).map { part ->
             oneOutput(verb.graph, tensors + batch(windows.trainX, windows.trainY, part.toIntArray(), training = true) + hyper)
         }
-        tensors[Names.column(verb.column)] = concatenate(rows)
+        val column = concatenate(rows)
+        if (column.rows != windows.numTrain) throw Malformed("graph '${verb.graph}' gave ${column.rows} rows for ${windows.numTrain} windows")
+        tensors[Names.column(verb.column)] = column
     }
 
     fun apply(verb: Apply) {
@@ -117,7 +120,7 @@ internal class Job(
         advance(outputs, report = false)
         val metrics = Names.part(outputs, Names.METRIC).mapKeys { Names.response(verb.graph, it.key) }
         tensors += metrics
-        sent += metrics
+        sent += declared(verb.graph, metrics)
     }
 
     fun respond(verb: Respond) {
@@ -141,6 +144,7 @@ internal class Job(
             part.floats().get(flat, at, part.size)
             at += part.size
         }
+        if (flat.any { !it.isFinite() }) throw Malformed("what training changed is not finite: it cannot be protected")
         val safe = addNoise(clip(flat, verb.clipNorm), verb.noiseStd, noise)
         at = 0
         for (key in keys) {
@@ -163,8 +167,12 @@ internal class Job(
                 sent[Names.delta(Names.nameOf(key))] = change
             }
         }
-        val kept = tensors.filterKeys { Names.roleOf(it) in KEPT_ROLES }
-        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, kept + tuned.associate { Names.kept(it) to tensors.getValue(it) })
+        val columns = tensors.filterKeys { Names.roleOf(it) == Names.COLUMN }
+        val private = tensors.filterKeys { Names.roleOf(it) == Names.PRIVATE }
+        val own = tensors.filterKeys { it in tuned }
+        val known = manifest.tensors.filter { it.key in private || it.key in own }.map { it.layout }
+        checkLayout(private + own, known, "what the device would keep of round ${plan.round}") // or it would stand in the way of later plans
+        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, private + columns + own.mapKeys { Names.kept(it.key) })
     }
 
     private fun checkBatches(verb: Train, numExamples: Int) {
@@ -218,18 +226,19 @@ internal class Job(
 
     private fun IntRange.toIntArray() = IntArray(last - first + 1) { first + it }
 
+    /** Of what a graph measured, what its bundle says that it reports: nothing else leaves the device. */
+    private fun declared(graph: String, measured: Tensors): Tensors {
+        val names = manifest.graphs[graph]?.responses.orEmpty().map { (name, _) -> Names.response(graph, name) }
+        return measured.filterKeys { it in names }
+    }
+
     private fun oneOutput(graph: String, inputs: Tensors): Tensor {
         val outputs = Names.part(graphs.run(graph, inputs), Names.OUTPUT).values
         return outputs.singleOrNull() ?: throw Malformed("graph '$graph' has ${outputs.size} per-example outputs, expected one")
     }
 
     private fun metric(graph: String, outputs: Tensors, name: String): Double {
-        val value = outputs[Names.metric(name)] ?: throw BundleException("graph '$graph' has no metric $name")
+        val value = outputs[Names.metric(name)] ?: throw Malformed("graph '$graph' has no metric $name: it cannot be trained with")
         return Total(value.shape).apply { add(graph, value) }.single()
-    }
-
-    private companion object {
-        /** Roles of what a device keeps from plan to plan. */
-        val KEPT_ROLES = setOf(Names.PRIVATE, Names.COLUMN)
     }
 }

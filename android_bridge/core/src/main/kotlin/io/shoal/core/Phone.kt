@@ -2,8 +2,8 @@ package io.shoal.core
 
 import io.shoal.core.mqtt.MqttLink
 import io.shoal.core.random.Noise
-import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.DeviceStatus
+import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.Topics
 import io.shoal.core.wire.encode
@@ -11,9 +11,12 @@ import io.shoal.core.wire.encode
 /**
  * A device: its id and fleet, where its broker is, what it trains on and with. The entry point of an app.
  *
- * @param trusted the key that bundles must be signed with; null: bundles are checked for damage, not for who made them
+ * @param trusted the root keys: one of them must have signed a bundle, or vouched for who signs plans and replies
+ * @param insecure without trusted keys anybody who can write to the broker rules this device: that has to be said
+ * @param policy what plans may ask of this device; null: what is usual
  * @param health asked at every check-in
  * @param noise where private noise comes from
+ * @throws ConfigException neither trusted keys nor [insecure], or a name that cannot be one
  */
 public class Phone(
     private val deviceId: String,
@@ -22,14 +25,24 @@ public class Phone(
     private val windows: Windows,
     private val storage: Storage,
     private val loader: GraphLoader,
-    private val trusted: PublicKey? = null,
-    private val health: () -> Health = { Health() },
-    private val clock: Clock = Clock.SYSTEM,
+    private val trusted: List<PublicKey>,
+    insecure: Boolean = false,
+    policy: Policy? = null,
+    health: () -> Health = { Health() },
+    clock: Clock = Clock.SYSTEM,
     private val log: Log = Log.SILENT,
-    private val noise: Noise = Noise.fromEntropy(),
+    noise: Noise = Noise.fromEntropy(),
 ) {
     private val topics = Topics(fleet)
+    private val status = topics.device(deviceId, "status")
     private val clientId = "$fleet.$deviceId"
+    private val self = Identity(deviceId, fleet, trusted, policy)
+    private val around = Surroundings(windows, storage, loader, health, clock, log, noise)
+
+    init {
+        if (trusted.isEmpty() && !insecure) throw ConfigException("no trusted key: anybody could rule this device; 'insecure' permits that")
+        if (trusted.isEmpty()) log.write(Log.Level.WARNING, "insecure: without a trusted key every plan and every bundle is believed")
+    }
 
     /** What a [job] came to. */
     public enum class Outcome {
@@ -60,12 +73,7 @@ public class Phone(
         var lastEventMs = startedMs
         var outcome: Outcome? = null
         while (outcome == null) {
-            val event = link.receive(POLL_MS)
-            if (event != null) {
-                agent.handle(event)
-                lastEventMs = nowMs()
-            }
-            agent.tick()
+            if (step(agent, link)) lastEventMs = nowMs()
             outcome = when {
                 stop() -> Outcome.STOPPED
                 !agent.waiting && nowMs() - lastEventMs >= idleMs -> Outcome.IDLE
@@ -83,28 +91,32 @@ public class Phone(
      */
     public fun run(stop: () -> Boolean) {
         connected(null, stop) { agent, link ->
-            while (!stop()) {
-                link.receive(POLL_MS)?.let(agent::handle)
-                agent.tick()
-            }
+            while (!stop()) step(agent, link)
         }
     }
 
-    /** Predictions by the model that the last finished run left here. */
-    public fun predictor(): Predictor = Predictor(storage, loader, windows, trusted)
+    /** Predictions by the model in use. */
+    public fun predictor(): Predictor = Predictor(storage, loader, trusted)
+
+    /** One event, or, where none is there to be read, what there is to do. Whether anything happened. */
+    private fun step(agent: Agent, link: Link): Boolean {
+        val hasWork = agent.hasWork
+        val event = link.receive(if (hasWork) 0 else POLL_MS)
+        if (event != null) agent.handle(event) else if (hasWork) agent.work()
+        agent.tick()
+        return event != null || hasWork
+    }
 
     /** Runs [body] on a connection; null where [stop] ended it in the midst of a plan. */
     private fun <T> connected(connectMs: Long?, stop: () -> Boolean, body: (Agent, MqttLink) -> T): T? {
-        val status = topics.device(deviceId, "status")
-        val will = Will(status, encode(DeviceStatus(deviceId, false)))
-        return MqttLink.connect(broker, clientId, will, connectMs, stop, log).use { link ->
-            val stoppable = StoppableLoader(loader, stop)
-            Agent(deviceId, topics, link, windows, storage, stoppable, trusted, health, clock, log, noise).use { agent ->
+        val gone = encode(DeviceStatus(deviceId, false))
+        return MqttLink.connect(broker, clientId, Will(status, gone), connectMs, stop, log, topics::limit).use { link ->
+            Agent(self, link, around, stop).use { agent ->
                 try {
                     body(agent, link)
                 } catch (_: Stopped) {
                     null
-                }.also { link.publish(status, encode(DeviceStatus(deviceId, false)), retain = true) }
+                }.also { link.publish(status, gone, retain = true) }
             }
         }
     }
@@ -113,18 +125,5 @@ public class Phone(
 
     private companion object {
         const val POLL_MS = 250L
-    }
-}
-
-/** A plan is left because the job was told to stop; no error of the plan's. */
-private class Stopped : RuntimeException()
-
-/** Graphs that run no more once [stop] says so: a training ends after the batch it is at. */
-private class StoppableLoader(private val loader: GraphLoader, private val stop: () -> Boolean) : GraphLoader by loader {
-    override fun load(bundle: Bundle): Graphs {
-        val graphs = loader.load(bundle)
-        return object : Graphs by graphs {
-            override fun run(graph: String, inputs: Tensors): Tensors = if (stop()) throw Stopped() else graphs.run(graph, inputs)
-        }
     }
 }

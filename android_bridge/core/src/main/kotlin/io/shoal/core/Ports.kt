@@ -28,13 +28,16 @@ public interface GraphLoader {
 /** What a device says of itself when it checks in; null where it cannot know. */
 public data class Health(val batteryPercent: Double? = null, val unmetered: Boolean? = null)
 
-/** Unix time in seconds. */
+/** What time it is. */
 public fun interface Clock {
-    /** The time now. */
+    /** Unix time in seconds, as the device believes it to be: it may be wrong, and may be set. */
     public fun nowSeconds(): Double
 
+    /** Seconds since some moment, by a clock that cannot be set. */
+    public fun steadySeconds(): Double = System.nanoTime() / 1e9
+
     public companion object {
-        /** The system's clock. */
+        /** The system's clocks. */
         public val SYSTEM: Clock = Clock { System.currentTimeMillis() / 1000.0 }
     }
 }

@@ -5,29 +5,37 @@ import io.shoal.core.wire.PublicKey
 import java.io.Closeable
 
 /**
- * Predictions by the model that the last finished run left on this device, with what the device keeps for itself. Needs no connection.
- * It takes up a newer model when a later run has finished.
+ * Predictions by the model in use on this device, with what the device keeps for itself. Needs no connection. It takes up a newer model when
+ * one has come into use; what plans do does not touch it. Used by one thread at a time.
+ *
+ * @param trusted one of these keys must have signed the model's bundle; none: it is checked for damage alone
  */
-public class Predictor internal constructor(
-    private val storage: Storage,
-    loader: GraphLoader,
-    windows: Windows,
-    trusted: PublicKey?,
-) : Closeable {
-    private val loaded = LoadedBundle(storage, loader, windows, trusted, Noise.fromEntropy())
+public class Predictor(private val storage: Storage, loader: GraphLoader, trusted: List<PublicKey>) : Closeable {
+    private val loaded = LoadedBundle(storage, loader, windows = null, trusted, Noise.fromEntropy())
+    private var model: Pair<String, Tensors>? = null
 
     /**
      * Class probabilities (n, classes) float32 of examples [x] (n, window).
      *
-     * @throws ConfigException no run has finished on this device, or its model or bundle is not here
+     * @throws ConfigException no run has finished on this device, or its model was damaged and is not here again yet
+     * @throws ShoalException the model cannot answer for these examples
      */
-    public fun predict(x: Tensor): Tensor {
-        val session = storage.session()
-        if (!session.finished || !storage.hasBlob(session.finalModel) || !storage.hasBlob(session.finalBundle)) {
-            throw ConfigException("this device has no model yet: no run has finished on it")
+    public fun predict(x: Tensor): Tensor = try {
+        answer(x)
+    } catch (_: MissingBlob) { // another model came into use meanwhile, and the old one was forgotten
+        try {
+            answer(x)
+        } catch (missing: MissingBlob) {
+            throw ConfigException("the model of this device is damaged: the next job fetches it again", missing)
         }
-        val private = storage.private(session.runId, session.answered + 1)
-        return loaded.executor(session.finalBundle, session.versions).predict(loaded.tensors(session.finalModel), private, x)
+    }
+
+    private fun answer(x: Tensor): Tensor {
+        val current = storage.current() ?: throw ConfigException("this device has no model yet: no run has finished on it")
+        val executor = loaded.executor(current.bundle)
+        val tensors = model?.takeIf { it.first == current.model }?.second ?: loaded.tensors(current.model)
+        model = current.model to tensors
+        return executor.predict(tensors, current.private, x)
     }
 
     /** Lets the graphs go. */

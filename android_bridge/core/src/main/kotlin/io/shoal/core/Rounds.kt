@@ -1,58 +1,119 @@
 package io.shoal.core
 
 import io.shoal.core.wire.Acknowledge
+import io.shoal.core.wire.Busy
+import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.Finish
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Refuse
 import io.shoal.core.wire.Reply
 
-/** What the agent does next: work on the accepted plan, send the pending update again, drop it, or nothing. */
-internal enum class Action { WORK, SEND, DROP, NONE }
+/** What the agent does next: work on the plan, send the pending update, decline a plan, drop the update, or nothing. */
+internal sealed interface Action {
+    object Work : Action
+
+    object Send : Action
+
+    object Drop : Action
+
+    object Nothing : Action
+
+    /** [proof] goes with the reason `stale`. */
+    data class Decline(val reason: DeclineReason, val detail: String, val proof: String = "") : Action
+}
 
 /**
- * What a device does about the next message; pure, the same rules as `edge_client/core/session.py`: a plan is executed once; a finished
- * update is kept until the aggregator acknowledges or refuses it, and sent again whenever the connection or the aggregator is new; a plan
- * for a later round, or of another run, replaces what was not finished; a plan for a round that is already answered changes nothing, unless
- * the answer was a refusal and the round was opened again.
+ * What a device does about the next message (`wire/SPEC.md`, 'Order of plans'); pure, the same rules as `edge_client/core/session.py`: a plan
+ * is carried out once; a finished update is kept until the aggregator acknowledges or refuses it; what speaks for an earlier start of the
+ * aggregator than the device has heard is answered with the proof of the later one; work that ends the client again and again is not
+ * started for ever.
  */
 internal object Rounds {
-    /** A plan arrived. */
-    fun onPlan(session: Session, plan: Plan): Pair<Session, Action> {
-        val sameRun = plan.runId == session.runId
-        if (session.pending?.let { it.runId == plan.runId && it.round == plan.round } == true) return Pair(session, Action.SEND)
-        val again = plan.round == session.answered && session.givenUpS > 0 && session.givenUpS < plan.deadlineAtS
-        if (sameRun && plan.round <= session.answered && !again) return Pair(session, Action.NONE)
-        if (session.plan != null && sameRun && plan.round < session.plan.round) return Pair(session, Action.NONE)
-        val answered = if (sameRun) minOf(session.answered, plan.round - 1) else 0
-        return Pair(session.copy(runId = plan.runId, answered = answered, plan = plan, pending = null, finished = false), Action.WORK)
+    /** How often work on one plan is started, at most; likewise the trial of an offered model. */
+    const val MOST_TRIES = 5
+
+    /** A plan arrived. [text]: as it came; [nowS]: what the device knows of the aggregator's clock. */
+    fun onPlan(session: Session, plan: Plan, text: String, nowS: Double): Pair<Session, Action> {
+        val held = session.plan
+        if (held != null && plan.epoch < held.epoch) {
+            val detail = "the plan's epoch is ${plan.epoch}, a plan of epoch ${held.epoch} came before"
+            return Pair(session, Action.Decline(DeclineReason.STALE, detail, session.taken))
+        }
+        if (held != null && sameWork(held, plan)) {
+            val newer = session.copy(plan = plan, taken = text)
+            if (session.stage == Stage.PENDING) return Pair(newer, Action.Send)
+            if (session.stage == Stage.WORKING) return Pair(newer, Action.Nothing)
+            if (plan.epoch == held.epoch) {
+                return Pair(session, session.reason?.let { Action.Decline(it, session.detail) } ?: Action.Nothing)
+            }
+        } else if (held != null && held.runId == plan.runId && held.epoch == plan.epoch && ORDER.compare(plan, held) < 0) {
+            return Pair(session, Action.Nothing)
+        }
+        val taken = session.copy(plan = plan, taken = text, stage = Stage.WORKING, tries = 0, update = "", reason = null, detail = "")
+        return expired(taken, plan, nowS) ?: Pair(taken, Action.Work)
     }
 
-    /** The accepted plan was carried out and its update is stored. If another plan came meanwhile, that one stays. */
-    fun onExecuted(session: Session, plan: Plan): Session =
-        if (session.plan != plan) session else session.copy(plan = null, pending = Pending(plan.runId, plan.round, plan.deadlineAtS))
+    /** The plan's deadline is over, as far as the device knows: it is declined. Else null. */
+    fun expired(session: Session, plan: Plan, nowS: Double): Pair<Session, Action>? {
+        if (!(nowS > plan.deadlineAtS)) return null
+        return onDeclined(session, plan, DeclineReason.EXPIRED, "its deadline was over ${(nowS - plan.deadlineAtS).toLong()} s ago")
+    }
 
-    /** The accepted plan cannot be carried out; it is not tried again. */
-    fun onFailed(session: Session, plan: Plan): Session =
-        if (session.plan != plan) session else session.copy(plan = null, answered = plan.round, givenUpS = plan.deadlineAtS)
+    /** Work on the [plan], which was taken, is about to start. To be saved before it does. */
+    fun onStart(session: Session, plan: Plan): Pair<Session, Action> {
+        if (session.tries >= MOST_TRIES) {
+            val detail = "work on it was started ${session.tries} times and ended this client each time"
+            return onDeclined(session, plan, DeclineReason.QUARANTINED, detail)
+        }
+        return Pair(session.copy(tries = session.tries + 1), Action.Work)
+    }
+
+    /** The client ends in good order: the work that it leaves did not fail. */
+    fun onStopped(session: Session): Session =
+        if (session.stage == Stage.WORKING) session.copy(tries = maxOf(0, session.tries - 1)) else session
+
+    /** The plan was carried out and its update, with this digest, is stored. If another plan came meanwhile, that one stays. */
+    fun onExecuted(session: Session, plan: Plan, update: String): Session =
+        if (isWorkedOn(session, plan)) session.copy(stage = Stage.PENDING, update = update, tries = 0) else session
+
+    /** The plan is not carried out; it is not tried again. If another plan came meanwhile, that one stays. */
+    fun onDeclined(session: Session, plan: Plan, reason: DeclineReason, detail: String): Pair<Session, Action> {
+        val declined = session.copy(stage = Stage.DECLINED, reason = reason, detail = detail, tries = 0)
+        return Pair(if (isWorkedOn(session, plan)) declined else session, Action.Decline(reason, detail))
+    }
 
     /** The aggregator answered. */
     fun onReply(session: Session, reply: Reply): Pair<Session, Action> = when (reply) {
-        is Finish -> Pair(
-            session.copy(runId = reply.runId, plan = null, finalModel = reply.model, finalBundle = reply.bundle, finished = true),
-            Action.NONE,
-        )
-        is Acknowledge -> onAnswer(session, reply.runId, reply.round, givenUp = false)
-        is Refuse -> {
-            val unreadable = reply.about == "update" && reply.runId.isEmpty()
-            val pending = session.pending.takeIf { unreadable }
-            onAnswer(session, pending?.runId ?: reply.runId, pending?.round ?: reply.round, givenUp = true)
-        }
+        is Finish -> Pair(onFinish(session, reply), Action.Nothing)
+        is Acknowledge -> onAnswer(session, reply.update)
+        is Refuse -> onAnswer(session, reply.update)
+        is Busy -> Pair(session, Action.Nothing)
     }
 
-    private fun onAnswer(session: Session, runId: String, round: Long, givenUp: Boolean): Pair<Session, Action> {
-        val pending = session.pending
-        if (pending == null || pending.runId != runId || pending.round != round) return Pair(session, Action.NONE)
-        val changed = session.copy(pending = null, answered = pending.round, givenUpS = if (givenUp) pending.deadlineAtS else 0.0)
-        return Pair(changed, Action.DROP)
+    /** Whether two plans are the same round and attempt of the same run: one update answers both. */
+    fun sameWork(one: Plan, other: Plan): Boolean = one.runId == other.runId && ORDER.compare(one, other) == 0
+
+    private fun onFinish(session: Session, reply: Finish): Session {
+        if (reply.epoch < maxOf(session.finalEpoch, session.plan?.epoch ?: 0)) return session
+        val same = listOf(reply.model, reply.bundle, reply.runId) == listOf(session.finalModel, session.finalBundle, session.finalRun)
+        return session.copy(
+            stage = if (session.stage == Stage.WORKING) Stage.ANSWERED else session.stage,
+            tries = 0,
+            finalModel = reply.model,
+            finalBundle = reply.bundle,
+            finalRun = reply.runId,
+            finalEpoch = reply.epoch,
+            trials = if (same) session.trials else 0,
+        )
     }
+
+    private fun onAnswer(session: Session, update: String): Pair<Session, Action> {
+        if (session.stage != Stage.PENDING || update != session.update) return Pair(session, Action.Nothing)
+        return Pair(session.copy(stage = Stage.ANSWERED, update = ""), Action.Drop)
+    }
+
+    private fun isWorkedOn(session: Session, plan: Plan) =
+        session.stage == Stage.WORKING && session.plan != null && sameWork(session.plan, plan)
+
+    private val ORDER = compareBy<Plan>({ it.round }, { it.attempt })
 }

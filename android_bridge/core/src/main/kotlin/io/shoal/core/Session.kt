@@ -1,22 +1,48 @@
 package io.shoal.core
 
+import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.Plan
 
-/** A finished update that is not yet acknowledged; its bytes lie in the storage. */
-public data class Pending(val runId: String, val round: Long, val deadlineAtS: Double = 0.0)
+/** How far a device is with the last plan that it took. */
+public enum class Stage {
+    /** It works on it, or waits for what it needs. */
+    WORKING,
+
+    /** Its update awaits an answer. */
+    PENDING,
+
+    /** It was declined. */
+    DECLINED,
+
+    /** Its update was answered, or nothing is to be done. */
+    ANSWERED,
+}
 
 /**
- * A device's memory between messages. [answered] is the last round of [runId] whose update was acknowledged or refused; where it was
- * refused, or the plan could not be carried out, [givenUpS] is the deadline of that plan, and a later one of the same round is tried again.
+ * A device's memory between messages (`edge_client/core/session.py`).
+ *
+ * @param plan the last plan that was taken
+ * @param taken that plan as it came, with its signatures
+ * @param tries how often work on it was started and did not end
+ * @param update the pending update's digest; its bytes lie in the storage
+ * @param reason why the plan was declined; [detail] says it in words
+ * @param versions by name, the newest version of a bundle that was used
+ * @param finalModel the model that the last finished run offered, with [finalBundle]; [finalRun] is that run, [finalEpoch] the epoch that
+ *   it came from
+ * @param trials how often it was tried whether what was offered can be used
  */
 public data class Session(
-    val runId: String = "",
-    val answered: Long = 0,
-    val givenUpS: Double = 0.0,
     val plan: Plan? = null,
-    val pending: Pending? = null,
+    val taken: String = "",
+    val stage: Stage = Stage.ANSWERED,
+    val tries: Int = 0,
+    val update: String = "",
+    val reason: DeclineReason? = null,
+    val detail: String = "",
     val versions: Map<String, Long> = emptyMap(),
     val finalModel: String = "",
     val finalBundle: String = "",
-    val finished: Boolean = false,
+    val finalRun: String = "",
+    val finalEpoch: Long = 0,
+    val trials: Int = 0,
 )

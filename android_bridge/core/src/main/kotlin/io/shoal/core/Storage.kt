@@ -1,6 +1,15 @@
 package io.shoal.core
 
-/** What must survive a restart of the device. Every write is complete or did not happen. */
+/**
+ * The model that answers, whatever the run of the day is doing: the digests of its [bundle] and its tensors [model], the [run] that it came
+ * from, and what the device had kept for itself at the end of that run.
+ */
+public class Current(public val bundle: String, public val model: String, public val run: String, public val private: Tensors)
+
+/**
+ * What must survive a restart of the device. Every write is complete or did not happen. What was damaged since it was written is taken
+ * for missing.
+ */
 public interface Storage {
     /** The session as last saved; a new one at first. */
     public fun session(): Session
@@ -8,10 +17,10 @@ public interface Storage {
     /** Saves the session. */
     public fun save(session: Session)
 
-    /** A downloaded blob, or null. */
+    /** A downloaded blob, or null. Its bytes have this SHA-256. */
     public fun blob(digest: String): ByteArray?
 
-    /** Whether a blob is here. */
+    /** Whether a blob is here; [blob] may still find it damaged. */
     public fun hasBlob(digest: String): Boolean = blob(digest) != null
 
     /** Keeps a downloaded blob. */
@@ -34,4 +43,16 @@ public interface Storage {
      * after a crash starts from the same ones.
      */
     public fun private(runId: String, round: Long): Tensors
+
+    /** The model in use, or null before there is one. */
+    public fun current(): Current?
+
+    /** Puts another model in use. */
+    public fun saveCurrent(current: Current)
+
+    /** The bytes that came and went, by the hour of Unix time. */
+    public fun traffic(): Map<Long, Long>
+
+    /** Keeps what [traffic] gives back. */
+    public fun saveTraffic(hours: Map<Long, Long>)
 }

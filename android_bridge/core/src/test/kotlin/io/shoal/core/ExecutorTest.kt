@@ -38,7 +38,7 @@ class ExecutorTest {
             val (expected, tensors) = decodeUpdate(File(case, "update.safetensors").readBytes())
             assertEquals(tensors, result.tensors)
             val update = Update(
-                plan.runId, plan.round, plan.deviceId, result.model, Fixture.windows.numTrain.toLong(), result.numSteps,
+                plan.runId, plan.epoch, plan.round, plan.attempt, plan.deviceId, result.model, Fixture.windows.numTrain.toLong(), result.numSteps,
                 result.evaluated, result.trained, 7, 0.125,
             )
             assertEquals(expected, update)
@@ -66,13 +66,26 @@ class ExecutorTest {
     fun `one example can be predicted`() {
         val x = Fixture.windows.testX.take(intArrayOf(3))
         val executor = Executor(Fixture.bundle, FakeGraphs(), Fixture.windows)
-        assertEquals(listOf(1, 2), executor.predict(decodeTensors(Fixture.model).tensors, emptyMap(), x).shape)
+        assertEquals(listOf(1, 3), executor.predict(decodeTensors(Fixture.model).tensors, emptyMap(), x).shape)
     }
 
     @Test
     fun `a model of another layout is refused`() {
         val executor = Executor(Fixture.bundle, FakeGraphs(), Fixture.windows)
         assertFailsWith<WrongLayout> { executor.execute(Fixture.plan(), emptyMap(), emptyMap(), ::tensors) }
+    }
+
+    @Test
+    fun `what was kept of other windows or by another bundle does not stand in the way`() {
+        val model = decodeTensors(Fixture.model).tensors
+        val executor = Executor(Fixture.bundle, FakeGraphs(), Fixture.windows, { 0.5 })
+        val odd = mapOf(
+            "column/weight" to Tensor.of(FloatArray(40)), "private/p" to Tensor.of(FloatArray(7)), "private/q" to Tensor.scalar(1f),
+            "shared/w" to Tensor.scalar(1f),
+        )
+        val plan = Fixture.plan(verbs = listOf(Train(8), Evaluate("train", "survey")))
+        assertEquals(executor.execute(plan, model, emptyMap(), ::tensors).tensors, executor.execute(plan, model, odd, ::tensors).tensors)
+        assertFailsWith<Malformed> { executor.execute(Fixture.plan(verbs = listOf(Annotate("weigh", "x"))), model, emptyMap(), ::tensors) }
     }
 
     @Test

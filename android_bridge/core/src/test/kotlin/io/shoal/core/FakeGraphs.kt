@@ -20,8 +20,9 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
                 mapOf("next/private/p" to Tensor.of(p.map { it * 2 }.toFloatArray()), "metric/norm" to Tensor.scalar(p[0]))
             }
             "predict" -> {
-                val rows = sums(inputs)
-                mapOf("output/probabilities" to Tensor.of(rows.flatMap { listOf(it, -it) }.toFloatArray(), listOf(rows.size, 2)))
+                val firsts = sums(inputs).map { 0.5f + it / 256 }
+                val rows = firsts.flatMap { listOf(it, (1 - it) / 2, (1 - it) / 2) }.toFloatArray()
+                mapOf("output/probabilities" to Tensor.of(rows, listOf(firsts.size, 3)))
             }
             else -> throw BundleException("no graph '$graph'")
         }

@@ -1,21 +1,31 @@
 package io.shoal.core
 
 import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Finish
+import io.shoal.core.wire.Message
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.Verb
 import io.shoal.core.wire.decodeTensors
 import io.shoal.core.wire.digest
+import io.shoal.core.wire.encode
 import java.io.File
+import java.security.KeyFactory
+import java.security.Signature
+import java.security.spec.EdECPrivateKeySpec
+import java.security.spec.NamedParameterSpec
+import java.util.Base64
 
 /** The fake bundle, windows and blobs that the Python side wrote. */
 object Fixture {
     val folder: File get() = fromPython("executor")
     val payload: ByteArray by lazy { File(folder, "bundle.zip").readBytes() }
-    val key: PublicKey by lazy { PublicKey.parse(File(folder, "trust.pem").readText()) }
-    val otherKey: PublicKey by lazy { PublicKey.parse(File(folder, "other.pem").readText()) }
-    val bundle: Bundle by lazy { Bundle.unpack(payload, key) }
+
+    /** Two root keys; the second signed the bundle, and vouches for the service. */
+    val keys: List<PublicKey> by lazy { PublicKey.parse(File(folder, "trust.pem").readText()) }
+    val otherKeys: List<PublicKey> by lazy { PublicKey.parse(File(folder, "other.pem").readText()) }
+    val bundle: Bundle by lazy { Bundle.unpack(payload, keys) }
     val windows: Windows by lazy { windowsIn(File(folder, "windows.safetensors")) }
 
     /** The first plan's model. */
@@ -29,6 +39,39 @@ object Fixture {
         return Windows(trainX, trainY, testX, testY)
     }
 
-    fun plan(round: Long = 1, run: String = "run", verbs: List<Verb> = listOf(Train(8)), deadlineAtS: Double = 1e9): Plan =
-        Plan(run, round, "phone", digest(payload), digest(model), verbs, 7, deadlineAtS)
+    fun plan(
+        round: Long = 1,
+        run: String = "run",
+        verbs: List<Verb> = listOf(Train(8)),
+        deadlineAtS: Double = 1e9,
+        epoch: Long = 5,
+        attempt: Long = 0,
+    ): Plan = Plan(run, epoch, round, attempt, "phone", digest(payload), digest(model), verbs, 7, deadlineAtS)
+
+    fun finish(run: String = "run", epoch: Long = 5, bundle: ByteArray = payload, model: ByteArray = this.model): Finish =
+        Finish("phone", run, epoch, digest(bundle), digest(model))
+
+    /** A message as the aggregator of the fleet `f` signs it, with the service key that the Python side had vouched for. */
+    fun signed(message: Message): ByteArray {
+        val text = encode(message)
+        val signature = Signature.getInstance("Ed25519").run {
+            initSign(service)
+            update("shoal/2 message\n".toByteArray() + text)
+            Base64.getEncoder().encode(sign())
+        }
+        val end = byteArrayOf('\n'.code.toByte())
+        return text + end + signature + end + File(folder, "voucher").readBytes()
+    }
+
+    private val service by lazy {
+        val seed = File(folder, "service.key").readText().chunked(2).map { it.toInt(16).toByte() }.toByteArray()
+        KeyFactory.getInstance("Ed25519").generatePrivate(EdECPrivateKeySpec(NamedParameterSpec.ED25519, seed))
+    }
+}
+
+/** Both clocks of a device: [nowS] may be set, [steadyS] goes on. */
+class TestClock(var nowS: Double = 100.0, var steadyS: Double = 50.0) : Clock {
+    override fun nowSeconds(): Double = nowS
+
+    override fun steadySeconds(): Double = steadyS
 }

@@ -1,44 +1,65 @@
 package io.shoal.core
 
+import io.shoal.core.wire.DeclineReason
+import io.shoal.core.wire.digest
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import kotlin.test.Test
 import kotlin.test.assertContentEquals
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
+import kotlin.test.assertNotNull
 import kotlin.test.assertNull
+import kotlin.test.assertTrue
 
 class FolderStorageTest {
     @TempDir
     lateinit var folder: File
 
+    private val said = ArrayList<String>()
+
+    private fun storage() = FolderStorage(folder) { level, line -> said += "$level $line" }
+
     private fun tensors(value: Float): Tensors = mapOf("private/p" to Tensor.of(floatArrayOf(value)))
+
+    private val blob = byteArrayOf(1, 2)
+
+    private val session = Session(
+        Fixture.plan(4), "as it came\n{}", Stage.DECLINED, 3, "a".repeat(64), DeclineReason.DATA, "why\n", mapOf("fake" to 3L),
+        "b".repeat(64), "c".repeat(64), "r", 5, 2,
+    )
 
     @Test
     fun `what was saved is there after a restart`() {
-        val session = Session("r", 3, 1.5, Fixture.plan(4), Pending("r", 3, 2.0), mapOf("fake" to 3L), "m", "b", true)
-        FolderStorage(folder).apply {
+        storage().apply {
             assertEquals(Session(), session())
+            assertNull(current())
             save(session)
-            putBlob("a".repeat(64), byteArrayOf(1, 2))
+            putBlob(digest(blob), blob)
             putUpdate("r", 4, byteArrayOf(3), tensors(4f))
+            saveCurrent(Current("b".repeat(64), "c".repeat(64), "r", tensors(1f)))
+            saveTraffic(mapOf(5L to 7L))
         }
-        FolderStorage(folder).apply {
+        storage().apply {
             assertEquals(session, session())
-            assertContentEquals(byteArrayOf(1, 2), blob("a".repeat(64)))
+            assertContentEquals(blob, blob(digest(blob)))
             assertContentEquals(byteArrayOf(3), update())
             assertEquals(tensors(4f), private("r", 5))
+            assertEquals(listOf("b".repeat(64), "c".repeat(64), "r"), current()!!.let { listOf(it.bundle, it.model, it.run) })
+            assertEquals(tensors(1f), current()!!.private)
+            assertEquals(mapOf(5L to 7L), traffic())
             keepBlobs(setOf("b"))
             dropUpdate()
-            assertNull(blob("a".repeat(64)))
+            assertNull(blob(digest(blob)))
             assertNull(update())
         }
         assertEquals(emptyList(), folder.walk().filter { it.extension == "new" }.toList())
+        assertEquals(emptyList(), said)
     }
 
     @Test
     fun `a round that is carried out again starts from the private tensors it started from before`() {
-        val storage = FolderStorage(folder)
+        val storage = storage()
         assertEquals(emptyMap(), storage.private("r", 1))
         for (round in 1L..4L) storage.putUpdate("r", round, byteArrayOf(), tensors(round.toFloat()))
         assertEquals(tensors(3f), storage.private("r", 4))
@@ -48,16 +69,64 @@ class FolderStorageTest {
     }
 
     @Test
-    fun `a write that did not finish left the old file`() {
-        FolderStorage(folder).save(Session(runId = "r"))
-        File(folder, "session.json.new").writeText("{\"run_id\":")
-        assertEquals(Session(runId = "r"), FolderStorage(folder).session())
+    fun `private tensors of a few runs are kept`() {
+        val storage = storage()
+        for (run in 1..6) {
+            storage.putUpdate("run.$run", 1, byteArrayOf(), tensors(run.toFloat()))
+            folder.listFiles()!!.filter { it.name.startsWith("private.run.$run.") }.forEach { it.setLastModified(1_000_000L * run) }
+        }
+        storage.putUpdate("run.6", 2, byteArrayOf(), tensors(0f))
+        assertEquals(listOf(3, 4, 5, 6), (1..6).filter { storage.private("run.$it", 2).isNotEmpty() })
     }
 
     @Test
-    fun `a damaged session is one clear error`() {
-        File(folder, "session.json").writeText("{\"plan\":5}")
-        assertFailsWith<ConfigException> { FolderStorage(folder).session() }
-        assertFailsWith<ConfigException> { FolderStorage(File(folder, "session.json/x")) }
+    fun `a write that did not finish left the old file`() {
+        storage().save(session)
+        File(folder, "session.json.new").writeText("{\"plan\":")
+        assertEquals(session, storage().session())
+    }
+
+    @Test
+    fun `what was damaged is missing, with a warning, and nothing else is`() {
+        storage().apply {
+            save(session)
+            putBlob(digest(blob), blob)
+            for (round in 1L..2L) putUpdate("r", round, byteArrayOf(3), tensors(round.toFloat()))
+            saveCurrent(Current("b".repeat(64), "c".repeat(64), "r", tensors(1f)))
+            saveTraffic(mapOf(5L to 7L))
+        }
+        val files = folder.walk().filter { it.isFile }.map { it.relativeTo(folder).path }.sorted().toList()
+        assertEquals(7, files.size)
+        for (name in files) for (damage in listOf<(ByteArray) -> ByteArray>(::cut, ::flipped, { ByteArray(0) }, { ByteArray(3000) })) {
+            val copy = File(folder.parentFile, "copy-${folder.name}").apply { deleteRecursively() }
+            folder.copyRecursively(copy)
+            File(copy, name).apply { writeBytes(damage(readBytes())) }
+            said.clear()
+            val storage = FolderStorage(copy) { level, line -> said += "$level $line" }
+            assertEquals(if (name == "session.json") Session() else session, storage.session())
+            assertEquals(name == "current", storage.current() == null)
+            assertEquals(name == "update", storage.update() == null)
+            assertEquals(name.startsWith("blobs"), storage.blob(digest(blob)) == null)
+            assertEquals(name == "traffic.json", storage.traffic().isEmpty())
+            assertEquals(tensors(if (name.endsWith("00002")) 1f else 2f), storage.private("r", 9))
+            if (!name.endsWith("00001")) {
+                assertEquals(1, said.size, "$name: $said")
+                assertTrue("WARNING" in said[0] && "damaged" in said[0])
+                assertTrue(!File(copy, name).exists())
+            }
+            storage.save(session)
+            assertNotNull(storage.session().plan)
+            copy.deleteRecursively()
+        }
+    }
+
+    private fun cut(bytes: ByteArray) = bytes.copyOf(bytes.size - 1)
+
+    private fun flipped(bytes: ByteArray) = bytes.copyOf().also { it[bytes.size / 2] = (it[bytes.size / 2].toInt() xor 4).toByte() }
+
+    @Test
+    fun `a folder that cannot be written is one clear error`() {
+        File(folder, "file").writeText("x")
+        assertFailsWith<ConfigException> { FolderStorage(File(folder, "file/x")) }
     }
 }

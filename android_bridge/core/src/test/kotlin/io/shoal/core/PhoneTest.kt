@@ -3,6 +3,7 @@ package io.shoal.core
 import io.shoal.core.mqtt.Mosquitto
 import io.shoal.core.mqtt.MqttLink
 import io.shoal.core.wire.Acknowledge
+import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.Plan
@@ -11,7 +12,6 @@ import io.shoal.core.wire.Train
 import io.shoal.core.wire.decode
 import io.shoal.core.wire.decodeUpdate
 import io.shoal.core.wire.digest
-import io.shoal.core.wire.encode
 import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.BeforeEach
 import org.junit.jupiter.api.io.TempDir
@@ -21,6 +21,7 @@ import kotlin.concurrent.thread
 import kotlin.test.Test
 import kotlin.test.assertContentEquals
 import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
 import kotlin.test.assertTrue
 
 /** Whole jobs over a real Mosquitto, with an aggregator's side of the conversation. */
@@ -37,7 +38,8 @@ class PhoneTest {
     fun start() {
         broker = Mosquitto(folder)
         aggregator = MqttLink.connect(address(), "f.aggregator")
-        aggregator.subscribe(listOf("check-in", "status", "update", "decline", "fetch").map { "shoal/1/f/device/+/$it" })
+        aggregator.subscribe(listOf("check-in", "status", "update", "decline", "fetch").map { "shoal/2/f/device/+/$it" })
+        aggregator.publish(topics.aggregator, Fixture.signed(AggregatorStatus(true, "boot", 5, 1000.0)), retain = true)
         for (payload in listOf(Fixture.payload, Fixture.model)) aggregator.publish(topics.blob(digest(payload)), payload, retain = true)
     }
 
@@ -50,11 +52,12 @@ class PhoneTest {
     private fun address() = BrokerAddress("127.0.0.1", broker.port)
 
     private fun phone(loader: GraphLoader = this.loader) =
-        Phone("phone", "f", address(), Fixture.windows, FolderStorage(File(folder, "state")), loader, Fixture.key, noise = { 0.5 })
+        Phone("phone", "f", address(), Fixture.windows, FolderStorage(File(folder, "state")), loader, Fixture.keys, noise = { 0.5 })
 
-    private fun send(plan: Plan) = aggregator.publish(topics.device("phone", "plan"), encode(plan))
+    private fun send(plan: Plan) = aggregator.publish(topics.device("phone", "plan"), Fixture.signed(plan))
 
-    private fun acknowledge(round: Long) = aggregator.publish(topics.device("phone", "reply"), encode(Acknowledge("run", round)))
+    private fun acknowledge(update: ByteArray) =
+        aggregator.publish(topics.device("phone", "reply"), Fixture.signed(Acknowledge("phone", digest(update))))
 
     /** What the device wrote to a topic next. */
     private fun sent(kind: String): ByteArray {
@@ -70,11 +73,11 @@ class PhoneTest {
     fun `a job does what came since the last one and leaves`() {
         assertEquals(Phone.Outcome.IDLE, phone().job(idleMs = 500))
         assertEquals(41, decode<CheckIn>(sent("check-in")).numTrain)
-        assertEquals(DeviceStatus("phone", false), decode(sent("status")))
+        while (decode<DeviceStatus>(sent("status")).online) continue
         send(Fixture.plan())
         assertEquals(Phone.Outcome.UNFINISHED, phone().job(idleMs = 500, limitMs = 1_500))
         val update = sent("update")
-        acknowledge(1)
+        acknowledge(update)
         assertEquals(Phone.Outcome.IDLE, phone().job(idleMs = 700))
         assertContentEquals(update, sent("update"))
         assertTrue(loader.loaded.single().closed)
@@ -102,6 +105,17 @@ class PhoneTest {
     }
 
     @Test
+    fun `a phone without a trusted key has to be told that it is insecure`() {
+        val none = { insecure: Boolean, log: Log ->
+            Phone("p", "f", address(), Fixture.windows, FolderStorage(File(folder, "none")), loader, emptyList(), insecure, log = log)
+        }
+        assertFailsWith<ConfigException> { none(false, Log.SILENT) }
+        val said = ArrayList<String>()
+        none(true) { level, line -> said += "$level $line" }
+        assertTrue("WARNING insecure" in said.single())
+    }
+
+    @Test
     fun `a phone that keeps running goes through rounds and a broker that restarts`() {
         var stopping = false
         val running = thread { phone().run { stopping } }
@@ -109,10 +123,11 @@ class PhoneTest {
         for (round in 1L..3L) {
             send(Fixture.plan(round))
             do {
-                val received = decodeUpdate(sent("update")).first.round // an earlier one may come again when the broker does
+                val update = sent("update") // an earlier one may come again when the broker does
+                val received = decodeUpdate(update).first.round
                 assertTrue(received <= round)
+                acknowledge(update)
             } while (received < round)
-            acknowledge(round)
             if (round == 2L) {
                 broker.stop()
                 broker.start()
@@ -120,10 +135,11 @@ class PhoneTest {
         }
         val storage = FolderStorage(File(folder, "state"))
         val endNs = System.nanoTime() + 20_000_000_000
-        while (storage.session().answered < 3 && System.nanoTime() < endNs) Thread.sleep(20)
+        fun done() = storage.session().let { it.plan?.round == 3L && it.stage == Stage.ANSWERED }
+        while (!done() && System.nanoTime() < endNs) Thread.sleep(20)
         stopping = true
         running.join(10_000)
-        assertEquals(3, storage.session().answered)
+        assertTrue(done())
         while (decode<DeviceStatus>(sent("status")).online) continue
     }
 }

@@ -1,95 +1,109 @@
 package io.shoal.core
 
 import io.shoal.core.wire.Acknowledge
+import io.shoal.core.wire.Busy
+import io.shoal.core.wire.DeclineReason
+import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Finish
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Refuse
-import io.shoal.core.wire.Train
+import io.shoal.core.wire.JsonObject
+import io.shoal.core.wire.encode
+import io.shoal.core.wire.parseJson
+import org.junit.jupiter.api.DynamicTest
+import org.junit.jupiter.api.TestFactory
+import java.io.File
 import java.util.Random
 import kotlin.test.Test
 import kotlin.test.assertEquals
-import kotlin.test.assertNull
 import kotlin.test.assertTrue
 
 class RoundsTest {
-    private fun plan(round: Long, run: String = "r", deadlineAtS: Double = 9.0) =
-        Plan(run, round, "d", "0".repeat(64), "1".repeat(64), listOf(Train(8)), 1, deadlineAtS)
+    private val a = "a".repeat(64)
 
-    private fun executed(plan: Plan, session: Session = Session()) = Rounds.onExecuted(Rounds.onPlan(session, plan).first, plan)
+    private fun plan(epoch: Long, round: Long, attempt: Long = 0, run: String = "r", deadlineAtS: Double = 1000.0) =
+        Plan(run, epoch, round, attempt, "d", a, a, emptyList(), 0, deadlineAtS)
 
-    @Test
-    fun `a plan is executed once`() {
-        var session = executed(plan(1))
-        assertEquals(Pair(session, Action.SEND), Rounds.onPlan(session, plan(1)))
-        val (answered, action) = Rounds.onReply(session, Acknowledge("r", 1))
-        session = answered
-        assertNull(session.pending)
-        assertEquals(Action.DROP, action)
-        assertEquals(Action.NONE, Rounds.onPlan(session, plan(1)).second)
-        assertEquals(Action.WORK, Rounds.onPlan(session, plan(2)).second)
-    }
+    private fun onPlan(session: Session, plan: Plan, nowS: Double = 0.0) =
+        Rounds.onPlan(session, plan, encode(plan).decodeToString(), nowS)
 
-    @Test
-    fun `a refused round is tried again only when it was opened again`() {
-        val (refused, _) = Rounds.onReply(executed(plan(2)), Refuse("not-finite", "", "r", 2))
-        assertEquals(Action.NONE, Rounds.onPlan(refused, plan(2)).second)
-        val (again, action) = Rounds.onPlan(refused, plan(2, deadlineAtS = 99.0))
-        assertEquals(Action.WORK, action)
-        val (done, _) = Rounds.onReply(Rounds.onExecuted(again, plan(2, deadlineAtS = 99.0)), Acknowledge("r", 2))
-        assertEquals(Action.NONE, Rounds.onPlan(done, plan(2, deadlineAtS = 199.0)).second)
-    }
-
-    @Test
-    fun `a plan that cannot be carried out is not tried again`() {
-        val failed = Rounds.onFailed(Rounds.onPlan(Session(), plan(3)).first, plan(3))
-        assertEquals(Session(runId = "r", answered = 3, givenUpS = 9.0), failed)
-        assertEquals(Action.NONE, Rounds.onPlan(failed, plan(3)).second)
-    }
-
-    @Test
-    fun `another run starts afresh and an earlier round changes nothing`() {
-        val (session, _) = Rounds.onPlan(Session(runId = "old", answered = 7), plan(1, "new"))
-        assertEquals(Session(runId = "new", plan = plan(1, "new")), session)
-        val (later, _) = Rounds.onPlan(Session(), plan(5))
-        assertEquals(Pair(later, Action.NONE), Rounds.onPlan(later, plan(4)))
-    }
-
-    @Test
-    fun `an answer to another round changes nothing unless it is about what could not be read`() {
-        val session = executed(plan(2))
-        for (reply in listOf(Acknowledge("r", 1), Acknowledge("other", 2), Refuse("malformed", "", about = "check-in"))) {
-            assertEquals(Pair(session, Action.NONE), Rounds.onReply(session, reply))
+    @TestFactory
+    fun `scenario that every implementation plays`(): List<DynamicTest> {
+        val scenarios = parseJson(File(repository, "wire/vectors/session.json").readBytes())
+        val read = Fields(JsonObject(mapOf("all" to scenarios)), "session.json").list("all") { it, path -> Fields(it, path) }
+        assertTrue(read.size >= 20)
+        return read.map { scenario ->
+            DynamicTest.dynamicTest(scenario.string("name")) {
+                var session = Session()
+                for (step in scenario.list("steps") { it, path -> Fields(it, path) }) {
+                    val (changed, action) = play(session, step)
+                    session = changed
+                    assertEquals(step.string("action"), said(action))
+                    assertEquals(said(action) == "decline stale", (action as? Action.Decline)?.proof.orEmpty().isNotEmpty())
+                    assertEquals(session, decodeSession(encodeSession(session)))
+                }
+                assertEquals(scenario.string("offered").repeat(64), session.finalModel)
+            }
         }
-        assertEquals(Action.DROP, Rounds.onReply(session, Refuse("too-large", "", about = "update")).second)
+    }
+
+    private fun said(action: Action) = when (action) {
+        is Action.Decline -> "decline ${action.reason.text}"
+        Action.Work -> "work"
+        Action.Send -> "send"
+        Action.Drop -> "drop"
+        Action.Nothing -> "none"
+    }
+
+    private fun play(session: Session, step: Fields): Pair<Session, Action> = when (val event = step.string("event")) {
+        "plan" -> {
+            val (round, attempt) = Pair(step.count("round"), step.count("attempt"))
+            onPlan(session, plan(step.count("epoch"), round, attempt, step.string("run"), step.double("deadline_at_s")), step.double("now_s"))
+        }
+        "start" -> Rounds.onStart(session, session.plan!!)
+        "stopped" -> Pair(Rounds.onStopped(session), Action.Nothing)
+        "executed" -> Pair(Rounds.onExecuted(session, session.plan!!, step.string("update").repeat(64)), Action.Nothing)
+        "declined" -> {
+            val reason = DeclineReason.entries.first { it.text == step.string("reason") }
+            Rounds.onDeclined(session, session.plan!!, reason, "")
+        }
+        "finish" -> Rounds.onReply(session, Finish("d", "r", step.count("epoch"), a, step.string("offered").repeat(64)))
+        "busy" -> Rounds.onReply(session, Busy("d", step.string("update").repeat(64), 1.0))
+        "refuse" -> Rounds.onReply(session, Refuse("d", "not-finite", "", "update", step.string("update").repeat(64)))
+        "acknowledge" -> Rounds.onReply(session, Acknowledge("d", step.string("update").repeat(64)))
+        else -> throw AssertionError(event)
     }
 
     @Test
-    fun `a finished run names the model to use`() {
-        val (session, _) = Rounds.onReply(Session(runId = "r", plan = plan(4)), Finish("r", "b", "m"))
-        assertEquals(Session(runId = "r", finalModel = "m", finalBundle = "b", finished = true), session)
-    }
-
-    @Test
-    fun `no round is worked on after it was answered`() {
+    fun `within an epoch no round is worked on after it was answered, and no earlier epoch is obeyed`() {
         val random = Random(4)
         repeat(2_000) {
-            var (session, answered) = Pair(Session(), 0L)
-            repeat(30) {
-                val number = 1L + random.nextInt(5)
-                when (random.nextInt(4)) {
-                    0 -> Rounds.onPlan(session, plan(number)).let { (changed, action) ->
-                        assertTrue(action != Action.WORK || number > answered)
+            var session = Session()
+            var answered: Plan? = null
+            repeat(40) {
+                val given = plan(1L + random.nextInt(3), 1L + random.nextInt(4), random.nextInt(2).toLong())
+                when (random.nextInt(5)) {
+                    0, 1 -> {
+                        val before = session.plan
+                        val (changed, action) = onPlan(session, given)
+                        if (action == Action.Work) {
+                            assertTrue(before == null || given.epoch >= before.epoch)
+                            val last = answered
+                            if (last != null && last.epoch == given.epoch) {
+                                assertTrue(compareValuesBy(given, last, { it.round }, { it.attempt }) > 0)
+                            }
+                        }
                         session = changed
                     }
-                    1 -> session = session.plan?.let { Rounds.onExecuted(session, it) } ?: session
+                    2 -> session.plan?.let { session = Rounds.onExecuted(session, it, a) }
+                    3 -> session.plan?.let { session = Rounds.onDeclined(session, it, DeclineReason.DATA, "").first }
                     else -> {
-                        val reply = if (random.nextBoolean()) Acknowledge("r", number) else Refuse("malformed", "", "r", number)
-                        val (changed, action) = Rounds.onReply(session, reply)
+                        val (changed, action) = Rounds.onReply(session, Acknowledge("d", a))
                         session = changed
-                        if (action == Action.DROP) answered = number
+                        if (action == Action.Drop) answered = session.plan
                     }
                 }
-                assertTrue(session.plan?.let { it.round > answered } ?: true)
+                assertEquals(session, decodeSession(encodeSession(session)))
             }
         }
     }

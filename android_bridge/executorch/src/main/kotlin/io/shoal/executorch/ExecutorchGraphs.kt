@@ -35,7 +35,7 @@ internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: 
         val (_, bytes) = chosen(graph)
         val what = "bundle ${bundle.manifest.name}: graph '$graph'"
         val module = try {
-            val file = File.createTempFile(graph, SUFFIX, folder)
+            val file = File.createTempFile("program", SUFFIX, folder)
             try {
                 FileOutputStream(file).use { it.write(bytes) }
                 Module.load(file.path, Module.LOAD_MODE_FILE, threads).also { it.loadMethod("forward") }

@@ -4,9 +4,11 @@ import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
 import io.shoal.core.FolderStorage
 import io.shoal.core.Log
+import io.shoal.core.OwnerThread
 import io.shoal.core.Phone
 import io.shoal.core.ShoalException
 import io.shoal.core.TlsFiles
+import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
 import io.shoal.executorch.ExecutorchLoader
 import java.io.File
@@ -17,10 +19,14 @@ import java.util.concurrent.atomic.AtomicInteger
 import kotlin.concurrent.thread
 import kotlin.system.exitProcess
 
-private const val USAGE = """usage: phone --broker URL --fleet FLEET [--trust FILE] [--ca FILE] (--id ID --data FOLDER --state FOLDER) ...
+private const val USAGE = """usage: phone --broker URL --fleet FLEET (--trust FILE | --insecure yes) [--policy FILE] [--ca FILE]
+             (--id ID --data FOLDER --state FOLDER) ...
 
 Runs phones on this machine until SIGTERM: the same core and ExecuTorch adapter as in an app. The three last options may be repeated
-together, once for each phone; all of them share this process."""
+together, once for each phone; all of them share this process. FILE of --trust has one root key or several, that of --policy what plans
+may ask of these phones, as JSON. Without --trust every plan and bundle is believed: --insecure yes permits that."""
+
+private val OPTIONS = setOf("--broker", "--fleet", "--trust", "--insecure", "--policy", "--ca", "--id", "--data", "--state")
 
 /** The options of one phone. */
 private class Device(val id: String, val data: File, val state: File)
@@ -37,7 +43,7 @@ public fun main(arguments: Array<String>) {
 
 private fun run(arguments: List<String>) {
     val options = arguments.chunked(2)
-    options.firstOrNull { it.size < 2 || it[0] !in setOf("--broker", "--fleet", "--trust", "--ca", "--id", "--data", "--state") }?.let {
+    options.firstOrNull { it.size < 2 || it[0] !in OPTIONS }?.let {
         throw ConfigException("option ${it[0]} is not known, or has no value\n$USAGE")
     }
     fun values(name: String) = options.filter { it[0] == name }.map { it[1] }
@@ -46,7 +52,10 @@ private fun run(arguments: List<String>) {
     if (ids.isEmpty() || values("--data").size != ids.size || values("--state").size != ids.size) {
         throw ConfigException("each phone needs --id, --data and --state\n$USAGE")
     }
-    val trusted = values("--trust").lastOrNull()?.let { PublicKey.parse(File(it).readText()) }
+    val trusted = values("--trust").flatMap { PublicKey.parse(File(it).readText()) }
+    val insecure = values("--insecure").lastOrNull() == "yes"
+    val policy = values("--policy").lastOrNull()?.let { Policy.parse(File(it).readText()) }
+    val owner = OwnerThread("shoal-executorch")
     val tls = values("--ca").lastOrNull()?.let { TlsFiles.context(File(it)) }
     val broker = BrokerAddress.parse(required("--broker"), tls)
     val stopping = AtomicBoolean()
@@ -54,9 +63,10 @@ private fun run(arguments: List<String>) {
     val running = CountDownLatch(ids.size)
     ids.indices.map { Device(ids[it], File(values("--data")[it]), File(values("--state")[it])) }.forEach { device ->
         val windows = readFolder(device.data)
-        val loader = ExecutorchLoader(File(device.state, "programs"))
+        val loader = owner.owned(ExecutorchLoader(File(device.state, "programs")))
         val log = Log { level, line -> System.err.println("${Instant.now()} $level $line") }
-        val phone = Phone(device.id, required("--fleet"), broker, windows, FolderStorage(device.state), loader, trusted, log = log)
+        val storage = FolderStorage(device.state, log)
+        val phone = Phone(device.id, required("--fleet"), broker, windows, storage, loader, trusted, insecure, policy, log = log)
         thread(name = device.id) {
             try {
                 phone.run { stopping.get() || failures.get() > 0 }

@@ -14,14 +14,20 @@ import io.shoal.android.WindowSpec
 /** What the fleet's model looks at: 128 samples at 50 Hz of accelerometer and gyroscope. */
 public class Activities : RecordedWindows(WindowSpec(classes = listOf("still", "walking", "stairs"), length = 128, stride = 64, rateHz = 50.0))
 
+/** The public root key that `shoal export` wrote to `trust.pem`; the private half of this one is nowhere. */
+private const val TRUST_PEM = """-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAn/rFkoLLld3De0DiKH8u//+pUFKvAcZSdt/7dblJoss=
+-----END PUBLIC KEY-----
+"""
+
 /** Enrols the phone, and records what the user says they are doing. */
 public class MainActivity : Activity() {
     private var recorder: SensorRecorder? = null
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        // A real app has its broker's address from its own server, and the key from `shoal export` among its assets.
-        val settings = ShoalSettings(broker = "mqtts://broker.example", fleet = "activities", windows = Activities::class.java)
+        // A real app has its broker's address from its own server, and the root key of its fleet's `trust.pem` here.
+        val settings = ShoalSettings("mqtts://broker.example", "activities", Activities::class.java, trustedKeyPem = TRUST_PEM)
         val deviceId = Shoal.enrol(this, settings)
         val spec = Activities().spec
         val recorder = SensorRecorder(this, spec).also { this.recorder = it }

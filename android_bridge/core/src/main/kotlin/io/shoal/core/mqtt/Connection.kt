@@ -20,7 +20,8 @@ import javax.net.ssl.SSLSocket
 import kotlin.concurrent.withLock
 
 /** One connection to a broker, from its CONNACK until something fails; writing is safe from several threads. */
-internal class Connection private constructor(private val socket: Socket, private val keepAliveMs: Long) : Closeable {
+internal class Connection private constructor(private val socket: Socket, private val keepAliveMs: Long, private val limit: (String) -> Int) :
+    Closeable {
     private val input = DataInputStream(BufferedInputStream(Watched(socket.getInputStream()), CHUNK))
     private val output = socket.getOutputStream()
     private val writing = ReentrantLock()
@@ -31,7 +32,10 @@ internal class Connection private constructor(private val socket: Socket, privat
     @Volatile private var pingedMs = 0L
 
     /** Waits for the next packet. */
-    fun read(): Packet = readPacket(input)
+    fun read(): Packet = readPacket(input, limit)
+
+    /** Whether nobody has ended it here. */
+    val isOpen: Boolean get() = !socket.isClosed
 
     /** Sends the parts of one packet. */
     fun write(vararg parts: ByteArray): Unit = writing.withLock {
@@ -102,21 +106,21 @@ internal class Connection private constructor(private val socket: Socket, privat
          * @throws LinkException the broker's certificate is not to be trusted, or it refuses this client: trying again would not help
          * @throws IOException nobody answers, or not as a broker does
          */
-        fun open(address: BrokerAddress, clientId: String, will: Will?, keepAliveS: Int): Connection {
+        fun open(address: BrokerAddress, clientId: String, will: Will?, keepAliveS: Int, limit: (String) -> Int): Connection {
             val plain = Socket()
             try {
                 plain.tcpNoDelay = true
                 plain.connect(InetSocketAddress(address.host, address.port), ANSWER_MS)
                 plain.soTimeout = ANSWER_MS
                 val socket = address.tls?.let { secured(plain, address, it) } ?: plain
-                val connection = Connection(socket, keepAliveS * 1000L)
+                val connection = Connection(socket, keepAliveS * 1000L, limit)
                 val last = will?.let { it.topic to it.payload }
                 connection.write(Packets.connect(clientId, keepAliveS, last, address.username, address.password))
                 val answer = connection.read() as? Packet.ConnAck ?: throw ProtocolException("its first packet was no CONNACK")
                 if (answer.code != 0) refused(address, clientId, answer.code)
                 socket.soTimeout = 0
                 return connection
-            } catch (error: Exception) {
+            } catch (error: Throwable) {
                 plain.close()
                 throw error
             }

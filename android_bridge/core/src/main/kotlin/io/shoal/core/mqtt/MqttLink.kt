@@ -10,6 +10,7 @@ import io.shoal.core.LinkException
 import io.shoal.core.LinkUp
 import io.shoal.core.Log
 import io.shoal.core.Will
+import io.shoal.core.printable
 import java.io.IOException
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.LinkedBlockingQueue
@@ -18,7 +19,8 @@ import kotlin.concurrent.thread
 
 /**
  * A [Link] over MQTT 3.1.1. Two threads of its own: one connects, reads, and connects again; one watches that the broker is alive. After
- * a new connection subscriptions are renewed, and publications without an acknowledgement sent again.
+ * a new connection subscriptions are renewed, and publications without an acknowledgement sent again. Whatever is thrown on these threads
+ * ends a connection at most.
  */
 internal class MqttLink private constructor(
     private val address: BrokerAddress,
@@ -26,8 +28,10 @@ internal class MqttLink private constructor(
     private val will: Will?,
     private val log: Log,
     private val keepAliveS: Int,
+    private val limit: (String) -> Int,
 ) : Link {
     private val events = LinkedBlockingQueue<Incoming>()
+    private val room = Room(MAX_PAYLOAD)
     private val closed = CountDownLatch(1)
     private val outbox = Outbox()
     private val topics = LinkedHashSet<String>()
@@ -35,7 +39,10 @@ internal class MqttLink private constructor(
 
     @Volatile private var connection: Connection? = null
 
-    private class Incoming(val event: LinkEvent?, val from: Connection? = null, val id: Int? = null, val failure: LinkException? = null)
+    private class Incoming(val event: LinkEvent?, val from: Connection? = null, val id: Int? = null, val failure: LinkException? = null) {
+        /** What it takes in memory, as far as that comes from outside. */
+        val bytes: Int get() = if (event is Delivery) event.payload.size + OVERHEAD else 0
+    }
 
     override fun subscribe(topics: Collection<String>) {
         synchronized(this.topics) { this.topics += topics }
@@ -59,6 +66,7 @@ internal class MqttLink private constructor(
         unacknowledged?.let { done -> send { if (it === done.from) it.write(Packets.pubAck(done.id!!)) } }
         unacknowledged = null
         val next = events.poll(timeoutMs, TimeUnit.MILLISECONDS) ?: return null
+        room.give(next.bytes)
         next.failure?.let { throw it }
         if (next.id != null) unacknowledged = next
         return next.event
@@ -110,12 +118,12 @@ internal class MqttLink private constructor(
     private fun reconnect(pause: Backoff): Connection? {
         while (!closed.await(pause.nextMs(), TimeUnit.MILLISECONDS)) {
             try {
-                return Connection.open(address, clientId, will, keepAliveS)
-            } catch (error: IOException) {
-                log.write(Log.Level.INFO, "no connection to broker $address, trying again: $error")
+                return Connection.open(address, clientId, will, keepAliveS, limit)
             } catch (error: LinkException) {
                 events += Incoming(null, failure = error)
                 return null
+            } catch (error: Throwable) {
+                say(Log.Level.INFO, "no connection to broker $address, trying again: $error")
             }
         }
         return null
@@ -131,7 +139,7 @@ internal class MqttLink private constructor(
             outbox.resend(current)
             events += Incoming(LinkUp)
             while (true) act(current, current.read())
-        } catch (error: IOException) {
+        } catch (error: Throwable) {
             return error.toString()
         } finally {
             connection = null
@@ -141,16 +149,39 @@ internal class MqttLink private constructor(
 
     private fun act(current: Connection, packet: Packet) {
         when (packet) {
-            is Packet.Publish -> events += Incoming(Delivery(packet.topic, packet.payload), current, packet.id)
+            is Packet.Publish -> {
+                val incoming = Incoming(Delivery(packet.topic, packet.payload), current, packet.id)
+                room.take(incoming.bytes) { current.isOpen }
+                events += incoming
+            }
+            is Packet.TooLarge -> {
+                say(Log.Level.WARNING, "refused ${packet.bytes} bytes on topic ${printable(packet.topic.take(200))}: too large")
+                packet.id?.let { current.write(Packets.pubAck(it)) } // or it would come again for ever
+            }
             is Packet.PubAck -> outbox.acknowledge(packet.id)
-            is Packet.SubAck -> if (REFUSED in packet.codes) log.write(Log.Level.WARNING, "broker $address: refused a subscription")
+            is Packet.SubAck -> if (REFUSED in packet.codes) say(Log.Level.WARNING, "broker $address: refused a subscription")
             is Packet.UnsubAck, is Packet.PingResp -> {}
             is Packet.ConnAck -> throw ProtocolException("a second CONNACK")
         }
     }
 
     private fun watch() {
-        while (!closed.await(keepAliveS * 250L, TimeUnit.MILLISECONDS)) connection?.watch()
+        while (!closed.await(keepAliveS * 250L, TimeUnit.MILLISECONDS)) {
+            try {
+                connection?.watch()
+            } catch (error: Throwable) {
+                say(Log.Level.WARNING, "the connection to broker $address is ended: $error")
+                connection?.close()
+            }
+        }
+    }
+
+    private fun say(level: Log.Level, line: String) {
+        try {
+            log.write(level, line)
+        } catch (_: Throwable) {
+            // a log that fails is no reason to end
+        }
     }
 
     private fun isClosed() = closed.count == 0L
@@ -164,12 +195,14 @@ internal class MqttLink private constructor(
     companion object {
         private const val KEEP_ALIVE_S = 30
         private const val POLL_MS = 100L
+        private const val OVERHEAD = 512
         private const val FLUSH_MS = 5_000L
         private const val REFUSED = 0x80
         private const val STEADY_NS = 30_000_000_000L
 
         /**
-         * Connects; tries for [waitMs] (null: for ever, or until [giveUp] says so).
+         * Connects; tries for [waitMs] (null: for ever, or until [giveUp] says so). A publication with more bytes than [limit] says for
+         * its topic is refused.
          *
          * @throws LinkException no broker in that time; or at once where TLS fails or the broker refuses this client
          */
@@ -180,14 +213,15 @@ internal class MqttLink private constructor(
             waitMs: Long? = 10_000,
             giveUp: () -> Boolean = { false },
             log: Log = Log.SILENT,
+            limit: (String) -> Int = { MAX_PAYLOAD },
             keepAliveS: Int = KEEP_ALIVE_S,
         ): MqttLink {
             val startedNs = System.nanoTime()
             val pause = Backoff()
             while (true) {
                 try {
-                    val first = Connection.open(address, clientId, will, keepAliveS)
-                    return MqttLink(address, clientId, will, log, keepAliveS).apply { start(first) }
+                    val first = Connection.open(address, clientId, will, keepAliveS, limit)
+                    return MqttLink(address, clientId, will, log, keepAliveS, limit).apply { start(first) }
                 } catch (error: IOException) {
                     val pauseMs = pause.nextMs()
                     val late = waitMs != null && (System.nanoTime() - startedNs) / 1_000_000 + pauseMs > waitMs

@@ -16,6 +16,9 @@ internal sealed interface Packet {
 
     class Publish(val topic: String, val payload: ByteArray, val id: Int?) : Packet
 
+    /** A publication of which the payload was not kept: it is larger than its topic may have, or there is no memory for it. */
+    data class TooLarge(val topic: String, val bytes: Int, val id: Int?) : Packet
+
     data class PubAck(val id: Int) : Packet
 
     data class SubAck(val id: Int, val codes: List<Int>) : Packet
@@ -32,18 +35,64 @@ internal const val MAX_PAYLOAD = 64 * 1024 * 1024
 private const val MAX_PACKET = MAX_PAYLOAD + 2 + 0xffff + 2
 
 /**
- * Reads one packet.
+ * Reads one packet. A payload with more bytes than [limit] says for its topic is read past, without taking memory for it.
  *
  * @throws ProtocolException one that a broker must not send, or a payload above [MAX_PAYLOAD]; thrown before memory for it is taken
  */
-internal fun readPacket(input: DataInputStream): Packet {
+internal fun readPacket(input: DataInputStream, limit: (String) -> Int = { MAX_PAYLOAD }): Packet {
     val first = input.readUnsignedByte()
     val length = readLength(input)
     if (length > MAX_PACKET) throw ProtocolException("a packet of $length bytes: at most $MAX_PACKET are accepted")
-    if (first ushr 4 != PUBLISH && length > MAX_SMALL) throw ProtocolException("a packet of type ${first ushr 4} with $length bytes")
+    if (first ushr 4 == PUBLISH) return readPublication(input, first and 0xf, length, limit)
+    if (length > MAX_SMALL) throw ProtocolException("a packet of type ${first ushr 4} with $length bytes")
     val body = ByteArray(length)
     input.readFully(body)
     return Reader(ByteBuffer.wrap(body), first).packet()
+}
+
+private fun readPublication(input: DataInputStream, flags: Int, length: Int, limit: (String) -> Int): Packet {
+    val qos = flags shr 1 and 3
+    if (qos > 1) throw ProtocolException("a publication with QoS $qos, none was asked for")
+    if (length < 2) throw ProtocolException("a packet of type $PUBLISH that is too short")
+    val topicBytes = input.readUnsignedShort()
+    val rest = length - 2 - topicBytes - 2 * qos
+    if (rest < 0) throw ProtocolException("a packet of type $PUBLISH that is too short")
+    val topic = topicOf(ByteArray(topicBytes).also(input::readFully))
+    val id = if (qos == 1) input.readUnsignedShort() else null
+    if (id == 0) throw ProtocolException("packet identifier 0")
+    val payload = if (rest <= limit(topic)) roomFor(rest) else null
+    if (payload == null) {
+        skip(input, rest)
+        return Packet.TooLarge(topic, rest, id)
+    }
+    input.readFully(payload)
+    return Packet.Publish(topic, payload, id)
+}
+
+private fun roomFor(bytes: Int): ByteArray? = try {
+    ByteArray(bytes)
+} catch (_: OutOfMemoryError) {
+    null
+}
+
+private fun skip(input: DataInputStream, bytes: Int) {
+    val scratch = ByteArray(minOf(bytes, SCRATCH))
+    var left = bytes
+    while (left > 0) {
+        val size = minOf(left, scratch.size)
+        input.readFully(scratch, 0, size)
+        left -= size
+    }
+}
+
+private fun topicOf(bytes: ByteArray): String {
+    val text = try {
+        Charsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(bytes)).toString()
+    } catch (_: CharacterCodingException) {
+        throw ProtocolException("a topic that is not UTF-8")
+    }
+    if (text.isEmpty() || text.any { it in "+#\u0000" }) throw ProtocolException("a publication to no topic")
+    return text
 }
 
 private fun readLength(input: DataInputStream): Int {
@@ -61,10 +110,9 @@ private class Reader(private val body: ByteBuffer, first: Int) {
     private val flags = first and 0xf
 
     fun packet(): Packet {
-        if (type != PUBLISH && flags != 0) throw ProtocolException("a packet of type $type with flags $flags")
+        if (flags != 0) throw ProtocolException("a packet of type $type with flags $flags")
         val packet = when (type) {
             CONNACK -> connAck()
-            PUBLISH -> publish()
             PUBACK -> Packet.PubAck(id())
             SUBACK -> Packet.SubAck(id(), List(body.remaining()) { byte() })
             UNSUBACK -> Packet.UnsubAck(id())
@@ -79,25 +127,6 @@ private class Reader(private val body: ByteBuffer, first: Int) {
         val acknowledge = byte()
         if (acknowledge > 1) throw ProtocolException("CONNACK with flags $acknowledge")
         return Packet.ConnAck(acknowledge == 1, byte())
-    }
-
-    private fun publish(): Packet {
-        val qos = flags shr 1 and 3
-        if (qos > 1) throw ProtocolException("a publication with QoS $qos, none was asked for")
-        val topic = text()
-        val id = if (qos == 1) id() else null
-        return Packet.Publish(topic, ByteArray(body.remaining()).also(body::get), id)
-    }
-
-    private fun text(): String {
-        val bytes = ByteArray(short()).also { if (it.size > body.remaining()) tooShort() }.also(body::get)
-        val text = try {
-            Charsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(bytes)).toString()
-        } catch (_: CharacterCodingException) {
-            throw ProtocolException("a topic that is not UTF-8")
-        }
-        if (text.isEmpty() || text.any { it in "+#\u0000" }) throw ProtocolException("a publication to no topic")
-        return text
     }
 
     private fun id(): Int = short().also { if (it == 0) throw ProtocolException("packet identifier 0") }
@@ -185,3 +214,4 @@ private const val PINGRESP = 13
 
 /** Only a publication is ever long. */
 private const val MAX_SMALL = 1024 * 1024
+private const val SCRATCH = 16 * 1024

@@ -57,18 +57,19 @@ public class Bundle private constructor(
         private const val INITIAL = "initial.safetensors"
 
         /**
-         * Reads and verifies a bundle. With [trusted], a signature by that key is required; without it only the hashes are checked.
+         * Reads and verifies a bundle. With [trusted] keys, a signature by one of them is required; without any only the hashes are
+         * checked.
          *
          * @throws LimitExceeded larger than [MAX_BYTES]
          * @throws TamperedBundle a hash or the signature does not fit
          * @throws BundleException not a bundle, a file is missing, or a format this version does not know
          */
-        public fun unpack(payload: ByteArray, trusted: PublicKey? = null): Bundle {
+        public fun unpack(payload: ByteArray, trusted: List<PublicKey> = emptyList()): Bundle {
             if (payload.size > MAX_BYTES) throw LimitExceeded("bundle of ${payload.size} bytes: at most $MAX_BYTES are accepted")
             val entries = readStoredZip(payload)
             val text = entries.remove(MANIFEST) ?: throw BundleException("bundle of ${payload.size} bytes: it has no $MANIFEST")
             val signature = entries.remove(SIGNATURE)
-            if (trusted != null) verify(trusted, signature, text)
+            if (trusted.isNotEmpty()) verify(trusted, signature, text)
             val manifest = try {
                 Manifest.parse(text)
             } catch (error: Malformed) {
@@ -90,11 +91,11 @@ public class Bundle private constructor(
             }
         }
 
-        private fun verify(trusted: PublicKey, signature: ByteArray?, text: ByteArray) {
+        private fun verify(trusted: List<PublicKey>, signature: ByteArray?, text: ByteArray) {
             if (signature == null || signature.isEmpty()) {
-                throw TamperedBundle("bundle: it is not signed, and a signature by the trusted key is required")
+                throw TamperedBundle("bundle: it is not signed, and a signature by a trusted key is required")
             }
-            if (!trusted.verify(signature, text)) throw TamperedBundle("bundle: its signature was not made with the trusted key")
+            if (trusted.none { it.verify(signature, text) }) throw TamperedBundle("bundle: its signature was not made with a trusted key")
         }
 
         private fun checkFiles(manifest: Manifest, entries: Map<String, ByteArray>) {

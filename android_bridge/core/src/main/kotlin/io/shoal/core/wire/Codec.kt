@@ -8,6 +8,9 @@ import java.security.MessageDigest
 /** A JSON message may have at most this many bytes; read before it is parsed. */
 internal const val MESSAGE_BYTES: Int = 64 * 1024
 
+/** A signed plan may have at most this many bytes: a device has to be able to send it back as a proof. */
+internal const val PLAN_BYTES: Int = 16 * 1024
+
 /** A sum of losses, or a time in seconds, beyond this is refused: sums over devices must stay finite. */
 private const val LARGEST_SUM = 1e12
 
@@ -49,11 +52,19 @@ internal fun decodeUpdate(payload: ByteArray, limits: Limits = Limits.PROTOCOL):
     val (tensors, text) = decodeTensors(payload, limits)
     if (text.isEmpty()) throw Malformed("tensor file of ${payload.size} bytes: it carries no message")
     val update = decode<Update>(text.toByteArray())
-    for (metrics in listOf(update.evaluated, update.trained)) {
-        if (Math.abs(metrics.lossSum) > LARGEST_SUM || metrics.numCorrect > metrics.numExamples) {
-            throw Malformed("update: metrics that cannot be: $metrics")
-        }
-    }
-    if (update.trainS < 0 || update.trainS > LARGEST_SUM) throw Malformed("update: train_s ${update.trainS}")
+    checkSums(update)
     return Pair(update, tensors)
+}
+
+/**
+ * Refuses an update whose metrics cannot be, so that one is neither sent nor taken.
+ *
+ * @throws Malformed the first of them
+ */
+internal fun checkSums(update: Update) {
+    for (metrics in listOf(update.evaluated, update.trained)) {
+        val possible = Math.abs(metrics.lossSum) <= LARGEST_SUM && metrics.numCorrect in 0..metrics.numExamples
+        if (!possible) throw Malformed("update: metrics that cannot be: $metrics")
+    }
+    if (!(update.trainS >= 0 && update.trainS <= LARGEST_SUM)) throw Malformed("update: train_s ${update.trainS}")
 }

@@ -13,9 +13,12 @@ internal class Fields(value: Json, private val path: String) {
     fun string(key: String, default: String? = null): String =
         read(key, default) { (it as? JsonString)?.value ?: wrong(key, "str", it) }
 
-    /** At most 1,000 characters. */
-    fun text(key: String, default: String? = null): String =
-        check(key, string(key, default), "at most $TEXT_LENGTH characters") { it.codePointCount(0, it.length) <= TEXT_LENGTH }
+    /** Null where the key is missing or null. */
+    fun stringOrNull(key: String): String? = if (isNull(key)) null else string(key)
+
+    /** At most [most] characters. */
+    fun text(key: String, default: String? = null, most: Int = TEXT_LENGTH): String =
+        check(key, string(key, default), "at most $most characters") { it.codePointCount(0, it.length) <= most }
 
     fun name(key: String, default: String? = null): String = check(key, string(key, default), "a name", ::isName)
 
@@ -66,6 +69,11 @@ internal class Fields(value: Json, private val path: String) {
 
     /** The array of sizes under a key; see [sizesOf]. */
     fun sizes(key: String): List<Int> = sizesOf(fields[key] ?: missing(key), "$path.$key")
+
+    /** The array of names under a key; null where the key is missing or null. */
+    fun namesOrNull(key: String): List<String>? = if (isNull(key)) null else list(key) { it, at ->
+        (it as? JsonString)?.value?.takeIf(::isName) ?: throw Malformed("$at: expected a name")
+    }
 
     /** An object under a key, read by [item]; null where the key is missing or null. */
     fun <T> objectOrNull(key: String, item: (Fields) -> T): T? = if (isNull(key)) null else item(obj(key))

@@ -13,12 +13,15 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "runtime" to message.runtime,
         "battery_percent" to message.batteryPercent,
         "unmetered" to message.unmetered,
+        "policy" to message.policy?.let(::fieldsOf),
     )
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest)
     is DeviceStatus -> linkedMapOf("device_id" to message.deviceId, "online" to message.online)
     is Update -> linkedMapOf(
         "run_id" to message.runId,
+        "epoch" to message.epoch,
         "round" to message.round,
+        "attempt" to message.attempt,
         "device_id" to message.deviceId,
         "model" to message.model,
         "num_train" to message.numTrain,
@@ -30,13 +33,19 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
     )
     is Decline -> linkedMapOf(
         "run_id" to message.runId,
+        "epoch" to message.epoch,
         "round" to message.round,
+        "attempt" to message.attempt,
         "device_id" to message.deviceId,
+        "reason" to message.reason.text,
         "detail" to message.detail,
+        "proof" to message.proof,
     )
     is Plan -> linkedMapOf(
         "run_id" to message.runId,
+        "epoch" to message.epoch,
         "round" to message.round,
+        "attempt" to message.attempt,
         "device_id" to message.deviceId,
         "bundle" to message.bundle,
         "model" to message.model,
@@ -44,44 +53,35 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "seed" to message.seed,
         "deadline_at_s" to message.deadlineAtS,
     )
-    is Acknowledge -> linkedMapOf("run_id" to message.runId, "round" to message.round)
+    is Acknowledge -> linkedMapOf("device_id" to message.deviceId, "update" to message.update)
     is Refuse -> linkedMapOf(
+        "device_id" to message.deviceId,
         "reason" to message.reason,
         "detail" to message.detail,
-        "run_id" to message.runId,
-        "round" to message.round,
         "about" to message.about,
+        "update" to message.update,
     )
-    is Finish -> linkedMapOf("run_id" to message.runId, "bundle" to message.bundle, "model" to message.model)
-    is AggregatorStatus -> linkedMapOf("online" to message.online, "boot_id" to message.bootId, "run_id" to message.runId)
+    is Busy -> linkedMapOf("device_id" to message.deviceId, "update" to message.update, "retry_s" to message.retryS)
+    is Finish -> linkedMapOf(
+        "device_id" to message.deviceId,
+        "run_id" to message.runId,
+        "epoch" to message.epoch,
+        "bundle" to message.bundle,
+        "model" to message.model,
+    )
+    is AggregatorStatus -> linkedMapOf(
+        "online" to message.online,
+        "boot_id" to message.bootId,
+        "epoch" to message.epoch,
+        "at_s" to message.atS,
+        "run_id" to message.runId,
+        "paused" to message.paused,
+    )
+    is Voucher -> linkedMapOf("fleet" to message.fleet, "key" to message.key, "not_after_s" to message.notAfterS)
 }
 
 private fun fieldsOf(metrics: Metrics) =
     linkedMapOf("num_examples" to metrics.numExamples, "loss_sum" to metrics.lossSum, "num_correct" to metrics.numCorrect)
-
-private fun fieldsOf(verb: Verb): Map<String, Any?> = linkedMapOf<String, Any?>("type" to verb.type) + when (verb) {
-    is Train -> linkedMapOf(
-        "batch_size" to verb.batchSize,
-        "epochs" to verb.epochs,
-        "steps" to verb.steps,
-        "hyper" to verb.hyper,
-        "graph" to verb.graph,
-        "report" to verb.report,
-        "holdout" to verb.holdout,
-    )
-    is Evaluate -> linkedMapOf(
-        "split" to verb.split,
-        "graph" to verb.graph,
-        "model" to verb.model,
-        "holdout" to verb.holdout,
-        "report" to verb.report,
-    )
-    is Choose -> linkedMapOf("models" to verb.models, "graph" to verb.graph)
-    is Annotate -> linkedMapOf("graph" to verb.graph, "column" to verb.column)
-    is Apply -> linkedMapOf("graph" to verb.graph)
-    is Respond -> linkedMapOf("inputs" to verb.inputs, "graph" to verb.graph)
-    is Protect -> linkedMapOf("clip_norm" to verb.clipNorm, "noise_std" to verb.noiseStd)
-}
 
 /** Reads a message of any type. */
 internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) {
@@ -94,12 +94,15 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         runtime = f.text("runtime", ""),
         batteryPercent = f.doubleOrNull("battery_percent", "0 to 100") { it in 0.0..100.0 },
         unmetered = f.boolOrNull("unmetered"),
+        policy = f.objectOrNull("policy", ::policyOf),
     )
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"))
     "status" -> DeviceStatus(f.name("device_id"), f.bool("online"))
     "update" -> Update(
         runId = f.name("run_id"),
+        epoch = f.count("epoch"),
         round = f.positive("round"),
+        attempt = f.count("attempt"),
         deviceId = f.name("device_id"),
         model = f.digest("model"),
         numTrain = f.count("num_train"),
@@ -109,10 +112,21 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         bytesReceived = f.count("bytes_received", 0),
         trainS = f.double("train_s", 0.0),
     )
-    "decline" -> Decline(f.name("run_id"), f.positive("round"), f.name("device_id"), f.text("detail"))
+    "decline" -> Decline(
+        runId = f.name("run_id"),
+        epoch = f.count("epoch"),
+        round = f.positive("round"),
+        attempt = f.count("attempt"),
+        deviceId = f.name("device_id"),
+        reason = f.oneOf("reason", DECLINES.keys).let(DECLINES::getValue),
+        detail = f.text("detail"),
+        proof = f.text("proof", "", PLAN_BYTES),
+    )
     "plan" -> Plan(
         runId = f.name("run_id"),
+        epoch = f.count("epoch"),
         round = f.positive("round"),
+        attempt = f.count("attempt"),
         deviceId = f.name("device_id"),
         bundle = f.digest("bundle"),
         model = f.digest("model"),
@@ -120,50 +134,33 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         seed = f.count("seed"),
         deadlineAtS = f.double("deadline_at_s"),
     )
-    "acknowledge" -> Acknowledge(f.name("run_id"), f.positive("round"))
-    "refuse" -> Refuse(f.oneOf("reason", REASONS), f.text("detail"), f.text("run_id", ""), f.count("round", 0), f.text("about", ""))
-    "finish" -> Finish(f.name("run_id"), f.digest("bundle"), f.digest("model"))
-    "aggregator" -> AggregatorStatus(f.bool("online"), f.text("boot_id"), f.text("run_id", ""))
+    "acknowledge" -> Acknowledge(f.name("device_id"), f.digest("update"))
+    "refuse" -> Refuse(
+        deviceId = f.name("device_id"),
+        reason = f.oneOf("reason", REASONS),
+        detail = f.text("detail"),
+        about = f.text("about", ""),
+        update = f.maybeDigest("update"),
+    )
+    "busy" -> Busy(f.name("device_id"), f.digest("update"), f.double("retry_s", expected = "0 to 3600") { it in 0.0..3600.0 })
+    "finish" -> Finish(f.name("device_id"), f.name("run_id"), f.count("epoch"), f.digest("bundle"), f.digest("model"))
+    "aggregator" -> AggregatorStatus(
+        online = f.bool("online"),
+        bootId = f.text("boot_id"),
+        epoch = f.count("epoch"),
+        atS = f.double("at_s"),
+        runId = f.text("run_id", ""),
+        paused = f.text("paused", ""),
+    )
+    "voucher" -> Voucher(f.name("fleet"), f.digest("key"), f.double("not_after_s"))
     else -> throw Malformed("message: unknown type '${type.take(80)}'")
 }
 
 private fun metricsOf(f: Fields) = Metrics(f.count("num_examples", 0), f.double("loss_sum", 0.0), f.count("num_correct", 0))
 
-private fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("type")) {
-    "train" -> Train(
-        batchSize = f.int("batch_size", 2L..4096).toInt(),
-        epochs = f.int("epochs", 1L..10_000, 1).toInt(),
-        steps = f.intOrNull("steps", Fields.POSITIVE),
-        hyper = f.doubles("hyper", emptyMap()),
-        graph = f.name("graph", "step"),
-        report = f.bool("report", true),
-        holdout = f.share("holdout"),
-    )
-    "evaluate" -> Evaluate(
-        split = f.oneOf("split", listOf("train", "test", "holdout"), "test"),
-        graph = f.name("graph", "evaluate"),
-        model = f.oneOf("model", listOf("received", "initial"), "received"),
-        holdout = f.share("holdout"),
-        report = f.bool("report", true),
-    )
-    "choose" -> {
-        val models = f.list("models") { it, at ->
-            (it as? JsonString)?.value?.takeIf(::isDigest) ?: throw Malformed("$at: expected a SHA-256")
-        }
-        if (models.size !in 1..64) throw Malformed("$path.models: ${models.size} models, expected 1 to 64")
-        Choose(models, f.name("graph", "evaluate"))
-    }
-    "annotate" -> Annotate(f.name("graph"), f.name("column"))
-    "apply" -> Apply(f.name("graph"))
-    "respond" -> Respond(f.digest("inputs"), f.name("graph", "predict"))
-    "protect" -> Protect(
-        clipNorm = f.double("clip_norm", expected = "above 0") { it > 0 },
-        noiseStd = f.double("noise_std", 0.0, "at least 0") { it >= 0 },
-    )
-    else -> throw Malformed("$path: unknown verb '${type.take(80)}'")
-}
-
 private val REASONS = setOf(
     "unknown-topic", "malformed", "too-large", "wrong-device", "unknown-run", "wrong-round", "not-in-cohort", "duplicate",
-    "wrong-layout", "not-finite", "norm-too-large", "unknown-blob", "stale-bundle",
+    "wrong-layout", "not-finite", "norm-too-large", "too-many", "unknown-blob",
 )
+
+private val DECLINES = DeclineReason.entries.associateBy { it.text }

@@ -1,5 +1,7 @@
 package io.shoal.core.wire
 
+import java.util.Locale
+
 /** One message of the protocol (`wire/messages.py`, `wire/SPEC.md`); [type] says which on the wire. */
 public sealed interface Message {
     /** The value of the field `type`. */
@@ -7,12 +9,18 @@ public sealed interface Message {
 }
 
 /** What an aggregator writes to a device's `reply` topic. */
-public sealed interface Reply : Message
+public sealed interface Reply : Message {
+    /** The device that it is for. */
+    public val deviceId: String
+}
 
 /** Sums over the examples a graph saw; a mean is made only where it is shown. */
 public data class Metrics(val numExamples: Long = 0, val lossSum: Double = 0.0, val numCorrect: Long = 0)
 
-/** Device to aggregator: here I am, this is what I have. [bundle] is the digest of the bundle it has loaded, or empty. */
+/**
+ * Device to aggregator: here I am, this is what I have. [bundle] is the digest of the bundle it has loaded, or empty; [policy] is what its
+ * owner permits, so that the aggregator need not ask in vain.
+ */
 public data class CheckIn(
     val deviceId: String,
     val numTrain: Long,
@@ -22,6 +30,7 @@ public data class CheckIn(
     val runtime: String = "",
     val batteryPercent: Double? = null,
     val unmetered: Boolean? = null,
+    val policy: Policy? = null,
 ) : Message {
     override val type: String get() = "check-in"
 }
@@ -31,7 +40,7 @@ public data class Fetch(val deviceId: String, val digest: String) : Message {
     override val type: String get() = "fetch"
 }
 
-/** On the device's status topic, retained; the broker publishes online=false as the device's last will. */
+/** On the device's status topic, retained, at least every minute; the broker publishes online=false as the device's last will. */
 public data class DeviceStatus(val deviceId: String, val online: Boolean) : Message {
     override val type: String get() = "status"
 }
@@ -39,7 +48,9 @@ public data class DeviceStatus(val deviceId: String, val online: Boolean) : Mess
 /** Device to aggregator: the result of a plan; the tensors travel beside it in the same payload. */
 public data class Update(
     val runId: String,
+    val epoch: Long,
     val round: Long,
+    val attempt: Long,
     val deviceId: String,
     val model: String,
     val numTrain: Long,
@@ -52,18 +63,48 @@ public data class Update(
     override val type: String get() = "update"
 }
 
-/** Device to aggregator: the plan of this round cannot be carried out here, and why. */
-public data class Decline(val runId: String, val round: Long, val deviceId: String, val detail: String) : Message {
+/** Why a device does not carry out a plan (`wire/SPEC.md`, 'Declines'); on the wire in lower case. */
+public enum class DeclineReason {
+    STALE,
+    EXPIRED,
+    POLICY,
+    BUNDLE,
+    DATA,
+    FAILED,
+    QUARANTINED,
+    ;
+
+    /** As it stands in a message. */
+    public val text: String get() = name.lowercase(Locale.ROOT)
+}
+
+/**
+ * Device to aggregator: the plan of this round is not carried out here, and why. [proof] goes with the reason `stale`: the signed plan of a
+ * greater epoch that the device holds, as it came.
+ */
+public data class Decline(
+    val runId: String,
+    val epoch: Long,
+    val round: Long,
+    val attempt: Long,
+    val deviceId: String,
+    val reason: DeclineReason,
+    val detail: String,
+    val proof: String = "",
+) : Message {
     override val type: String get() = "decline"
 }
 
 /**
- * Aggregator to device: what to do in this round. [model] is the blob to start from, [seed] makes the order of the batches repeatable,
- * after [deadlineAtS] (Unix time, seconds) updates are refused.
+ * Aggregator to device, signed: what to do in this round. [model] is the blob to start from, [seed] makes the order of the batches
+ * repeatable, after [deadlineAtS] (the aggregator's clock, Unix time in seconds) updates are refused. [epoch] says which start of the
+ * aggregator speaks; [attempt] counts how often the device was asked for this round again.
  */
 public data class Plan(
     val runId: String,
+    val epoch: Long,
     val round: Long,
+    val attempt: Long,
     val deviceId: String,
     val bundle: String,
     val model: String,
@@ -74,31 +115,57 @@ public data class Plan(
     override val type: String get() = "plan"
 }
 
-/** Aggregator to device: your update of this round is safe; delete it. */
-public data class Acknowledge(val runId: String, val round: Long) : Reply {
+/** Aggregator to device, signed: the update with these bytes is safe, or no longer needed; delete it. */
+public data class Acknowledge(override val deviceId: String, val update: String) : Reply {
     override val type: String get() = "acknowledge"
 }
 
 /**
- * Aggregator to device: not accepted, and why. A refused update is deleted. [runId] and [round] are empty and 0 where what came could not
- * be read so far; [about] is the kind of its topic.
+ * Aggregator to device, signed: not accepted, and why. [about] is the kind of the topic it came on; [update], where that was an update, the
+ * digest of its bytes. The device deletes that update.
  */
 public data class Refuse(
+    override val deviceId: String,
     val reason: String,
     val detail: String,
-    val runId: String = "",
-    val round: Long = 0,
     val about: String = "",
+    val update: String = "",
 ) : Reply {
     override val type: String get() = "refuse"
 }
 
-/** Aggregator to device: the run is over; [model] is the one to use from now on. */
-public data class Finish(val runId: String, val bundle: String, val model: String) : Reply {
+/** Aggregator to device, signed: the update with these bytes cannot be taken now; send it again after [retryS] seconds. */
+public data class Busy(override val deviceId: String, val update: String, val retryS: Double) : Reply {
+    override val type: String get() = "busy"
+}
+
+/** Aggregator to device, signed: the run is over; [model] is the one to use from now on. */
+public data class Finish(
+    override val deviceId: String,
+    val runId: String,
+    val epoch: Long,
+    val bundle: String,
+    val model: String,
+) : Reply {
     override val type: String get() = "finish"
 }
 
-/** On the fleet's aggregator topic, retained. A new [bootId] asks every device to check in again. */
-public data class AggregatorStatus(val online: Boolean, val bootId: String, val runId: String = "") : Message {
+/**
+ * On the fleet's aggregator topic, retained and signed, every few seconds. A new [bootId] asks every device to check in again. [atS] is the
+ * aggregator's clock (Unix time, seconds) when it was written; [paused] says why it takes no updates now, or is empty.
+ */
+public data class AggregatorStatus(
+    val online: Boolean,
+    val bootId: String,
+    val epoch: Long,
+    val atS: Double,
+    val runId: String = "",
+    val paused: String = "",
+) : Message {
     override val type: String get() = "aggregator"
+}
+
+/** A trusted key vouches that [key] (an Ed25519 public key in hexadecimal digits) may speak for a fleet until [notAfterS] (Unix time). */
+public data class Voucher(val fleet: String, val key: String, val notAfterS: Double) : Message {
+    override val type: String get() = "voucher"
 }

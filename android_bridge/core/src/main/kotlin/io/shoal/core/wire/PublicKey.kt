@@ -3,7 +3,7 @@ package io.shoal.core.wire
 import io.shoal.core.BundleException
 import java.util.Base64
 
-/** An Ed25519 public key that bundles must be signed with. */
+/** An Ed25519 public key: a root key that signs bundles and vouches for services, or the key of a service. */
 public class PublicKey private constructor(private val point: Ed25519.Point, private val encoded: ByteArray) {
     /** Whether [signature] (64 bytes) over [message] was made with this key's private half. */
     public fun verify(signature: ByteArray, message: ByteArray): Boolean = Ed25519.verify(point, encoded, signature, message)
@@ -21,17 +21,23 @@ public class PublicKey private constructor(private val point: Ed25519.Point, pri
             PublicKey(Ed25519.decode(encoded) ?: throw BundleException("trusted key: not an Ed25519 public key"), encoded.copyOf())
 
         /**
-         * Reads PEM text (`-----BEGIN PUBLIC KEY-----`), as `shoal export` writes it to `trust.pem`.
+         * Reads the PEM text of one or more keys (`-----BEGIN PUBLIC KEY-----`), as `shoal export` writes it to `trust.pem`. Several keys
+         * are how keys are rotated: the new one is added everywhere before the old one is taken away.
          *
-         * @throws BundleException not an Ed25519 public key
+         * @throws BundleException no key, or one that is not an Ed25519 public key
          */
-        public fun parse(pem: String): PublicKey {
-            val lines = pem.lines().map { it.trim() }
-            val begin = lines.indexOf("-----BEGIN PUBLIC KEY-----")
-            val end = lines.indexOf("-----END PUBLIC KEY-----")
-            if (begin < 0 || end < begin) throw BundleException("trusted key: not a PEM public key")
+        public fun parse(pem: String): List<PublicKey> {
+            val blocks = BLOCK.findAll(pem).map { it.groupValues }.toList()
+            if (blocks.isEmpty()) throw BundleException("trusted key: not a PEM public key")
+            return blocks.map { (_, label, body) ->
+                if (label != "PUBLIC KEY") throw BundleException("trusted key: a PEM block '${label.take(80)}', expected PUBLIC KEY")
+                fromDer(body)
+            }
+        }
+
+        private fun fromDer(body: String): PublicKey {
             val der = try {
-                Base64.getDecoder().decode(lines.subList(begin + 1, end).joinToString(""))
+                Base64.getDecoder().decode(body.filterNot { it.isWhitespace() })
             } catch (error: IllegalArgumentException) {
                 throw BundleException("trusted key: not a PEM public key: ${error.message}")
             }
@@ -40,5 +46,7 @@ public class PublicKey private constructor(private val point: Ed25519.Point, pri
             }
             return of(der.copyOfRange(PREFIX.size, der.size))
         }
+
+        private val BLOCK = Regex("-----BEGIN ([A-Z ]+)-----(.*?)-----END \\1-----", RegexOption.DOT_MATCHES_ALL)
     }
 }

@@ -12,7 +12,7 @@ internal data class Address(val kind: String, val deviceId: String = "", val dig
  * @throws ConfigException the fleet's name is not 1 to 64 of `A-Z a-z 0-9 . _ -`
  */
 internal class Topics(fleet: String) {
-    private val root = "shoal/1/${checked(fleet, "fleet name")}"
+    private val root = "shoal/2/${checked(fleet, "fleet name")}"
 
     /** The aggregator's retained status. */
     val aggregator: String get() = "$root/aggregator"
@@ -26,6 +26,9 @@ internal class Topics(fleet: String) {
 
     /** Where the bytes with this SHA-256 are published, retained, while devices need them. */
     fun blob(digest: String): String = "$root/blob/$digest"
+
+    /** How many bytes a publication on a topic may have; any other is not for this fleet's devices, and may have few. */
+    fun limit(topic: String): Int = if (topic.startsWith("$root/blob/")) Limits.PROTOCOL.totalBytes else 2 * MESSAGE_BYTES
 
     /**
      * Tells what a topic means.

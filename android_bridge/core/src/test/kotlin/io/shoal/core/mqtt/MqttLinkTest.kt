@@ -207,6 +207,25 @@ class MqttLinkTest {
     }
 
     @Test
+    fun `what is thrown while reading ends the connection and not the process`() {
+        Mosquitto(File(folder, "b").apply { mkdirs() }).use { other ->
+            var thrown = 0
+            val address = BrokerAddress("127.0.0.1", other.port)
+            val failing = { topic: String -> if (topic == "bad" && thrown++ == 0) throw OutOfMemoryError("pretended") else 100 }
+            val link = MqttLink.connect(address, "a", limit = failing).also { open += it }
+            val sender = MqttLink.connect(address, "b").also { open += it }
+            link.subscribe(listOf("bad", "good"))
+            settle(link)
+            sender.publish("bad", ByteArray(101))
+            assertTrue("pretended" in await<LinkDown>(link).reason)
+            await<LinkUp>(link)
+            sender.publish("good", "after it".toByteArray()) // what was too large was acknowledged, and does not come again
+            assertEquals(listOf("good" to "after it"), deliveries(link, 1))
+            assertEquals(2, thrown)
+        }
+    }
+
+    @Test
     fun `a broker that says nothing is left`() {
         answering(accepted).use { server ->
             val link = MqttLink.connect(BrokerAddress("127.0.0.1", server.localPort), "a", keepAliveS = 1).also { open += it }

@@ -57,6 +57,26 @@ class PacketsTest {
     }
 
     @Test
+    fun `a payload that is larger than its topic may have is read past`() {
+        val stream = DataInputStream((Packets.publish("a", 7, 40_000, retain = false, again = false) + ByteArray(40_000) + bytes("d000")).inputStream())
+        assertEquals(Packet.TooLarge("a", 40_000, 7), readPacket(stream) { topic -> if (topic == "a") 39_999 else 0 })
+        assertEquals(Packet.PingResp, readPacket(stream))
+    }
+
+    @Test
+    fun `only so much is read before it is handled`() {
+        val room = Room(100)
+        room.take(150) { true } // one alone may be larger
+        room.take(10) { false }
+        val waiting = kotlin.concurrent.thread { room.take(50) { true } }
+        waiting.join(300)
+        assertTrue(waiting.isAlive)
+        room.give(150)
+        waiting.join(5_000)
+        assertTrue(!waiting.isAlive)
+    }
+
+    @Test
     fun `a packet that breaks off is an end of file`() {
         assertFailsWith<EOFException> { read(bytes("30 05 0001")) }
         assertFailsWith<EOFException> { read(bytes("")) }

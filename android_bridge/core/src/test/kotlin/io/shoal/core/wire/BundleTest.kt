@@ -26,20 +26,20 @@ class BundleTest {
 
     @Test
     fun `a bundle by another key is refused`() {
-        assertFailsWith<TamperedBundle> { Bundle.unpack(Fixture.payload, Fixture.otherKey) }
+        assertFailsWith<TamperedBundle> { Bundle.unpack(Fixture.payload, Fixture.otherKeys) }
     }
 
     @Test
     fun `what does not fit the manifest is refused`() {
         val files = files()
         Bundle.unpack(zip(files))
-        assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files - "manifest.sig"), Fixture.key) }
+        assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files - "manifest.sig"), Fixture.keys) }
         assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files + ("step.onnx" to ByteArray(3)))) }
         assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files + ("more" to ByteArray(3)))) }
         assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files - "step.onnx")) }
         assertFailsWith<BundleException> { Bundle.unpack(zip(files - "manifest.json")) }
         val changed = files.getValue("manifest.json").decodeToString().replace("\"version\": 3", "\"version\": 4").toByteArray()
-        assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files + ("manifest.json" to changed)), Fixture.key) }
+        assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files + ("manifest.json" to changed)), Fixture.keys) }
         assertFailsWith<BundleException> { Bundle.unpack(zip(files + ("manifest.json" to "{}".toByteArray()))) }
     }
 
@@ -79,6 +79,17 @@ class BundleTest {
         val error = assertFailsWith<BundleException> { Fixture.bundle.program("step", "executorch", "executorch-portable") }
         assertEquals("bundle fake: graph 'step' has no program for executorch or executorch-portable, it was exported for ONNX alone", error.message)
         assertFailsWith<BundleException> { Fixture.bundle.program("none", "executorch") }
+    }
+
+    @Test
+    fun `a file has one key or several`() {
+        val pem = java.io.File(Fixture.folder, "trust.pem").readText()
+        assertEquals(2, PublicKey.parse(pem).size)
+        assertEquals(2, PublicKey.parse("text before\n" + pem.replace("\n", "\r\n")).size)
+        Bundle.unpack(Fixture.payload, Fixture.keys.drop(1))
+        assertFailsWith<TamperedBundle> { Bundle.unpack(Fixture.payload, Fixture.keys.take(1)) }
+        val other = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
+        assertFailsWith<BundleException> { PublicKey.parse(pem + other) }
     }
 
     @Test

@@ -47,7 +47,7 @@ class FuzzTest {
     @Test
     fun `changed bundles are refused`() {
         val bundle = fromPython("executor/bundle.zip").readBytes()
-        val accepted = (0 until 2_000).count { !refuses(changed(bundle)) { Bundle.unpack(it, key) } }
+        val accepted = (0 until 2_000).count { !refuses(changed(bundle)) { Bundle.unpack(it, keys) } }
         assertTrue(accepted < 200, "$accepted accepted: few bytes of a bundle mean nothing")
     }
 
@@ -57,7 +57,7 @@ class FuzzTest {
         repeat(2_000) { refuses(changed(pem)) { PublicKey.parse(it.decodeToString()) } }
     }
 
-    private val key by lazy { PublicKey.parse(fromPython("executor/trust.pem").readText()) }
+    private val keys by lazy { PublicKey.parse(fromPython("executor/trust.pem").readText()) }
 
     private inline fun refuses(payload: ByteArray, read: (ByteArray) -> Unit): Boolean = try {
         read(payload)

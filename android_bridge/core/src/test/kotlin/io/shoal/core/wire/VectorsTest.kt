@@ -1,12 +1,16 @@
 package io.shoal.core.wire
 
+import io.shoal.core.Malformed
+import io.shoal.core.Untrusted
 import io.shoal.core.WireException
+import io.shoal.core.brokenRule
 import io.shoal.core.fromPython
 import io.shoal.core.repository
 import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.TestFactory
 import java.io.File
 import kotlin.test.Test
+import kotlin.test.assertContains
 import kotlin.test.assertContentEquals
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -14,11 +18,71 @@ import kotlin.test.assertTrue
 
 /** The vectors that every implementation of the protocol is held to, and messages that the Python side made up. */
 class VectorsTest {
-    private val golden = File(repository, "wire/vectors/golden")
+    private val vectors = File(repository, "wire/vectors")
+    private val golden = File(vectors, "golden")
+    private val signed = File(vectors, "signed")
 
     @TestFactory
     fun `golden message is read and written to the same bytes`() = tests(golden, ".json") { payload ->
         assertContentEquals(payload, encode(decodeAny(payload)))
+    }
+
+    @TestFactory
+    fun `message of a later minor version is read as this one would have written it`() = tests(File(vectors, "newer"), ".json") { payload ->
+        assertTrue("\"later\"" in payload.decodeToString())
+        val message = decodeAny(payload)
+        assertContains(golden.listFiles()!!.filter { it.extension == "json" }.map { decodeAny(it.readBytes()) }, message)
+    }
+
+    @TestFactory
+    fun `signed message is believed or not`(): List<DynamicTest> {
+        val verifier = Verifier("default", PublicKey.parse(File(signed, "TRUST.pem").readText()))
+        val files = signed.listFiles()!!.filter { it.name != "TRUST.pem" }.sorted()
+        assertTrue(files.count { it.name.startsWith("good") } >= 3 && files.count { it.name.startsWith("bad") } >= 12)
+        return files.map { file ->
+            DynamicTest.dynamicTest(file.name) {
+                if (file.name.startsWith("good")) {
+                    assertContentEquals(file.readBytes().decodeToString().lines()[0].toByteArray(), encode(open(verifier, file)))
+                } else {
+                    assertFailsWith<WireException> { open(verifier, file) }
+                }
+            }
+        }
+    }
+
+    @Test
+    fun `a voucher is looked at again when its time is over`() {
+        val verifier = Verifier("default", PublicKey.parse(File(signed, "TRUST.pem").readText()))
+        open(verifier, File(signed, "good-plan"))
+        val error = assertFailsWith<Untrusted> { open(verifier, File(signed, "good-plan"), 1826841600.0 + 10) }
+        assertTrue("over 10 s ago" in error.message!!)
+    }
+
+    @Test
+    fun `who trusts no key takes the first line`() {
+        val plan = open(Verifier("default", emptyList()), File(signed, "good-plan"))
+        assertEquals(plan, open(Verifier("default", emptyList()), File(signed, "bad-unsigned")))
+        assertFailsWith<Malformed> { open(Verifier("default", emptyList()), File(signed, "bad-two-lines")) }
+    }
+
+    private fun open(verifier: Verifier, file: File, nowS: Double = 1795305612.0): Message = verifier.open(file.readBytes(), nowS)
+
+    @TestFactory
+    fun `policy permits or forbids`(): List<DynamicTest> {
+        val file = Fields(parseJson(File(vectors, "policy.json").readBytes()), "policy.json")
+        val about = file.obj("about")
+        val cases = file.list("cases") { it, path -> Fields(it, path) }
+        assertTrue(cases.size >= 30)
+        return cases.map { case ->
+            DynamicTest.dynamicTest(case.string("name")) {
+                val (numTrain, numTest) = listOf("num_train", "num_test").map { about.count(it).toInt() }
+                val measuring = about.strings("measuring").toSet()
+                val policy = policyOf(case.obj("policy"))
+                assertEquals(policy, Policy.parse(policy.toJson()))
+                val rule = brokenRule(policy, messageOf(case.obj("plan")) as Plan, about.string("bundle"), measuring, numTrain, numTest)
+                assertEquals(case.string("rule"), rule.orEmpty().substringBefore(':'))
+            }
+        }
     }
 
     @Test

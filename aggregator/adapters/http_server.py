@@ -1,0 +1,59 @@
+"""Serves the HTTP API in a thread of its own, with few connections at a time: more would take the file descriptors that blobs need."""
+
+import logging
+import threading
+import time
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wire.errors import ConfigError
+
+log = logging.getLogger("shoal.aggregator")
+
+CONNECTIONS = 64
+"""Connections at a time; others are closed at once."""
+SILENT_S = 10.0
+"""Seconds in which a connection has to bring its first request."""
+
+
+class _Bounded(H11Protocol):
+    """HTTP/1.1 over one connection, which is closed if there are too many others, or if nothing is asked on it."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+            return
+        self.loop.call_later(SILENT_S, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.abort()
+
+
+class HttpServer:
+    """The server for as long as the context is open.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+
+    def __init__(self, api: Any, host: str, port: int) -> None:
+        config = uvicorn.Config(api, host=host, port=port, log_level="warning", access_log=False, http=_Bounded, timeout_keep_alive=5)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+        self._where = f"{host}:{port}"
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        while not self._server.started:
+            if not self._thread.is_alive():
+                raise ConfigError(f"HTTP on {self._where}: the address cannot be used (is the port taken?)")
+            time.sleep(0.02)
+        log.info("http://%s", self._where)
+
+    def __exit__(self, *_error: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(timeout=5.0)

@@ -1,0 +1,33 @@
+"""Events that are saved together, and what follows once they are."""
+
+from dataclasses import dataclass, field
+
+from aggregator.core.record import RoundRecord, record_of
+from aggregator.core.round import step
+from aggregator.core.state import Command, Event, RunState
+from wire.messages import Reply
+
+
+@dataclass
+class Group:
+    """What came between two writes. `state` is the run's state after the events so far."""
+
+    state: RunState
+    steps: list[tuple[Event, RunState]] = field(default_factory=list)
+    """The events, and the state after each."""
+    records: list[RoundRecord] = field(default_factory=list)
+    """Of the rounds that were closed."""
+    commands: list[Command] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    updates: list[tuple[str, bytes]] = field(default_factory=list)
+    """The device and the bytes of each update among the events."""
+
+    def add(self, event: Event) -> None:
+        """Take in one event."""
+        state, commands = step(self.state, event)
+        record = record_of(self.state, event, state)
+        self.state = state
+        self.steps.append((event, state))
+        if record is not None:
+            self.records.append(record)
+        self.commands += commands

@@ -1,0 +1,30 @@
+"""What privacy mechanisms have in common: nothing happens to an update unless a mechanism says so."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from algorithms.core.contract import LocalModel, Work
+from wire.messages import Verb
+from wire.tensors import Array
+
+
+class DefaultPrivacy:
+    """Leaves every update as it is, at no cost; mechanisms change what differs."""
+
+    protects: ClassVar[bool] = True
+    mean: ClassVar[str] = ""
+
+    def in_step(self) -> dict[str, float]:
+        return {}
+
+    def verbs(self) -> tuple[Verb, ...]:
+        return ()
+
+    def clip(self, update: Array) -> Array:
+        return update
+
+    def noise(self, mean: Array, num_devices: int, seed: int) -> Array:
+        return mean
+
+    def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
+        return None

@@ -1,0 +1,50 @@
+package io.shoal.core
+
+import io.shoal.core.wire.Topics
+import io.shoal.core.wire.digest
+import java.io.IOException
+
+/** The blobs that the device lacks: subscribed to, and asked for again by [fetch]. */
+internal class Downloads(
+    private val topics: Topics,
+    private val link: Link,
+    private val storage: Storage,
+    private val log: Log,
+    private val fetch: (String) -> Unit,
+) {
+    private val wanted = sortedSetOf<String>()
+
+    /** Whether something is still to come. */
+    val open: Boolean get() = wanted.isNotEmpty()
+
+    /** Waits for these blobs, as far as they are not here, and for no others: what an earlier plan needed may never come. Whether one is new. */
+    fun want(names: Set<String>): Boolean {
+        val missing = names.filterNot(storage::hasBlob)
+        val (gone, new) = Pair(wanted - missing.toSet(), missing - wanted)
+        wanted -= gone
+        wanted += new
+        if (gone.isNotEmpty()) link.unsubscribe(gone.map(topics::blob))
+        if (new.isNotEmpty()) link.subscribe(new.map(topics::blob))
+        return new.isNotEmpty()
+    }
+
+    /** Takes a blob that came, if it is waited for and its hash is its name. */
+    fun onBlob(name: String, payload: ByteArray) {
+        if (name !in wanted) return
+        if (digest(payload) != name) {
+            log.write(Log.Level.WARNING, "ignored a blob whose hash is not its name: $name")
+            return
+        }
+        try {
+            storage.putBlob(name, payload)
+        } catch (error: IOException) { // it is asked for again later; there may be room then
+            log.write(Log.Level.WARNING, "cannot store blob $name of ${payload.size} bytes: $error")
+            return
+        }
+        wanted -= name
+        link.unsubscribe(listOf(topics.blob(name)))
+    }
+
+    /** Asks for everything that is missing. */
+    fun ask(): Unit = wanted.forEach(fetch)
+}

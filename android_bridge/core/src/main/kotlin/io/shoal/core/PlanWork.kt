@@ -1,0 +1,99 @@
+package io.shoal.core
+
+import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Choose
+import io.shoal.core.wire.Limits
+import io.shoal.core.wire.Manifest
+import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Policy
+import io.shoal.core.wire.Respond
+import io.shoal.core.wire.Update
+import io.shoal.core.wire.checkSums
+import io.shoal.core.wire.encodeUpdate
+
+/** A plan that was carried out: the update's bytes, and what the device keeps for itself. */
+internal class FinishedPlan(val payload: ByteArray, val private: Tensors, val numSteps: Long)
+
+/** Carries out one plan at a time: checks the whole of it against the bundle and the policy, then runs it. It stores nothing. */
+internal class PlanWork(
+    private val deviceId: String,
+    private val windows: Windows,
+    private val policy: Policy,
+    private val loaded: LoadedBundle,
+    private val clock: Clock,
+) {
+    /**
+     * Refuses a plan of which the policy can be seen to forbid something without its bundle.
+     *
+     * @throws PolicyBroken it does
+     */
+    fun checkAlone(plan: Plan): Unit = check(policy.copy(bundles = null), plan, "", emptySet())
+
+    /**
+     * Verifies the plan's bundle, checks the plan against the policy and loads the bundle's graphs.
+     *
+     * @throws PolicyBroken the policy forbids the plan
+     * @throws BundleException the bundle must not be used, or is older than the one of its name in [versions]
+     * @throws DataException the device's windows do not fit
+     * @throws Malformed the bundle has no such graph
+     */
+    fun open(plan: Plan, versions: Map<String, Long>): Manifest {
+        val manifest = loaded.verified(plan.bundle).manifest
+        Bundle.checkVersion(manifest, versions)
+        check(policy, plan, manifest.name, manifest.graphs.filterValues { it.responses.isNotEmpty() }.keys)
+        val unknown = plan.verbs.mapNotNull(::graphOf).firstOrNull { it !in manifest.graphs }
+        if (unknown != null) throw Malformed("plan: no graph '$unknown', bundle ${manifest.name} has ${manifest.graphs.keys.sorted()}")
+        loaded.executor(plan.bundle)
+        return manifest
+    }
+
+    /**
+     * Runs the plan whose bundle [open] has loaded. [checkpoint] is called before every run of a graph, and may throw.
+     *
+     * @throws PolicyBroken it took longer than the policy permits
+     * @throws ShoalException it cannot be carried out
+     */
+    fun carryOut(plan: Plan, private: Tensors, bytesReceived: Long, checkpoint: () -> Unit): FinishedPlan {
+        val startedS = clock.steadySeconds()
+        val result = loaded.executor(plan.bundle).execute(plan, loaded.tensors(plan.model), private, loaded::tensors) {
+            checkpoint()
+            val workedS = clock.steadySeconds() - startedS
+            if (policy.maxSeconds != null && workedS > policy.maxSeconds) {
+                throw PolicyBroken("max_seconds: the plan has worked for $workedS, ${policy.maxSeconds} are permitted")
+            }
+        }
+        val update = Update(
+            runId = plan.runId,
+            epoch = plan.epoch,
+            round = plan.round,
+            attempt = plan.attempt,
+            deviceId = deviceId,
+            model = result.model,
+            numTrain = windows.numTrain.toLong(),
+            numSteps = result.numSteps,
+            evaluated = result.evaluated,
+            trained = result.trained,
+            bytesReceived = bytesReceived,
+            trainS = Math.rint((clock.steadySeconds() - startedS) * 1e6) / 1e6,
+        )
+        checkSums(update)
+        val payload = encodeUpdate(update, result.tensors)
+        if (payload.size > Limits.PROTOCOL.totalBytes) {
+            throw LimitExceeded("an update of ${payload.size} bytes: at most ${Limits.PROTOCOL.totalBytes} can be sent")
+        }
+        return FinishedPlan(payload, result.private, result.numSteps)
+    }
+
+    private fun check(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>) {
+        brokenRule(policy, plan, bundle, measuring, windows.numTrain, windows.numTest)?.let { throw PolicyBroken(it) }
+    }
+
+    companion object {
+        /** The blobs that a plan needs. */
+        fun blobsOf(plan: Plan): Set<String> = buildSet {
+            add(plan.bundle)
+            add(plan.model)
+            plan.verbs.forEach { if (it is Respond) add(it.inputs) else if (it is Choose) addAll(it.models) }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+package io.shoal.core
+
+import io.shoal.core.wire.Annotate
+import io.shoal.core.wire.Apply
+import io.shoal.core.wire.Choose
+import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Policy
+import io.shoal.core.wire.Protect
+import io.shoal.core.wire.Respond
+import io.shoal.core.wire.Train
+import io.shoal.core.wire.Verb
+
+/**
+ * What in a plan is against the policy (`wire/SPEC.md`, 'Policy'): the rule's name, a colon, and what was asked; null if nothing is. Pure.
+ *
+ * [bundle] is the bundle's name, [measuring] its graphs that have responses. The rules on seconds and bytes are kept while the plan is
+ * carried out.
+ */
+internal fun brokenRule(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>, numTrain: Int, numTest: Int): String? {
+    for (verb in plan.verbs) {
+        val graph = graphOf(verb)
+        if (policy.verbs != null && verb.type !in policy.verbs) return "verbs: ${verb.type} is not permitted"
+        if (policy.graphs != null && graph != null && graph !in policy.graphs) return "graphs: $graph is not permitted"
+    }
+    if (policy.bundles != null && bundle !in policy.bundles) return "bundles: $bundle is not permitted"
+    val epochs = plan.verbs.sumOf { if (it is Train) epochsOf(it, numTrain) else 0.0 }
+    if (epochs > policy.maxEpochs) return "max_epochs: $epochs are asked for, ${policy.maxEpochs} are permitted"
+    return unprotected(policy, plan.verbs, measuring) ?: tooFewWindows(policy, plan.verbs, numTrain, numTest)
+}
+
+/** The graph that a verb runs; null for one that runs none. */
+internal fun graphOf(verb: Verb): String? = when (verb) {
+    is Train -> verb.graph
+    is Evaluate -> verb.graph
+    is Choose -> verb.graph
+    is Annotate -> verb.graph
+    is Apply -> verb.graph
+    is Respond -> verb.graph
+    is Protect -> null
+}
+
+private fun epochsOf(train: Train, numTrain: Int): Double =
+    train.steps?.let { it.toDouble() * train.batchSize / maxOf(1, numTrain) } ?: train.epochs.toDouble()
+
+/** What leaves the device of a training without the clipping and noise that the policy asks for. */
+private fun unprotected(policy: Policy, verbs: List<Verb>, measuring: Set<String>): String? {
+    val leastNoise = policy.minNoiseMultiplier ?: 0.0
+    if (policy.maxClipNorm == null && leastNoise == 0.0) return null
+    val rule = if (policy.maxClipNorm != null) "max_clip_norm" else "min_noise_multiplier"
+    var trained = false
+    for (verb in verbs) {
+        trained = trained || verb is Train
+        val measures = verb is Apply || verb is Respond || (verb is Evaluate && verb.report && verb.graph in measuring)
+        if (trained && measures) return "$rule: ${verb.type} reports on what was trained"
+    }
+    if (verbs.none { it is Train && it.report }) return null
+    val last = verbs.last() as? Protect ?: return "$rule: the plan does not end with protect"
+    if (policy.maxClipNorm != null && last.clipNorm > policy.maxClipNorm) {
+        return "max_clip_norm: ${last.clipNorm} is asked for, ${policy.maxClipNorm} is permitted"
+    }
+    val least = leastNoise * last.clipNorm
+    return if (last.noiseStd < least) "min_noise_multiplier: noise of ${last.noiseStd} is asked for, $least is the least" else null
+}
+
+private fun tooFewWindows(policy: Policy, verbs: List<Verb>, numTrain: Int, numTest: Int): String? {
+    for (verb in verbs) {
+        val count = when {
+            verb is Train -> numTrain - numHeldOut(numTrain, verb.holdout)
+            verb is Evaluate && verb.report -> when (verb.split) {
+                "holdout" -> numHeldOut(numTrain, verb.holdout)
+                "test" -> numTest
+                else -> numTrain
+            }
+            verb is Choose || verb is Respond -> numTrain
+            else -> continue
+        }
+        val nothingMeasured = verb is Evaluate && count == 0
+        if (count < policy.minWindows && !nothingMeasured) {
+            return "min_windows: ${verb.type} is over $count, ${policy.minWindows} are the least"
+        }
+    }
+    return null
+}

@@ -1,0 +1,32 @@
+package io.shoal.core
+
+/** The bytes that came and went in the last 24 hours, by the hour; kept over restarts. The device's own clock counts the hours. */
+internal class Traffic(private val storage: Storage, private val clock: Clock) {
+    private val hours = HashMap(storage.traffic())
+    private var unsaved = 0L
+
+    /** Counts bytes that came or went. */
+    fun add(bytes: Int) {
+        hours[hour()] = (hours[hour()] ?: 0) + bytes
+        unsaved += bytes
+        if (unsaved >= SAVED_EVERY) save()
+    }
+
+    /** How many there were in the last 24 hours. Hours that have not been yet, by a clock that was set back, count too. */
+    fun lastDay(): Long = hours.entries.sumOf { (hour, bytes) -> if (hour > hour() - DAY_HOURS) bytes else 0 }
+
+    /** Stores the count, without what is older than a day. */
+    fun save() {
+        if (unsaved == 0L) return
+        hours.keys.removeAll { it <= hour() - DAY_HOURS }
+        storage.saveTraffic(hours)
+        unsaved = 0
+    }
+
+    private fun hour() = (clock.nowSeconds() / 3600).toLong()
+
+    private companion object {
+        const val DAY_HOURS = 24L
+        const val SAVED_EVERY = 256L * 1024
+    }
+}

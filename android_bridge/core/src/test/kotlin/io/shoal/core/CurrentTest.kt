@@ -1,0 +1,165 @@
+package io.shoal.core
+
+import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.Train
+import io.shoal.core.wire.decodeTensors
+import io.shoal.core.wire.digest
+import io.shoal.core.wire.encodeTensors
+import org.junit.jupiter.api.io.TempDir
+import java.io.File
+import kotlin.test.Test
+import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertNull
+import kotlin.test.assertTrue
+
+/** The model in use: what finished runs offer, and what answers. */
+class CurrentTest {
+    @TempDir
+    lateinit var folder: File
+
+    private fun storage() = FolderStorage(folder)
+
+    private fun predictor() = Predictor(storage(), FakeLoader(), Fixture.keys)
+
+    private fun device(loader: GraphLoader = FakeLoader()) = FakeAggregator(storage(), loader = loader).up()
+
+    /** A model of the bundle's layout whose weights are all this value. */
+    private fun model(value: Float): ByteArray = encodeTensors(
+        decodeTensors(Fixture.model).tensors.mapValues { (_, it) -> Tensor.of(FloatArray(it.size) { value }, it.shape) },
+    )
+
+    private fun FakeAggregator.finish(model: ByteArray, epoch: Long = 5, bundle: ByteArray = Fixture.payload) {
+        blobs += listOf(model, bundle)
+        reply(Fixture.finish(epoch = epoch, bundle = bundle, model = model))
+        offer()
+    }
+
+    /** Graphs of which one answers another thing. */
+    private class Answering(private val answer: (Tensor) -> Tensor) : GraphLoader by FakeLoader() {
+        override fun load(bundle: Bundle): Graphs = object : Graphs by FakeGraphs() {
+            override fun run(graph: String, inputs: Tensors): Tensors =
+                FakeGraphs().run(graph, inputs).mapValues { (name, it) -> if (name == "output/probabilities") answer(it) else it }
+        }
+    }
+
+    @Test
+    fun `the last run's model predicts`() {
+        val device = device()
+        assertFailsWith<ConfigException> { predictor().predict(Fixture.windows.testX) }
+        device.plan(Fixture.plan(verbs = listOf(Evaluate())))
+        device.offer()
+        device.reply(Fixture.finish())
+        assertEquals(listOf(19, 3), predictor().use { it.predict(Fixture.windows.testX) }.shape)
+        assertTrue(device.said.any { "is in use" in it })
+        assertFailsWith<DataException> { predictor().predict(Tensor.allocate(DType.FLOAT32, listOf(3, 2, 5))) }
+        assertFailsWith<DataException> { predictor().predict(Fixture.windows.testX.take(IntArray(0))) }
+    }
+
+    @Test
+    fun `it goes on while another run's plans come, and its blobs are kept`() {
+        val device = device()
+        val old = model(1f)
+        device.finish(old)
+        device.plan(Fixture.plan(run = "next", epoch = 6).copy(model = "9".repeat(64)))
+        predictor().use { it.predict(Fixture.windows.testX) }
+        device.plan(Fixture.plan(2, run = "next", epoch = 6))
+        device.offer()
+        assertEquals(1, device.sent("update").size)
+        assertEquals(setOf(old, Fixture.payload, Fixture.model).map(::digest).toSet(), File(folder, "blobs").list()!!.toSet())
+        predictor().use { it.predict(Fixture.windows.testX) }
+    }
+
+    @Test
+    fun `an offer that cannot be used leaves the old model in use`() {
+        val old = model(1f)
+        device().finish(old)
+        val offers = listOf<FakeAggregator.() -> Unit>(
+            { finish(ByteArray(100)) },
+            { finish(encodeTensors(emptyMap()), 6) },
+            { finish(model(2f), 7, ByteArray(100)) },
+        )
+        for (offer in offers) device().run { offer() }
+        val wrong = listOf<(Tensor) -> Tensor>(
+            { Tensor.of(FloatArray(it.size) { Float.NaN }, it.shape) },
+            { Tensor.of(FloatArray(it.size) { -0.5f }, it.shape) },
+            { Tensor.of(FloatArray(it.size) { 7f }, it.shape) },
+            { Tensor.of(FloatArray(it.rows), listOf(it.rows, 1)) },
+            { throw UnsatisfiedLinkError("predict") },
+            { throw OutOfMemoryError() },
+        )
+        for ((number, answer) in wrong.withIndex()) device(Answering(answer)).finish(model(3f + number), 10L + number)
+        assertEquals(digest(old), storage().current()!!.model)
+        predictor().use { it.predict(Fixture.windows.testX) }
+        val well = device()
+        well.finish(model(9f), 30)
+        assertEquals(digest(model(9f)), storage().current()!!.model)
+    }
+
+    @Test
+    fun `an offer that fails is tried after five restarts no more`() {
+        val failing = Answering { throw StackOverflowError() }
+        var tried = 0
+        repeat(9) { start ->
+            val device = device(failing)
+            if (start == 0) device.finish(model(1f)) else device.offer()
+            tried += device.said.count { "is not used" in it }
+            assertTrue(!device.agent.waiting)
+        }
+        assertEquals(5, tried)
+        assertNull(storage().current())
+        device().finish(model(2f), 6)
+        assertEquals(digest(model(2f)), storage().current()!!.model)
+    }
+
+    @Test
+    fun `a damaged model is fetched again`() {
+        val device = device()
+        val model = model(1f)
+        device.finish(model)
+        File(folder, "blobs/${digest(model)}").writeBytes(ByteArray(5))
+        val error = assertFailsWith<ConfigException> { predictor().predict(Fixture.windows.testX) }
+        assertTrue("damaged" in error.message!!)
+        val next = device()
+        next.blobs += model
+        next.offer()
+        predictor().use { it.predict(Fixture.windows.testX) }
+    }
+
+    @Test
+    fun `a predictor takes up another model by itself`() {
+        predictor().use { predictor ->
+            device().finish(model(1f))
+            predictor.predict(Fixture.windows.testX)
+            val device = device()
+            device.finish(model(2f), 6)
+            device.plan(Fixture.plan(run = "next", epoch = 7, verbs = listOf(Train(8))))
+            device.offer()
+            predictor.predict(Fixture.windows.testX)
+            assertEquals(2, File(folder, "blobs").list()!!.count { it != digest(Fixture.payload) })
+        }
+    }
+
+    @Test
+    fun `one thread runs what is trained and predicted`() {
+        val threads = java.util.Collections.synchronizedSet(HashSet<String>())
+        val noting = object : GraphLoader by FakeLoader() {
+            override fun load(bundle: Bundle): Graphs = object : Graphs by FakeGraphs() {
+                override fun run(graph: String, inputs: Tensors): Tensors {
+                    threads += Thread.currentThread().name
+                    if (graph == "weigh") throw OutOfMemoryError("in it")
+                    return FakeGraphs().run(graph, inputs)
+                }
+            }
+        }
+        val owned = OwnerThread("the-owner").owned(noting)
+        val (one, other) = List(2) { owned.load(Fixture.bundle) }
+        val x = mapOf("batch/x" to Fixture.windows.testX)
+        val running = List(4) { kotlin.concurrent.thread { repeat(20) { one.run("predict", x) } } }
+        repeat(20) { other.run("predict", x) }
+        running.forEach { it.join() }
+        assertEquals("in it", assertFailsWith<OutOfMemoryError> { one.run("weigh", x) }.message)
+        assertEquals(setOf("the-owner"), threads)
+    }
+}

@@ -1,0 +1,108 @@
+package io.shoal.core
+
+import io.shoal.core.wire.AggregatorStatus
+import io.shoal.core.wire.Decline
+import io.shoal.core.wire.Message
+import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Policy
+import io.shoal.core.wire.PublicKey
+import io.shoal.core.wire.Topics
+import io.shoal.core.wire.decode
+import io.shoal.core.wire.digest
+import io.shoal.core.wire.encode
+
+/** A link to nobody: what the device published and subscribed to. */
+internal class FakeLink : Link {
+    val published = ArrayList<Pair<String, ByteArray>>()
+    val subscribed = LinkedHashSet<String>()
+
+    override fun subscribe(topics: Collection<String>) {
+        subscribed += topics
+    }
+
+    override fun unsubscribe(topics: Collection<String>) {
+        subscribed -= topics.toSet()
+    }
+
+    override fun publish(topic: String, payload: ByteArray, retain: Boolean) {
+        published += topic to payload
+    }
+
+    override fun receive(timeoutMs: Long): LinkEvent? = null
+
+    override fun close() = Unit
+}
+
+/** The device `phone` of the fleet `f`, and the aggregator's and the broker's side of its conversation. */
+internal class FakeAggregator(
+    val storage: Storage,
+    keys: List<PublicKey> = Fixture.keys,
+    policy: Policy? = null,
+    val loader: GraphLoader = FakeLoader(),
+    windows: Windows = Fixture.windows,
+    private val stop: () -> Boolean = { false },
+) {
+    val topics = Topics("f")
+    val link = FakeLink()
+    val clock = TestClock()
+    val said = ArrayList<String>()
+
+    /** What is on offer besides the fixture's bundle and model. */
+    val blobs = ArrayList<ByteArray>().apply { addAll(listOf(Fixture.payload, Fixture.model)) }
+    private val log = Log { level, line -> said += "$level $line" }
+    val agent = Agent(
+        Identity("phone", "f", keys, policy),
+        link,
+        Surroundings(windows, storage, loader, clock = clock, log = log, noise = { 0.25 }),
+        stop,
+    )
+
+    /** Connects; the retained status comes at once. */
+    fun up(status: Boolean = true) = apply {
+        agent.handle(LinkUp)
+        if (status) status()
+    }
+
+    fun status(atS: Double = 1000.0, bootId: String = "boot", epoch: Long = 5) =
+        deliver(topics.aggregator, AggregatorStatus(true, bootId, epoch, atS))
+
+    fun deliver(topic: String, message: Message) = agent.handle(Delivery(topic, Fixture.signed(message)))
+
+    /** A plan, and the work that it makes. */
+    fun plan(plan: Plan = Fixture.plan()) = deliver(topics.device("phone", "plan"), plan).also { work() }
+
+    fun reply(message: Message) = deliver(topics.device("phone", "reply"), message).also { work() }
+
+    /** Delivers the blobs that it asks for, as retained publications, and lets it work. */
+    fun offer() {
+        for (payload in blobs) {
+            if (topics.blob(digest(payload)) in link.subscribed) agent.handle(Delivery(topics.blob(digest(payload)), payload))
+        }
+        work()
+    }
+
+    fun work() {
+        var turns = 0
+        while (agent.hasWork) {
+            check(turns++ < 100) { "there is always more to do" }
+            agent.work()
+        }
+        agent.tick()
+    }
+
+    fun sent(kind: String): List<ByteArray> {
+        val topic = topics.device("phone", kind)
+        return link.published.filter { it.first == topic }.map { it.second }.also { link.published.removeAll { it.first == topic } }
+    }
+
+    fun declines(): List<Decline> = sent("decline").map { decode(it) }
+
+    fun after(seconds: Double) {
+        clock.steadyS += seconds
+        clock.nowS += seconds
+        agent.tick()
+    }
+
+    /** A message as somebody writes it who has no key. */
+    fun unsigned(topic: String, message: Message) = agent.handle(Delivery(topic, encode(message))).also { work() }
+}

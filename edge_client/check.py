@@ -1,0 +1,233 @@
+"""`shoal-edge check`: whether this device can take part, before it is put where nobody looks at it."""
+
+import shutil
+import ssl
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from cryptography import x509
+
+from edge_client.adapters.state import FolderState, only_process
+from edge_client.current import CurrentModel
+from edge_client.options import broker_address, graph_loader, is_local, policy_of, trusted_keys, windows_of
+from wire.errors import ConfigError, LinkError, ShoalError, WireError
+from wire.links.mqtt import MqttLink
+from wire.links.port import Delivery
+from wire.messages import AggregatorStatus
+from wire.signed import Verifier
+from wire.topics import Topics
+
+FREE_BYTES = 256 * 2**20
+"""The state folder needs room for a bundle and a few models of 64 MiB at most."""
+STATUS_WAIT_S, CONNECT_S = 5.0, 10.0
+CLOCK_S = 300.0
+"""A clock that is wrong by more is an error: certificates are judged by it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, whether it is good, and what is there or what to do."""
+
+    subject: str
+    is_good: bool
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'ok   ' if self.is_good else 'WRONG'} {self.subject}: {self.text}"
+
+
+def check(arguments: Namespace) -> int:
+    """Print the findings; 0 if all are good, else 1."""
+    findings = []
+    for finding in _findings(arguments):
+        print(finding, flush=True)
+        findings.append(finding)
+    return 0 if all(finding.is_good for finding in findings) else 1
+
+
+def _findings(arguments: Namespace) -> Iterator[Finding]:
+    yield _finding("data", lambda: _data(arguments))
+    yield _finding("what trains", lambda: _runtime(arguments))
+    yield _finding("state folder", lambda: _state_folder(arguments.state))
+    yield _finding("model in use", lambda: _model(arguments))
+    yield _finding("credentials", lambda: _credentials(arguments))
+    yield _finding("trusted keys", lambda: _trusted(arguments))
+    yield _finding("policy", lambda: _policy(arguments))
+    if _is_in_use(arguments.state):
+        yield Finding("broker", True, "not tried: shoal-edge runs with this state folder, and its log tells")
+        return
+    status: list[AggregatorStatus] = []
+    yield _finding("broker", lambda: _broker(arguments, status))
+    if status:
+        yield _finding("clock", lambda: _clock(status[0]))
+
+
+def _finding(subject: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject, True, look())
+    except ShoalError as error:
+        return Finding(subject, False, str(error))
+    except Exception as error:
+        return Finding(subject, False, f"{type(error).__name__}: {error}")
+
+
+def _data(arguments: Namespace) -> str:
+    windows = windows_of(arguments)
+    classes = len(np.unique(windows.train_y))
+    if not windows.num_train:
+        raise ConfigError("no training windows: this device has nothing to train on")
+    return f"{windows.num_train} training and {windows.num_test} test windows of shape {windows.train_x.shape[1:]}, {classes} classes"
+
+
+def _runtime(arguments: Namespace) -> str:
+    graph_loader(arguments)
+    return str(arguments.runtime)
+
+
+def _state_folder(folder: Path) -> str:
+    free = shutil.disk_usage(_existing(folder)).free
+    if free < FREE_BYTES:
+        raise ConfigError(f"{folder}: {free >> 20} MiB are free, at least {FREE_BYTES >> 20} are needed; make room, or use another disk")
+    try:
+        with tempfile.TemporaryFile(dir=_existing(folder)) as file:
+            file.write(b"shoal")
+    except OSError as error:
+        raise ConfigError(f"{folder}: it cannot be written: {error.strerror}") from None
+    in_use = ", in use by shoal-edge, which is running" if _is_in_use(folder) else ""
+    return f"{folder}, {free >> 20} MiB free{in_use}"
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+
+
+def _is_in_use(folder: Path) -> bool:
+    if not (folder / "lock").exists():
+        return False
+    try:
+        with only_process(folder):
+            return False
+    except ConfigError:
+        return True
+
+
+def _model(arguments: Namespace) -> str:
+    if not (arguments.state / "session.json").exists():
+        return "none yet: the first bundle comes with the first plan"
+    state, windows = FolderState(arguments.state), windows_of(arguments)
+    session, model = state.load(), CurrentModel(state, windows, graph_loader(arguments))
+    if session.final_problem:
+        raise ConfigError(f"the model that the last run left cannot be used, and the one before stays: {session.final_problem}")
+    if model.current is None:
+        return "none yet: no run has finished here"
+    model.predict(windows.train_x[:1])
+    since = datetime.fromtimestamp(model.current.since_s, UTC)
+    return f"{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since {since:%Y-%m-%d %H:%M} UTC"
+
+
+def _credentials(arguments: Namespace) -> str:
+    address = broker_address(arguments)
+    for option in ("ca", "cert", "key"):
+        _read(option, getattr(arguments, option))
+    if not address.tls:
+        return "none: the broker is on this machine" if is_local(address.host) else "none: mqtt:// without TLS, as --insecure permits"
+    if arguments.key is not None and arguments.cert is None:
+        raise ConfigError("--key without --cert: the broker cannot tell who this is")
+    context = ssl.create_default_context(cafile=arguments.ca)
+    if arguments.cert is None:
+        return "no certificate of this device: the broker has to know it by its password"
+    try:
+        context.load_cert_chain(arguments.cert, arguments.key, password=lambda: "")
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(f"--cert {arguments.cert} and --key {arguments.key} do not fit together: {error}") from None
+    _check_name(arguments.cert, arguments.id)
+    until = [_valid_until(option, getattr(arguments, option)) for option in ("cert", "ca") if getattr(arguments, option)]
+    return f"certificate {arguments.cert}, valid until {min(until):%Y-%m-%d}"
+
+
+def _read(option: str, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--{option} {path}: {error.strerror}") from None
+
+
+def _check_name(path: Path, device_id: str) -> None:
+    """The broker knows a device by its certificate's common name."""
+    names = x509.load_pem_x509_certificate(path.read_bytes()).subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    if [name.value for name in names] != [device_id]:
+        raise ConfigError(f"--cert {path}: for {', '.join(str(name.value) for name in names) or 'nobody'}, and --id is {device_id}")
+
+
+def _valid_until(option: str, path: Path) -> datetime:
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"--{option} {path}: not a certificate: {error}") from None
+    begin, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
+    if not begin <= now <= end:
+        raise ConfigError(
+            f"--{option} {path}: valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, and today is {now:%Y-%m-%d}: renew it, or set the clock"
+        )
+    return end
+
+
+def _trusted(arguments: Namespace) -> str:
+    keys = trusted_keys(arguments)
+    return (
+        f"{len(keys)} in {arguments.trust}" if keys else "none, as --insecure permits: whoever reaches the broker can make this device work"
+    )
+
+
+def _policy(arguments: Namespace) -> str:
+    policy = policy_of(arguments)
+    return f"{arguments.policy}: {policy}" if policy else "none: no --policy"
+
+
+def _broker(arguments: Namespace, found: list[AggregatorStatus]) -> str:
+    """Connect as the device, subscribe to its topics, and wait for the aggregator's status; it is put into `found`."""
+    topics, address = Topics(arguments.fleet), broker_address(arguments)
+    link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", wait_s=CONNECT_S)
+    try:
+        link.subscribe(topics.device(arguments.id, "plan"), topics.device(arguments.id, "reply"), topics.aggregator)
+        found.append(_status(link, topics, Verifier(arguments.fleet, trusted_keys(arguments))))
+    finally:
+        link.close()
+    if not found[0].online:
+        raise LinkError(f"{address}: connected, but the aggregator of fleet {arguments.fleet!r} is not online: start shoal serve")
+    return f"{address}: connected, and the aggregator of fleet {arguments.fleet!r} is online"
+
+
+def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> AggregatorStatus:
+    end_s = time.monotonic() + STATUS_WAIT_S
+    while (left_s := end_s - time.monotonic()) > 0:
+        event = link.receive(timeout_s=left_s)
+        if isinstance(event, Delivery) and event.topic == topics.aggregator and event.payload:
+            try:
+                status: AggregatorStatus = verifier.open(event.payload, AggregatorStatus, time.time())
+            except WireError as error:
+                raise LinkError(
+                    f"connected, but the aggregator's status is not to be believed: {error}; is --trust this fleet's?"
+                ) from None
+            return status
+    raise LinkError(
+        f"connected, but no status of an aggregator came in {STATUS_WAIT_S:g} s: is one running for fleet {topics.fleet!r}, and does the "
+        f"broker let this device read {topics.aggregator}?"
+    )
+
+
+def _clock(status: AggregatorStatus) -> str:
+    behind_s = status.at_s - time.time()
+    if abs(behind_s) > CLOCK_S:
+        raise ConfigError(
+            f"it is {abs(behind_s):.0f} s {'behind' if behind_s > 0 else 'ahead of'} the aggregator's: set it, for example by NTP"
+        )
+    return f"within {max(1.0, abs(behind_s)):.0f} s of the aggregator's"

@@ -1,0 +1,38 @@
+"""How windows are cut into batches; pure."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from wire.messages import Train
+from wire.tensors import Array
+
+EVALUATION_BATCH = 256
+"""Examples in a batch of any graph that does not train, where the runtime takes as many."""
+
+
+def batch_slices(num_examples: int, batch_size: int, min_batch: int) -> list[slice]:
+    """Cut `num_examples` into batches; a rest smaller than `min_batch` joins the batch before it."""
+    starts = list(range(0, num_examples, batch_size))
+    if len(starts) > 1 and num_examples - starts[-1] < min_batch:
+        starts.pop()
+    return [slice(a, b) for a, b in zip(starts, [*starts[1:], num_examples], strict=True)]
+
+
+def evaluation_slices(num_examples: int, min_batch: int, max_batch: int | None) -> list[slice]:
+    """Cut examples into batches for a graph that does not train: none is above `max_batch`, also with the rest that joins it."""
+    return batch_slices(num_examples, min(EVALUATION_BATCH, max_batch - min_batch + 1) if max_batch else EVALUATION_BATCH, min_batch)
+
+
+def training_batches(train: Train, examples: Array, min_batch: int, rng: np.random.Generator) -> Iterator[Array]:
+    """The examples (n,) of each batch, by index: every epoch in a new order, for `epochs` passes or exactly `steps` batches."""
+    done = 0
+    epoch = 0
+    while train.steps is not None or epoch < train.epochs:
+        order = examples[rng.permutation(len(examples))]
+        for part in batch_slices(len(examples), train.batch_size, min_batch):
+            if train.steps is not None and done >= train.steps:
+                return
+            done += 1
+            yield order[part]
+        epoch += 1

@@ -1,0 +1,137 @@
+"""The command line of `shoal-edge`, and what its options name."""
+
+import argparse
+import ipaddress
+import os
+from pathlib import Path
+
+from edge_client.adapters.policy_file import read_policy
+from edge_client.adapters.windows import load_folder
+from edge_client.core.ports import GraphLoader, Windows
+from wire.errors import ConfigError
+from wire.keys import PublicKey, read_public
+from wire.links.mqtt import BrokerAddress
+from wire.messages import Policy
+
+RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
+"""What a check-in calls each runtime."""
+
+
+class PrintVersion(argparse.Action):
+    """Prints the version of the installed package and exits; it is looked up when it is asked for, not at every start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"shoal {version('shoal')}")
+        parser.exit()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `shoal-edge`."""
+    top = argparse.ArgumentParser(prog="shoal-edge", description="Trains on this device's own data; only model updates leave it.")
+    top.add_argument("--version", action=PrintVersion, nargs=0, help="print the version and exit")
+    commands = top.add_subparsers(dest="command", required=True)
+    _add_options(commands.add_parser("run", help="connect to the broker and take part in rounds"))
+    _add_options(commands.add_parser("check", help="say whether `run` with the same options would work, and what is wrong if not"))
+    return top
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--broker", default=os.environ.get("SHOAL_BROKER", "mqtt://localhost"), help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
+    )
+    command.add_argument("--fleet", default="default", help="the fleet's name (default: default)")
+    command.add_argument("--id", required=True, help="this device's id")
+    command.add_argument(
+        "--data", type=Path, required=True, help="folder with train.npz and test.npz, X.npy and y.npy, or recordings as *.csv"
+    )
+    command.add_argument("--state", type=Path, required=True, help="folder for what must survive a restart")
+    command.add_argument("--trust", type=Path, help="public keys (PEM), one or more: bundles and messages must be signed with one")
+    command.add_argument("--policy", type=Path, help="what plans may ask of this device (TOML)")
+    command.add_argument("--insecure", action="store_true", help="permit to run without --trust, and mqtt:// to another machine")
+    command.add_argument("--ca", type=Path, help="certificate authority of the broker (PEM); needs mqtts://")
+    command.add_argument("--cert", type=Path, help="this device's certificate (PEM)")
+    command.add_argument("--key", type=Path, help="this device's private key (PEM)")
+    command.add_argument("--window", type=int, default=128, help="samples in a window, for recordings (default: 128)")
+    command.add_argument("--stride", type=int, default=64, help="samples between windows, for recordings (default: 64)")
+    command.add_argument("--threads", type=int, default=1, help="threads for training (default: 1)")
+    command.add_argument("--runtime", default="onnx", choices=tuple(RUNTIMES), help="what trains (default: onnx)")
+    command.add_argument("--provider", default="CPU", choices=("CPU", "CUDA", "Tensorrt"), help="where onnxruntime trains (default: CPU)")
+    command.add_argument("--library", type=Path, help="libshoal_executorch.so, where `make native` did not build it on this machine")
+    command.add_argument("--log", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="log level (default: INFO)")
+
+
+def windows_of(arguments: argparse.Namespace) -> Windows:
+    """The device's windows.
+
+    Raises:
+        DataError: they cannot be used.
+    """
+    return load_folder(arguments.data, arguments.window, arguments.stride)
+
+
+def trusted_keys(arguments: argparse.Namespace) -> tuple[PublicKey, ...]:
+    """The root keys; none with `--insecure` alone.
+
+    Raises:
+        ConfigError: no `--trust` and no `--insecure`, or the file cannot be read.
+        BundleError: it holds no public keys.
+    """
+    if arguments.trust is None:
+        if not arguments.insecure:
+            raise ConfigError("no --trust: anybody could make this device work; give the fleet's trust.pem, or --insecure for a trial")
+        return ()
+    try:
+        return read_public(arguments.trust.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"--trust {arguments.trust}: {error.strerror}") from None
+
+
+def policy_of(arguments: argparse.Namespace) -> Policy | None:
+    """What `--policy` permits; None without it.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    return read_policy(arguments.policy) if arguments.policy is not None else None
+
+
+def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
+    """Where the broker is.
+
+    Raises:
+        ConfigError: not an address, or one on another machine without TLS and without `--insecure`.
+    """
+    address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, arguments.key)
+    if not address.tls and not is_local(address.host) and not arguments.insecure:
+        raise ConfigError(f"broker {address}: without TLS everybody on the way reads along; use mqtts://, or --insecure for a trial")
+    return address
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def graph_loader(arguments: argparse.Namespace) -> GraphLoader:
+    """What loads bundles on the runtime that was asked for; the other runtime's package need not be installed.
+
+    Raises:
+        ConfigError: the runtime is not here.
+    """
+    try:
+        if arguments.runtime == "executorch":
+            from edge_client.adapters.executorch_graphs import ExecutorchGraphs
+            from edge_client.adapters.executorch_library import load_library
+
+            load_library(arguments.library)
+            return lambda bundle: ExecutorchGraphs(bundle, arguments.threads, arguments.library)
+        from edge_client.adapters.onnx_graphs import OnnxGraphs
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--runtime {arguments.runtime}: the package {error.name} is not installed") from None
+    providers = tuple(dict.fromkeys((f"{arguments.provider}ExecutionProvider", "CPUExecutionProvider")))
+    return lambda bundle: OnnxGraphs(bundle, providers, arguments.threads)

@@ -1,0 +1,51 @@
+"""How many bytes came and went in the last 24 hours, also over restarts."""
+
+from collections.abc import Callable
+
+from edge_client.core.ports import DeviceState
+
+HOUR_S, HOURS = 3600, 24
+SAVED_BYTES = 64 * 2**10
+"""A client that is killed forgets at most so many."""
+
+
+class Traffic:
+    """Counts by the hour of the device's own clock, which the aggregator cannot set. An hour that has begun before the last 24 hours did
+    counts in whole: the sum is never too small."""
+
+    def __init__(self, state: DeviceState, clock: Callable[[], float]) -> None:
+        """`clock`: Unix time in seconds."""
+        self._state, self._clock = state, clock
+        self._by_hour = dict(state.traffic())
+        self._unsaved = 0
+
+    def add(self, num_bytes: int) -> None:
+        """So many bytes came or went.
+
+        Raises:
+            OSError: they cannot be stored; they are counted.
+        """
+        hour = int(self._clock() // HOUR_S)
+        self._by_hour[hour] = self._by_hour.get(hour, 0) + num_bytes
+        self._unsaved += num_bytes
+        if self._unsaved >= SAVED_BYTES:
+            self.save()
+
+    @property
+    def last_day(self) -> int:
+        """Bytes in the last 24 hours. What was counted at a time that is yet to come, since the clock was set back, is among them."""
+        oldest = int(self._clock() // HOUR_S) - HOURS
+        self._by_hour = {hour: count for hour, count in self._by_hour.items() if hour >= oldest}
+        return sum(self._by_hour.values())
+
+    def exceeds(self, most: int | None, more: int = 0) -> str:
+        """How the rule `max_bytes_a_day` is broken, with so many bytes more; empty if it is not."""
+        if most is None or self.last_day + more <= most:
+            return ""
+        return f"max_bytes_a_day: {self.last_day + more} in 24 hours, {most} are permitted"
+
+    def save(self) -> None:
+        """Store the counts."""
+        if self._unsaved and self.last_day:
+            self._state.put_traffic(dict(self._by_hour))
+        self._unsaved = 0

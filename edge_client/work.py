@@ -1,0 +1,152 @@
+"""The work on one plan, and what keeps its failures inside: whatever a plan, a bundle or a blob holds, the work ends with a result or a
+reason."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from edge_client.core import session as core
+from edge_client.core.policy import broken_rule
+from edge_client.core.ports import DeviceState, GraphLoader, Windows
+from edge_client.core.verbs import measuring
+from edge_client.executor import Between, Executor, Result, Secret
+from edge_client.incidents import Incidents
+from edge_client.memory import Memory
+from wire.bundle import Bundle, check_version, unpack
+from wire.errors import BundleError, ConfigError, DataError, ShoalError
+from wire.keys import PublicKey
+from wire.messages import DeclineReason, Plan, Policy
+from wire.tensors import Tensors, decode_tensors
+
+
+class Declined(Exception):
+    """A plan is not carried out."""
+
+    def __init__(self, reason: DeclineReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason, self.detail = reason, detail
+
+
+class Stopped(Exception):
+    """The client is to end in good order; the work is not done."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A plan was carried out."""
+
+    result: Result
+    seconds: float
+
+
+class BlobMissing(Exception):
+    """A stored blob is gone, or was damaged and set aside: it has to be fetched again."""
+
+
+class Work:
+    """Carries out plans, with one bundle loaded at a time. `bundle` is that one."""
+
+    def __init__(
+        self,
+        windows: Windows,
+        memory: Memory,
+        state: DeviceState,
+        load_graphs: GraphLoader,
+        trusted: Sequence[PublicKey],
+        policy: Policy,
+        secret: Secret,
+        incidents: Incidents,
+    ) -> None:
+        self._windows, self._memory, self._state, self._load_graphs = windows, memory, state, load_graphs
+        self._trusted, self._policy, self._secret, self._incidents = trusted, policy, secret, incidents
+        self.bundle: Bundle | None = None
+        self._executor: Executor | None = None
+
+    def attempt(self, plan: Plan, between: Between) -> Done | Declined | None:
+        """Carry out the plan of the session, whatever it holds; that it begins is stored before it does. None if it has to be attempted
+        again: the client is to end, or a blob was damaged."""
+        try:
+            session, action = core.on_start(self._memory.session)
+            if action.kind == "decline":
+                return Declined(action.reason, action.detail)
+            self._memory.save(session)
+            began_s = time.perf_counter()
+            self._open(plan)
+            result = self._run(plan, between)
+            for metrics in (result.trained, result.evaluated):
+                if not math.isfinite(metrics.loss_sum):
+                    raise Declined("failed", f"the loss is {metrics.loss_sum}")
+            return Done(result, time.perf_counter() - began_s)
+        except (Stopped, BlobMissing):
+            self._memory.note(core.on_stopped(self._memory.session))
+            return None
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            if not isinstance(cause, Declined):
+                self._incidents.survived("to carry out a plan", cause)
+            return decline_of(error)
+
+    def _open(self, plan: Plan) -> None:
+        """Verify the plan's bundle, hold the plan against the policy, and only then load graphs.
+
+        Raises:
+            Declined: the plan breaks a rule of the policy, or the bundle cannot be used.
+            BlobMissing: the bundle has to be fetched again.
+        """
+        if self.bundle is None or self.bundle.digest != plan.bundle:
+            self.bundle = self._executor = None
+            payload = self._read(plan.bundle)
+            try:
+                self.bundle = unpack(payload, self._trusted)
+            except Exception as error:  # whatever it is, it is the bundle's fault: these bytes have the hash that the plan names
+                raise Declined("bundle", _text(error)) from error
+        bundle = self.bundle
+        check_version(bundle.manifest, self._memory.session.versions)
+        counts = self._windows.num_train, self._windows.num_test
+        rule = broken_rule(self._policy, plan, bundle.manifest.name, measuring(bundle.manifest), *counts)
+        if rule is not None:
+            raise Declined("policy", rule)
+        if self._executor is None:
+            try:
+                self._executor = Executor(bundle, self._load_graphs(bundle), self._windows, self._secret)
+            except (DataError, ConfigError):
+                raise
+            except Exception as error:
+                raise Declined("bundle", f"bundle {bundle.manifest.name} cannot be loaded: {_text(error)}") from error
+        versions = self._memory.session.versions | {bundle.manifest.name: bundle.manifest.version}
+        self._memory.save(msgspec.structs.replace(self._memory.session, versions=versions))
+
+    def _run(self, plan: Plan, between: Between) -> Result:
+        assert self._executor is not None
+        private = self._state.private(plan.run_id, plan.round)
+        return self._executor.execute(plan, self._tensors(plan.model), private, self._tensors, between)
+
+    def _read(self, name: str) -> bytes:
+        payload = self._state.blob(name)
+        if payload is None:
+            raise BlobMissing(name)
+        return payload
+
+    def _tensors(self, name: str) -> Tensors:
+        return decode_tensors(self._read(name))[0]
+
+
+def decline_of(error: Exception) -> Declined:
+    """What an exception that ended work is to the aggregator."""
+    match error:
+        case Declined():
+            return error
+        case BundleError():
+            return Declined("bundle", str(error))
+        case DataError():
+            return Declined("data", str(error))
+        case OSError():
+            return Declined("failed", f"{type(error).__name__}: {error.strerror or error}")
+    return Declined("failed", _text(error))
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,90 @@
+"""A runner under test, with two devices in its first round."""
+
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.core.ports import Blobs, Store
+from aggregator.core.state import RunSettings, RunState
+from aggregator.fleet import Fleet
+from aggregator.runner import Runner
+from algorithms.core.probe import make_probe
+from algorithms.registry import make_algorithm, read_algorithm
+from export.describe import describe_bundle
+from simulation.datasets.windows import FleetData
+from simulation.engine.messages import VirtualClock
+from simulation.objective import objective_for_fleet
+from wire import messages as m
+from wire.codec import decode, encode, encode_update
+from wire.links.in_process import InProcessBroker
+from wire.links.port import Delivery
+from wire.topics import Topics
+
+
+class Bench:
+    """A runner with two devices in its first round, and what it answers."""
+
+    def __init__(
+        self, fleet: FleetData, store: Store | None = None, blobs: Blobs | None = None, deadline_s: float = 100.0, **changes: Any
+    ) -> None:
+        self.topics, broker = Topics("f"), InProcessBroker()
+        self.device = broker.connect("tester")
+        self.device.subscribe("shoal/2/f/device/+/reply", "shoal/2/f/device/+/plan")
+        objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
+        bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
+        self.store, self.blobs, self.clock = store or MemoryStore(), blobs or MemoryBlobs(), VirtualClock()
+        link = Fleet(broker.connect("aggregator"), self.topics, "boot")
+        probe = make_probe(objective.model, fleet.window.shape)
+        self.make = partial(
+            Runner, make_algorithm(read_algorithm("fedavg")), bundle, probe, self.store, self.blobs, link, self.clock, **changes
+        )
+        self.runner = self.make()
+        layout = bundle.manifest.reported("step")
+        self.runner.start_or_resume(
+            RunSettings(
+                run_id="r",
+                algorithm="fedavg",
+                data="x",
+                bundle=bundle.digest,
+                rounds=5,
+                min_devices=2,
+                deadline_s=deadline_s,
+                grace_s=1.0,
+                reported={"step": layout},
+                responses={"evaluate": ()},
+                max_update_norm=100.0,
+            )
+        )
+        self.tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in layout}
+        for device_id in ("a", "b"):
+            self.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
+        plan = next(p for p in self.answers() if isinstance(p, m.Plan) and p.device_id == "a")
+        self.update = m.Update("r", 1, 1, 0, "a", plan.model, 10, 2, m.Metrics(4, 1.0, 2), m.Metrics(10, 2.0, 5))
+
+    def send(self, device_id: str, kind: Any, payload: bytes) -> None:
+        self.runner.handle(Delivery(self.topics.device(device_id, kind), payload))
+
+    def answers(self) -> list[Any]:
+        found = []
+        while (event := self.device.receive(timeout_s=0)) is not None:
+            if isinstance(event, Delivery):
+                found.append(decode(event.payload, m.Plan | m.Reply))
+        return found
+
+    @property
+    def state(self) -> RunState:
+        assert self.runner.state is not None
+        return self.runner.state
+
+    def payload(self, device_id: str, **changes: Any) -> bytes:
+        """An update of this device that is as it should be, but for changes of its message."""
+        update = msgspec.structs.replace(self.update, device_id=device_id, round=self.state.round, **changes)
+        return encode_update(msgspec.structs.replace(update, model=self.state.models[self.state.cohort[device_id]]), self.tensors)
+
+    def verdict(self, payload: bytes, device_id: str = "a") -> Any:
+        self.answers()
+        self.send(device_id, "update", payload)
+        return self.answers()[-1]

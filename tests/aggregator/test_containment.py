@@ -1,0 +1,153 @@
+"""Nothing ends a service: what it cannot save, read or work out pauses it, is left out, or is asked for again; and nothing counts twice."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.core.ports import StorageFailed
+from aggregator.core.record import RoundRecord
+from aggregator.core.state import Event, RunState
+from simulation.datasets.windows import FleetData
+from tests.aggregator.bench import Bench
+from wire import messages as m
+from wire.codec import digest, encode
+
+
+class Disk:
+    """Whether there is space."""
+
+    full = False
+
+    def use(self) -> None:
+        if self.full:
+            raise StorageFailed("no space left on device")
+
+
+class FullStore(MemoryStore):
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def commit(self, events: Sequence[Event], records: Sequence[RoundRecord] = (), snapshot: RunState | None = None) -> None:
+        self._disk.use()
+        super().commit(events, records, snapshot)
+
+    def check(self) -> None:
+        self._disk.use()
+
+
+class FullBlobs(MemoryBlobs):
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def put(self, *payloads: bytes) -> list[str]:
+        self._disk.use()
+        return super().put(*payloads)
+
+    def check(self) -> None:
+        self._disk.use()
+
+
+def reasons(answers: list[Any]) -> list[str]:
+    return [type(answer).__name__ for answer in answers]
+
+
+@pytest.mark.parametrize("which", ["store", "blobs"])
+def test_a_full_disk_pauses_the_run_and_it_goes_on_when_there_is_space(fleet: FleetData, which: str) -> None:
+    disk = Disk()
+    bench = Bench(fleet, FullStore(disk) if which == "store" else None, FullBlobs(disk) if which == "blobs" else None)
+    disk.full = True
+    assert bench.verdict(bench.payload("a")) == m.Busy("a", digest(bench.payload("a")), 30.0)
+    assert (bench.runner.paused, bench.state.received) == ("no space left on device", {})
+    assert isinstance(bench.verdict(bench.payload("b"), "b"), m.Busy)
+    bench.send("a", "fetch", encode(m.Fetch("a", bench.state.settings.bundle)))
+    assert bench.answers() == [], "what is on offer stays on offer"
+    bench.clock.now_s += 6
+    bench.runner.tick()
+    assert bench.runner.paused
+    disk.full = False
+    bench.clock.now_s += 6
+    bench.runner.tick()
+    assert (bench.runner.paused, reasons(bench.answers())) == ("", ["Plan", "Plan"])
+    assert isinstance(bench.verdict(bench.payload("a")), m.Acknowledge)
+    bench.verdict(bench.payload("b"), "b")
+    assert bench.state.round == 2
+
+
+def test_an_update_whose_blob_was_damaged_is_asked_for_again(fleet: FleetData, tmp_path: Path) -> None:
+    bench = Bench(fleet, blobs=BlobFolder(tmp_path))
+    bench.verdict(bench.payload("a"))
+    path = tmp_path / bench.state.received["a"].blob
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    bench.answers()
+    bench.send("b", "update", bench.payload("b"))
+    acknowledged, plan = bench.answers()
+    assert (acknowledged.device_id, plan.device_id, plan.round, plan.attempt) == ("b", "a", 1, 1)
+    assert (bench.state.phase, sorted(bench.state.received), bench.runner.paused) == ("training", ["b"], "")
+    assert path.with_name(f"{path.name}.damaged").exists()
+    bench.verdict(bench.payload("a", num_steps=3))
+    assert bench.state.round == 2
+
+
+def test_a_damaged_model_pauses_the_run_and_says_which(fleet: FleetData, tmp_path: Path) -> None:
+    bench = Bench(fleet, blobs=BlobFolder(tmp_path))
+    bench.verdict(bench.payload("a"))
+    whole = (tmp_path / bench.state.memory).read_bytes()
+    (tmp_path / bench.state.memory).write_bytes(b"damaged")
+    bench.verdict(bench.payload("b"), "b")
+    assert bench.state.memory[:12] in bench.runner.paused
+    bench.clock.now_s += 6
+    bench.runner.tick()
+    assert bench.runner.paused, "a restart, or time, does not heal it"
+    (tmp_path / bench.state.memory).write_bytes(whole)
+    bench.clock.now_s += 6
+    bench.runner.tick()
+    assert (bench.runner.paused, bench.state.round) == ("", 2)
+
+
+def test_what_an_algorithm_fails_at_pauses_the_run_until_the_operator_says_so(fleet: FleetData, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(fleet)
+    bench.verdict(bench.payload("a"))
+    with monkeypatch.context() as patch:
+        patch.setattr("aggregator.runner.aggregate", lambda *_: 1 // 0)
+        bench.verdict(bench.payload("b"), "b")
+    assert bench.runner.paused == "round 1 cannot be aggregated: ZeroDivisionError: integer division or modulo by zero"
+    bench.clock.now_s += 1000
+    bench.runner.tick()
+    assert bench.runner.paused
+    bench.runner.try_to_go_on(told=True)
+    assert (bench.runner.paused, bench.state.round) == ("", 2)
+
+
+def test_an_event_that_the_core_fails_at_is_left_out(fleet: FleetData, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(fleet)
+    monkeypatch.setattr("aggregator.group.step", lambda *_: 1 // 0)
+    bench.send("a", "update", bench.payload("a"))
+    assert (bench.runner.refused, bench.state.received) == ({"defect": 1}, {})
+    monkeypatch.undo()
+    assert isinstance(bench.verdict(bench.payload("a")), m.Acknowledge)
+
+
+def test_messages_of_one_device_are_limited_and_those_of_others_are_not(fleet: FleetData) -> None:
+    bench = Bench(fleet)
+    for _ in range(1000):
+        bench.send("a", "check-in", encode(m.CheckIn("a", 10, 4)))
+    assert bench.runner.refused["too-many"] > 900
+    bench.send("c", "check-in", encode(m.CheckIn("c", 10, 4)))
+    assert "c" in bench.state.devices
+
+
+def test_a_silent_device_is_taken_for_absent_and_is_there_when_it_is_heard(fleet: FleetData) -> None:
+    bench = Bench(fleet, deadline_s=1e4, silence_s=180.0)
+    for second in range(0, 400, 20):
+        bench.clock.now_s = float(second)
+        bench.send("a", "status", encode(m.DeviceStatus("a", True)))
+        bench.runner.tick()
+    assert {d: known.online for d, known in bench.state.devices.items()} == {"a": True, "b": False}
+    bench.send("b", "status", encode(m.DeviceStatus("b", True)))
+    assert bench.state.devices["b"].online

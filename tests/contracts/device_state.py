@@ -1,0 +1,53 @@
+"""What every device state must do; subclassed once per adapter. `again` opens the same place anew."""
+
+import numpy as np
+
+from edge_client.core.ports import Current, DeviceState
+from edge_client.core.session import Session
+from tests.edge_client.plans import plan
+from wire.codec import digest
+
+
+class DeviceStateContract:
+    def again(self, state: DeviceState) -> DeviceState:
+        """The state after a restart of the device."""
+        return state
+
+    def test_new_device_has_a_new_session(self, state: DeviceState) -> None:
+        assert state.load() == Session()
+        assert (state.update(), state.current(), state.traffic()) == (None, None, {})
+        assert state.private("r", 1) == {}
+
+    def test_session_and_update_survive(self, state: DeviceState) -> None:
+        session = Session(plan(3), "as it came", "pending", 2, "a" * 64, versions={"b": 1}, final_problem="no")
+        state.save(session)
+        state.put_update("r", 3, b"update", {})
+        after = self.again(state)
+        assert after.load() == session
+        assert after.update() == b"update"
+        after.drop_update()
+        assert self.again(after).update() is None
+
+    def test_the_model_in_use_and_the_traffic_survive(self, state: DeviceState) -> None:
+        current = Current("a" * 64, "b" * 64, "", "r", 7, 1.5)
+        state.put_current(current)
+        state.put_traffic({5: 6})
+        assert self.again(state).current() == current
+        assert self.again(state).traffic() == {5: 6}
+
+    def test_a_repeated_round_starts_from_the_same_private_tensors(self, state: DeviceState) -> None:
+        for number in (1, 2, 3):
+            state.put_update("r", number, b"", {"private/b": np.full(2, number, np.float32)})
+        after = self.again(state)
+        assert after.private("r", 4)["private/b"].tolist() == [3, 3]
+        assert after.private("r", 3)["private/b"].tolist() == [2, 2]
+        assert after.private("other", 4) == {}
+
+    def test_blobs(self, state: DeviceState) -> None:
+        one, two = digest(b"1"), digest(b"2")
+        state.put_blob(one, b"1")
+        state.put_blob(two, b"2")
+        state.keep_blobs({two})
+        after = self.again(state)
+        assert (after.has_blob(one), after.blob(one)) == (False, None)
+        assert (after.has_blob(two), after.blob(two)) == (True, b"2")

@@ -1,0 +1,106 @@
+"""An agent on an in-process broker, and the aggregator's side of the conversation."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.adapters.state import FolderState
+from edge_client.agent import Agent
+from edge_client.core.ports import DeviceState, GraphLoader
+from simulation.datasets.windows import FleetData
+from tests.conftest import Exported
+from tests.edge_client.plans import plan
+from wire import messages as m
+from wire.bundle import Bundle
+from wire.codec import decode, decode_update, digest, encode
+from wire.keys import new_key
+from wire.links.in_process import InProcessBroker
+from wire.links.port import Delivery
+from wire.signed import Signer, vouch
+from wire.tensors import Tensors, encode_tensors
+from wire.topics import Topics
+
+NOW_S = 1_800_000_000.0
+
+
+class Device:
+    """One device `d0`. `now_s` is the time of every clock; `root` is the key that it trusts if `signed`."""
+
+    def __init__(self, fleet: FleetData, exported: Exported, folder: Path, signed: bool = False, **options: Any) -> None:
+        self.windows, self.bundle, self.folder, self.options = fleet.devices["d0"], exported.bundle, folder, options
+        self.topics, self.broker, self.now_s = Topics("f"), InProcessBroker(), 0.0
+        self.root, service = new_key(), new_key()
+        self.trusted: Sequence[Any] = (self.root.public_key(),) if signed else ()
+        signer = Signer(service, vouch(self.root, "f", service.public_key(), NOW_S + 10_000))
+        self.sign: Any = signer if signed else encode
+        self.server = self.broker.connect("server")
+        self.server.subscribe(*self.topics.from_devices)
+        self.model = encode_tensors(initial_model(self.bundle))
+        self.load_graphs: GraphLoader = OnnxGraphs
+        self.say()
+        self.start()
+
+    def start(self, state: DeviceState | None = None) -> None:
+        """Start the client, also again after it died."""
+        link = self.broker.connect("d0")
+        clocks = {"clock": lambda: self.now_s, "wall": lambda: NOW_S + self.now_s}
+        state = state or FolderState(self.folder)
+        options = {"trusted": self.trusted, **clocks, **self.options}
+        self.agent = Agent("d0", self.topics, link, self.windows, state, self.load_graphs, **options)
+
+    def turn(self) -> None:
+        """Let the client do all that it can do now."""
+        while (event := self.agent.link.receive(timeout_s=0)) is not None:
+            self.agent.handle(event)
+        self.agent.tick()
+
+    def say(self, boot_id: str = "boot", epoch: int = 1, at_s: float | None = None, online: bool = True) -> None:
+        """Publish the aggregator's status."""
+        status = m.AggregatorStatus(online, boot_id, epoch, NOW_S + self.now_s if at_s is None else at_s)
+        self.broker.publish(self.topics.aggregator, self.sign(status), True)
+
+    def offer(self, *payloads: bytes) -> None:
+        """Publish blobs: the bundle and the model if none are given."""
+        for payload in payloads or (self.bundle.payload, self.model):
+            self.server.publish(self.topics.blob(digest(payload)), payload, retain=True)
+
+    def plan(self, number: int = 1, **changes: Any) -> m.Plan:
+        """A plan for the device's bundle and model."""
+        return plan(number, **{"bundle": self.bundle.digest, "model": digest(self.model), **changes})
+
+    def send_plan(self, number: int = 1, **changes: Any) -> m.Plan:
+        """Send such a plan."""
+        sent = self.plan(number, **changes)
+        self.server.publish(self.topics.device("d0", "plan"), self.sign(sent))
+        return sent
+
+    def reply(self, message: m.Reply) -> None:
+        """Send a reply."""
+        self.server.publish(self.topics.device("d0", "reply"), self.sign(message))
+
+    def finish(self, run_id: str = "r", **changes: Any) -> None:
+        """Say that the run is over, and offer its model."""
+        offer = {"epoch": 1, "bundle": self.bundle.digest, "model": digest(self.model), **changes}
+        self.reply(m.Finish("d0", run_id, **offer))
+
+    def sent(self, kind: str) -> list[bytes]:
+        """What the device has published on its topic of this kind; what it published on others is forgotten."""
+        found = []
+        while (event := self.server.receive(timeout_s=0)) is not None:
+            if isinstance(event, Delivery) and event.topic.endswith(f"/{kind}"):
+                found.append(event.payload)
+        return found
+
+    def updates(self) -> list[tuple[m.Update, Tensors]]:
+        """The updates that it sent."""
+        return [decode_update(payload) for payload in self.sent("update")]
+
+    def declines(self) -> list[m.Decline]:
+        """The declines that it sent."""
+        return [decode(payload, m.Decline) for payload in self.sent("decline")]
+
+
+def initial_model(bundle: Bundle) -> Tensors:
+    """The tensors of a model, with their initial values."""
+    return {spec.key: bundle.initial[spec.key] for spec in bundle.manifest.received()}

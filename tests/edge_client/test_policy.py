@@ -1,0 +1,148 @@
+"""What the owner of a device permits: the file, and that the agent keeps to it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.adapters.policy_file import read_policy
+from edge_client.adapters.state import FolderState
+from simulation.datasets.windows import FleetData
+from tests.conftest import Exported
+from tests.edge_client.device import Device
+from wire import messages as m
+from wire.codec import digest
+from wire.errors import ConfigError
+from wire.tensors import Tensors
+
+
+class TestFile:
+    def test_every_field(self, tmp_path: Path) -> None:
+        (tmp_path / "policy.toml").write_text(
+            'verbs = ["train", "protect"]\ngraphs = ["step"]\nbundles = ["watch"]\nmax_epochs = 5\nmax_seconds = 60.5\n'
+            "max_bytes_a_day = 50_000_000\nmax_clip_norm = 1\nmin_noise_multiplier = 0.5\nmin_windows = 20\n"
+        )
+        expected = m.Policy(("train", "protect"), ("step",), ("watch",), 5.0, 60.5, 50_000_000, 1.0, 0.5, 20)
+        assert read_policy(tmp_path / "policy.toml") == expected
+
+    @pytest.mark.parametrize(
+        ("text", "error"),
+        [
+            ("max_epoch = 5", "field 'max_epoch' is unknown, expected one of verbs, "),
+            ("max_epochs = 0", "field 'max_epochs'"),
+            ("max_epochs = nan", "field 'max_epochs' is nan"),
+            ("max_clip_norm = inf", "field 'max_clip_norm' is inf"),
+            ("min_windows = 1.5", "field 'min_windows'"),
+            ("min_windows = true", "field 'min_windows'"),
+            ("min_noise_multiplier = -1", "field 'min_noise_multiplier'"),
+            ('verbs = "train"', "field 'verbs'"),
+            ('verbs = ["trian"]', "no verb 'trian'"),
+            ('bundles = ["a/b"]', "field 'bundles'"),
+            ("max_epochs 5", "not TOML"),
+            ("\x00", "not TOML"),
+        ],
+    )
+    def test_a_mistake_is_one_clear_error(self, tmp_path: Path, text: str, error: str) -> None:
+        (tmp_path / "policy.toml").write_text(text)
+        with pytest.raises(ConfigError, match=error) as raised:
+            read_policy(tmp_path / "policy.toml")
+        assert str(raised.value).startswith(f"policy {tmp_path / 'policy.toml'}: ")
+        assert str(raised.value).isprintable()
+
+    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="No such file"):
+            read_policy(tmp_path / "none")
+
+
+class TestAgent:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        return tmp_path / "state"
+
+    def declined(self, device: Device, rule: str, **changes: Any) -> None:
+        device.offer()
+        device.send_plan(**changes)
+        device.turn()
+        (decline,) = device.declines()
+        assert (decline.reason, decline.detail.partition(":")[0]) == ("policy", rule)
+
+    @pytest.mark.parametrize(
+        ("policy", "rule"),
+        [
+            (m.Policy(verbs=("evaluate",)), "verbs"),
+            (m.Policy(graphs=("evaluate",)), "graphs"),
+            (m.Policy(bundles=("phone",)), "bundles"),
+            (m.Policy(max_epochs=0.5), "max_epochs"),
+            (m.Policy(max_clip_norm=1.0), "max_clip_norm"),
+            (m.Policy(min_noise_multiplier=1.0), "min_noise_multiplier"),
+            (m.Policy(min_windows=41), "min_windows"),
+        ],
+    )
+    def test_no_graph_is_loaded_for_a_plan_that_is_not_permitted(
+        self, fleet: FleetData, exported: Exported, folder: Path, policy: m.Policy, rule: str
+    ) -> None:
+        device = Device(fleet, exported, folder, policy=policy)
+        loaded: list[Any] = []
+        device.load_graphs = lambda bundle: loaded.append(bundle) or OnnxGraphs(bundle)  # type: ignore[func-returns-value]
+        device.start()
+        self.declined(device, rule)
+        assert loaded == []
+
+    def test_a_survey_after_training_is_none_whatever_the_manifest_calls_it(
+        self, fleet: FleetData, exported: Exported, folder: Path
+    ) -> None:
+        from tests.edge_client.hostile import with_graph
+
+        device = Device(fleet, exported, folder, policy=m.Policy(max_clip_norm=1.0))
+        payload = with_graph(device.bundle, "survey", responses=())
+        device.offer(payload)
+        verbs = (m.Train(8), m.Evaluate("train", "survey"), m.Protect(1.0))
+        self.declined(device, "max_clip_norm", bundle=digest(payload), verbs=verbs)
+
+    def test_seconds_are_counted_between_batches(self, fleet: FleetData, exported: Exported, folder: Path) -> None:
+        device = Device(fleet, exported, folder, policy=m.Policy(max_seconds=3))
+        batches = []
+
+        class Slow(OnnxGraphs):
+            def run(self, graph: str, inputs: Tensors) -> Tensors:
+                device.now_s += 1
+                batches.append(graph)
+                return super().run(graph, inputs)
+
+        device.load_graphs = Slow
+        device.start()
+        self.declined(device, "max_seconds", verbs=(m.Train(8, 50),))
+        assert len(batches) == 4
+        device.send_plan(2, verbs=(m.Train(32),))
+        device.turn()
+        assert len(device.updates()) == 1
+
+    def test_bytes_are_counted_over_a_day_and_over_restarts(self, fleet: FleetData, exported: Exported, folder: Path) -> None:
+        size = len(exported.bundle.payload)
+        device = Device(fleet, exported, folder, policy=m.Policy(max_bytes_a_day=2 * size))
+        device.offer()
+        number = 0
+        while not (declines := device.declines()):
+            number += 1
+            device.send_plan(number)
+            device.turn()
+            device.reply(m.Acknowledge("d0", device.agent.session.update or "0" * 64))
+            device.turn()
+            assert sum(FolderState(folder).traffic().values()) <= 2 * size + 70_000
+            assert number < 1000
+        assert declines[0].detail.startswith("max_bytes_a_day: ")
+        device.start()
+        device.send_plan(number + 1)
+        device.turn()
+        assert [d.reason for d in device.declines()] == ["policy"]
+        device.now_s += 26 * 3600
+        device.say()
+        device.send_plan(number + 2)
+        device.turn()
+        assert len(device.updates()) == 1
+
+    def test_a_model_that_would_exceed_the_day_is_not_worked_on(self, fleet: FleetData, exported: Exported, folder: Path) -> None:
+        device = Device(fleet, exported, folder, policy=m.Policy(max_bytes_a_day=1000))
+        self.declined(device, "max_bytes_a_day")
+        assert device.updates() == []

@@ -1,0 +1,285 @@
+"""Who gets through a Mosquitto that is set up as in `deploy/mosquitto`, with certificates of a fleet's own authority."""
+
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trustme
+
+from aggregator.identity import find_epoch
+from simulation.local.broker import free_port
+from simulation.local.fleet import stop_processes
+from tests.conftest import wait_for_port
+from tests.contracts.link import deliveries, settle
+from wire.errors import ConfigError, LinkError
+from wire.keys import new_key
+from wire.links.mqtt import BrokerAddress, MqttLink
+from wire.links.port import Delivery, Denied, LinkUp, Will
+from wire.messages import AggregatorStatus
+from wire.signed import Signer, Verifier, vouch
+from wire.topics import TABLE, Topics, aggregator_role, mosquitto_acl
+
+ROOT = Path(__file__).parents[2]
+DEPLOYED = ROOT / "deploy" / "mosquitto"
+TOPICS, DIGEST = Topics("default"), "0" * 64
+AGGREGATOR = aggregator_role("default")
+
+
+def concrete(kind: str, device_id: str) -> str:
+    """A topic of the table: of this device, or the one topic of its kind that the tests use."""
+    return TOPICS.of_kind(kind, device_id).replace("+", DIGEST)  # type: ignore[arg-type]
+
+
+EVERY = sorted({concrete(row.kind, device_id) for row in TABLE for device_id in ("device-1", "device-2")})
+READ = {concrete(row.kind, "device-1") for row in TABLE if "device" in row.readers}
+WRITTEN = {concrete(row.kind, "device-1") for row in TABLE if row.writer == "device"}
+
+
+@dataclass
+class Guarded:
+    """The broker, and links to it that show a certificate."""
+
+    port: int
+    authority: trustme.CA
+    folder: Path
+    links: list[MqttLink] = field(default_factory=list)
+
+    def address(self, name: str, authority: trustme.CA | None = None, version: str = "5") -> BrokerAddress:
+        """The broker's address with a certificate of this common name; with none if the name is empty."""
+        authority = authority or self.authority
+        authority.cert_pem.write_to_path(self.folder / "own-ca.pem")
+        own: tuple[Path | None, Path | None] = (None, None)
+        if name:
+            issued = authority.issue_cert("client.example", common_name=name)
+            issued.private_key_pem.write_to_path(self.folder / f"{name}.key")
+            issued.cert_chain_pems[0].write_to_path(self.folder / f"{name}.pem")
+            own = (self.folder / f"{name}.pem", self.folder / f"{name}.key")
+        return BrokerAddress.parse(f"mqtts://localhost:{self.port}?version={version}", self.folder / "own-ca.pem", *own)
+
+    def connect(self, name: str, client_id: str = "", *, version: str = "5", will: Will | None = None, **how: bool) -> MqttLink:
+        """A link of the client with this certificate, which calls itself `client_id`."""
+        self.links.append(MqttLink(self.address(name, version=version), client_id or name, will, **how))
+        return self.links[-1]
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> Iterator[Callable[[str], Guarded]]:
+    """Starts Mosquitto with the deployed configuration, but for paths and the port, and what is added to it."""
+    binary = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+    if binary is None:
+        pytest.skip("Mosquitto is not installed: apt-get install mosquitto would run this")
+    processes: list[subprocess.Popen[bytes]] = []
+    links: list[MqttLink] = []
+
+    def start(added: str = "", access_list: Path | None = DEPLOYED / "shoal.acl") -> Guarded:
+        authority, port = trustme.CA(), free_port()
+        server = authority.issue_cert("localhost")
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        server.private_key_pem.write_to_path(tmp_path / "broker.key")
+        server.cert_chain_pems[0].write_to_path(tmp_path / "broker.pem")
+        text = (DEPLOYED / "mosquitto.conf").read_text()
+        text = text.replace("/etc/mosquitto/certs/", f"{tmp_path}/").replace("/var/lib/mosquitto/", f"{tmp_path}/")
+        text = text.replace("listener 8883", f"listener {port} 127.0.0.1")
+        text = text.replace("acl_file /etc/mosquitto/shoal.acl", f"acl_file {access_list}" if access_list else "")
+        (tmp_path / "m.conf").write_text(f"user root\n{text}\n{added}\n")
+        with (tmp_path / "m.log").open("wb") as log:
+            processes.append(subprocess.Popen([binary, "-c", str(tmp_path / "m.conf")], stdout=log, stderr=log))
+        wait_for_port(port)
+        return Guarded(port, authority, tmp_path, links)
+
+    yield start
+    for link in links:
+        link.close(patience_s=0.1)
+    stop_processes(processes)
+
+
+@pytest.fixture
+def guarded(guard: Callable[[], Guarded]) -> Guarded:
+    return guard()
+
+
+def test_the_table_is_that_of_the_specification() -> None:
+    section = (ROOT / "wire" / "SPEC.md").read_text().split("\n## Topics\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(?:device/ID/)?([a-z-]+)(?:/SHA256)?` \| ([^|]+) \| ([^|]+) \|", section, re.MULTILINE)
+    told = [
+        (kind, "aggregator" if "aggregator" in writer else "device", re.findall("device|aggregator", readers), "retained" in writer)
+        for kind, writer, readers in rows
+    ]
+    assert told == [(row.kind, row.writer, list(row.readers), row.retained) for row in TABLE]
+
+
+def test_the_deployed_access_list_is_the_one_that_is_made() -> None:
+    assert (DEPLOYED / "shoal.acl").read_text() == mosquitto_acl("default")
+
+
+@pytest.mark.parametrize("fleet", ["a/b", "+", "", "x\ntopic readwrite #"])
+def test_no_name_of_a_fleet_gets_rules_of_its_own(fleet: str) -> None:
+    with pytest.raises(ConfigError, match="fleet name"):
+        mosquitto_acl(fleet)
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_hostile_device_writes_only_what_the_table_allows(guarded: Guarded, retain: bool, version: str) -> None:
+    watchers = {name: guarded.connect(name) for name in (AGGREGATOR, "device-2")}
+    for watcher in watchers.values():
+        watcher.subscribe("#")
+    settle(*watchers.values())
+    hostile = guarded.connect("device-1", version=version)
+    settle(hostile)
+    for topic in EVERY:
+        hostile.publish(topic, topic.encode(), retain=retain)
+    expected = [Delivery(topic, topic.encode()) for topic in sorted(WRITTEN)]
+    assert sorted(deliveries(watchers[AGGREGATOR], len(EVERY), patience_s=1.5), key=lambda d: d.topic) == expected
+    assert deliveries(watchers["device-2"], 1, patience_s=0.3) == []
+    later = guarded.connect("device-2", version=version)
+    later.subscribe(*EVERY)
+    assert deliveries(later, 1, patience_s=0.5) == [], "nothing is kept for other devices either"
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_hostile_device_reads_only_what_the_table_allows(guarded: Guarded, retain: bool, version: str) -> None:
+    aggregator, other, hostile = guarded.connect(AGGREGATOR), guarded.connect("device-2"), guarded.connect("device-1", version=version)
+    if not retain:
+        hostile.subscribe("#", *EVERY)
+    settle(aggregator, other, hostile)
+    for row in TABLE:
+        for device_id in ("device-1", "device-2"):
+            if row.writer == "aggregator":
+                aggregator.publish(concrete(row.kind, device_id), b"x", retain=retain)
+        if row.writer == "device":
+            other.publish(concrete(row.kind, "device-2"), b"x", retain=retain)
+    settle(aggregator, other)
+    if retain:
+        hostile.subscribe("#", *EVERY)
+    assert {d.topic for d in deliveries(hostile, 100, patience_s=1.5)} == READ
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+@pytest.mark.parametrize("victim", [AGGREGATOR, "device-2"])
+def test_nobody_takes_a_session_by_its_client_id(guarded: Guarded, version: str, victim: str) -> None:
+    topic = concrete("check-in" if victim == AGGREGATOR else "plan", "device-2")
+    writer = guarded.connect("device-2" if victim == AGGREGATOR else AGGREGATOR)
+    owner = guarded.connect(victim)
+    owner.subscribe(topic)
+    settle(owner)
+    hostile = guarded.connect("device-1", victim, version=version, persistent=False)
+    hostile.subscribe(topic)
+    settle(hostile)
+    writer.publish(topic, b"for the owner")
+    assert owner.receive(timeout_s=3) == Delivery(topic, b"for the owner"), "it was never disconnected"
+    assert deliveries(hostile, 1, patience_s=0.5) == []
+    owner.close()
+    writer.publish(topic, b"while it was away")
+    settle(writer)
+    assert deliveries(guarded.connect("device-1", victim, version=version), 1, patience_s=0.5) == [], "a session is not taken over either"
+    assert deliveries(guarded.connect(victim), 1) == [Delivery(topic, b"while it was away")]
+
+
+def test_no_will_says_what_its_client_may_not(guarded: Guarded) -> None:
+    watcher = guarded.connect(AGGREGATOR)
+    watcher.subscribe(TOPICS.aggregator, *TOPICS.from_devices)
+    settle(watcher)
+    for topic in (TOPICS.aggregator, concrete("status", "device-2"), concrete("status", "device-1")):
+        try:
+            hostile = guarded.connect("device-1", will=Will(topic, b"gone"))
+        except LinkError:
+            continue
+        settle(hostile)
+        hostile._closing = True
+        hostile._client.loop_stop()
+        hostile._client.socket().close()
+    assert deliveries(watcher, 3, patience_s=1.5) == [Delivery(concrete("status", "device-1"), b"gone")]
+
+
+def test_a_publication_that_is_denied_is_told_on_mqtt_5(guarded: Guarded) -> None:
+    hostile = guarded.connect("device-1")
+    settle(hostile)
+    for topic in EVERY:
+        hostile.publish(topic, b"x")
+    told = {event for _ in EVERY if (event := hostile.receive(timeout_s=1)) is not None}
+    assert told == {Denied("publish", topic) for topic in set(EVERY) - WRITTEN}
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_subscription_that_is_denied_is_told(guard: Callable[..., Guarded], tmp_path: Path, version: str) -> None:
+    """Mosquitto's access list filters what is read; its dynamic security denies the subscription itself."""
+    plugin = next(Path("/usr/lib").rglob("mosquitto_dynamic_security.so"), None)
+    if plugin is None:
+        pytest.skip("Mosquitto has no dynamic security here: apt-get install mosquitto would run this")
+    (tmp_path / "security.json").write_text(
+        '{"defaultACLAccess": {"publishClientSend": true, "publishClientReceive": true, "subscribe": true, "unsubscribe": true},'
+        '"roles": [{"rolename": "device", "acls": [{"acltype": "subscribeLiteral", "topic": "%s", "priority": 0, "allow": false}]}],'
+        '"clients": [{"username": "device-1", "roles": [{"rolename": "device", "priority": 0}]}]}' % TOPICS.aggregator
+    )
+    security = f"plugin {plugin}\nplugin_opt_config_file {tmp_path}/security.json"
+    link = guard(security, None).connect("device-1", version=version)
+    settle(link)
+    plan = TOPICS.device("device-1", "plan")
+    link.subscribe(plan, TOPICS.aggregator)
+    assert link.receive(timeout_s=3) == Denied("subscribe", TOPICS.aggregator)
+    link.publish(plan, b"the other subscription is in place")
+    assert deliveries(link, 1) == [Delivery(plan, b"the other subscription is in place")]
+
+
+def test_wrong_authority_is_refused_at_once(guarded: Guarded) -> None:
+    started_s = time.monotonic()
+    with pytest.raises(LinkError, match="TLS failed"):
+        MqttLink(guarded.address("device-1", trustme.CA()), "a")
+    assert time.monotonic() - started_s < 5
+
+
+def test_without_a_certificate_there_is_no_connection(guarded: Guarded) -> None:
+    with pytest.raises(LinkError):
+        MqttLink(guarded.address(""), "a", wait_s=1)
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_alive(guarded: Guarded, version: str) -> None:
+    """To look, it has to take over the first one's session for a moment: no will is published, and what waits in the session stays."""
+    root, key = new_key(), new_key()
+    sign = Signer(key, vouch(root, "default", key.public_key(), time.time() + 1000))
+    live = guarded.connect(AGGREGATOR, version=version, confirmed=True, will=Will(TOPICS.aggregator, sign(status("live", online=False))))
+    live.subscribe(*TOPICS.from_devices, TOPICS.aggregator)
+    device, over = guarded.connect("device-1"), threading.Event()
+    seen: list[Delivery] = []
+
+    def work() -> None:
+        last_s = 0.0
+        while not over.is_set():
+            event = live.receive(timeout_s=0.2)
+            if isinstance(event, Delivery):
+                seen.append(event)
+            if isinstance(event, LinkUp) or time.monotonic() > last_s + 5:
+                live.publish(TOPICS.aggregator, sign(status("live")), retain=True)
+                last_s = time.monotonic()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        settle(device)
+        device.publish(concrete("update", "device-1"), b"not confirmed yet")
+        time.sleep(0.5)
+        verifier = Verifier("default", (root.public_key(),))
+        with pytest.raises(ConfigError, match=r"another aggregator is at work \(epoch 7"):
+            find_epoch(
+                lambda: guarded.connect(AGGREGATOR, version=version, confirmed=True), TOPICS, verifier, 0, ["other"], time.time(), False
+            )
+        time.sleep(2.5)
+    finally:
+        over.set()
+        worker.join()
+    statuses = [verifier.open(d.payload, AggregatorStatus, time.time()) for d in seen if d.topic == TOPICS.aggregator]
+    assert {s.online for s in statuses} == {True}
+    assert seen.count(Delivery(concrete("update", "device-1"), b"not confirmed yet")) >= 2, "it came again"
+
+
+def status(boot_id: str, online: bool = True) -> AggregatorStatus:
+    return AggregatorStatus(online, boot_id, 7, time.time(), "run")
