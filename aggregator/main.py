@@ -102,7 +102,7 @@ def _serve(
     observe: Observer,
 ) -> RunState:
     bundle = _read(settings.bundle / "device.shoal", lambda payload: unpack(payload, trusted))
-    probe = _read(settings.bundle / "server.pt2", load_probe)
+    probe = _read(settings.bundle / "server.pt2", lambda payload: load_probe(payload, bundle.digest))
     folder, stored = settings.folder, store.load()
     clock = SteadyClock(stored.at_s if stored else 0.0)
     signer = service_signer(folder, settings.fleet, trusted, root, clock())

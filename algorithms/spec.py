@@ -8,11 +8,14 @@ where choices are joined.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from wire.errors import ConfigError
 
 Value = bool | int | float | str
+MANY = 20
+"""Of more names than these, an error lists only those that are like the one that came."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +146,7 @@ def check(key: str, value: Value, option: Option, where: str) -> None:
 def _read(text: str, known: Mapping[str, Options], where: str) -> Choice:
     name, *parts = (part.strip() for part in text.split(":"))
     if name not in known:
-        raise ConfigError(f"{where}: {f'{name!r} is none of' if name else 'no name, expected one of'} {', '.join(known)}")
+        raise ConfigError(f"{where}: {_unknown(name, known)}")
     given: dict[str, Value] = {}
     for part in filter(None, parts):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -151,6 +154,15 @@ def _read(text: str, known: Mapping[str, Options], where: str) -> Choice:
             raise ConfigError(f"{where}: {part!r} is not of the form key=value")
         given[key] = _value(key, value, known[name], name, given, where)
     return Choice(name, tuple(given.items()), tuple((key, option.default) for key, option in known[name].items()))
+
+
+def _unknown(name: str, known: Mapping[str, Options]) -> str:
+    """What is wrong with a name that there is not, and which ones are like it."""
+    if not name:
+        return f"no name, expected one of {', '.join(known)}"
+    near = get_close_matches(name, known)
+    few = f"the {len(known)} names" if near and len(known) > MANY else ", ".join(known)
+    return f"{name!r} is none of {few}" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
 
 def _value(key: str, text: str, options: Options, name: str, given: Mapping[str, Value], where: str) -> Value:

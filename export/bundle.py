@@ -98,9 +98,9 @@ def make_bundle(
     return pack(manifest, files, exported.initial, key)
 
 
-def save_probe(probe: Probe, model: TorchTensors) -> bytes:
+def save_probe(probe: Probe, model: TorchTensors, bundle: str) -> bytes:
     """A probe as one `torch.export` file, for an aggregator that does not have the model's code. `model` holds a value for each tensor
-    that the probe reads."""
+    that the probe reads; `bundle` is the digest of the bundle that it goes with."""
 
     def run(inputs: TorchTensors) -> TorchTensors:
         probabilities, met = probe.run({k: v for k, v in inputs.items() if k != names.X}, inputs[names.X])
@@ -112,6 +112,6 @@ def save_probe(probe: Probe, model: TorchTensors) -> bytes:
     program = capture_program(run, {**model, names.X: torch.zeros(TRACE_BATCH, *probe.input_shape)})
     buffer = io.BytesIO()
     read = tuple(name for name in program.inputs if name != names.X)
-    description = ProbeDescription(read, probe.norm_layers, probe.input_shape, probe.network)
+    description = ProbeDescription(read, probe.norm_layers, probe.input_shape, probe.network, bundle)
     torch.export.save(program.exported, buffer, extra_files={PROBE_FILE: msgspec.json.encode(description).decode()})
     return buffer.getvalue()

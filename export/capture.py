@@ -165,8 +165,8 @@ def _naming(what: str) -> Iterator[None]:
     """Torch raises many kinds of errors; the user needs the operator, not the trace."""
     try:
         yield
-    except ConfigError:
-        raise
+    except ConfigError as error:  # torch appends where in its own graph it was raised
+        raise ConfigError(str(error).splitlines()[0]) from error
     except Exception as error:
         said = next(iter(str(error).splitlines()), "")
         raise ConfigError(f"{what}{_place(error)}: {type(error).__name__}: {said}") from error

@@ -12,7 +12,7 @@ from export.runtimes import ONNX
 from host.files import write_atomically
 from host.threads import one_thread
 from wire.bundle import Bundle, Window, unpack
-from wire.errors import ConfigError
+from wire.errors import BundleError, ConfigError
 from wire.keys import PrivateKey, new_key, private_pem, public_pem, read_private
 from wire.tensors import Array
 
@@ -73,7 +73,7 @@ def publish(
         on_progress("running every graph beside eager torch")
         parity = check_parity(bundle, objective, *sample)
         on_progress("writing the aggregator's probe")
-        probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model))
+        probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model), bundle.digest)
     return Publication(bundle, probe, public_pem(key), parity)
 
 
@@ -88,6 +88,8 @@ def read_key(path: Path) -> PrivateKey:
         return read_private(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"signing key {path}: {error.strerror}") from None
+    except BundleError:
+        raise BundleError(f"signing key {path}: expected an Ed25519 private key in PEM, as `shoal export` writes it") from None
 
 
 def own_key(folder: Path) -> PrivateKey:

@@ -21,7 +21,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "simulate": Command("simulation", "Simulate a fleet: the aggregator's mathematics and the devices' executor"),
+    "simulate": Command("simulation", "Simulate a fleet: the aggregator's mathematics and the devices' executor."),
     "compare": Command("simulation", "Compare algorithms in one table and one picture."),
     "algorithms": Command("aggregator", "List the choices an algorithm is made of: objectives, groupings, means, privacy."),
     "download": Command("simulation", "Download a public data set and check it against its SHA-256."),
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def application(name: str) -> Callable[..., Any]:
-    """The Typer application that has this one command and reads all of the command line.
+    """The Typer application that has this one command and reads all of the command line. Its help is plain, as that of `shoal` is.
 
     Raises:
         ConfigError: a package that the command needs is not installed.
@@ -67,7 +67,7 @@ def application(name: str) -> Callable[..., Any]:
         if error.name is None or error.name.partition(".")[0] in sys.modules:  # a part of a package that is here: not for an extra to mend
             raise
         raise ConfigError(f"shoal {name} needs the package {error.name}: pip install 'shoal[{COMMANDS[name].extra}]'") from None
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # without it Typer would not expect the command's name
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)

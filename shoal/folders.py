@@ -5,8 +5,8 @@ from pathlib import Path
 from wire.errors import ConfigError
 
 
-def prepare_folder(out: Path) -> Path:
-    """Make the output folder.
+def prepare_folder(out: Path, option: str = "--out") -> Path:
+    """Make the output folder, which this option names.
 
     Raises:
         ConfigError: it cannot be made.
@@ -14,5 +14,5 @@ def prepare_folder(out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from None
+        raise ConfigError(f"{option} {out}: {error.strerror}") from None
     return out

@@ -7,9 +7,11 @@ was interrupted goes on where it stopped, and one that is asked for more only do
 import hashlib
 import json
 import multiprocessing as mp
+import signal
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +30,7 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
-from simulation.simulate import SimulationSettings, simulate
+from simulation.simulate import SimulationSettings, check_settings, simulate
 from simulation.timing.report import time_to_accuracy
 from wire.errors import ConfigError, Stalled
 
@@ -156,6 +158,21 @@ def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> flo
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
 
 
+def check_jobs(jobs: Sequence[Job], folder: Path) -> list[FleetData]:
+    """Check each algorithm once, in the first of its jobs whose result is not yet in `folder`; nothing is trained. Returns their fleets.
+
+    Raises:
+        ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings that do not fit each other.
+    """
+    fleets: dict[AlgorithmSpec, FleetData] = {}
+    for job in jobs:
+        algorithm = job.settings.algorithm
+        if algorithm not in fleets and not _path(folder, job).exists():
+            fleets[algorithm] = _fleet(job.data, job.devices, job.partition, job.settings.seed)
+            check_settings(fleets[algorithm], job.settings)
+    return list(fleets.values())
+
+
 def run_all(
     jobs: Sequence[Job], folder: Path, workers: int | None = None, on_round: Callable[[Job, int], None] = lambda _job, _round: None
 ) -> list[dict[str, Any]]:
@@ -180,10 +197,13 @@ def run_all(
 
 
 def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]) -> None:
+    _fleet.cache_clear()  # each process loads what it needs
     context = mp.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(count, context) as pool:
         heard = manager.Queue()
-        running: dict[Future[dict[str, Any]], int] = {pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)}
+        with _interrupts_held_back():
+            running: dict[Future[dict[str, Any]], int] = {pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)}
+        processes = list(pool._processes.values())  # there is no public way to stop a job that runs
         try:
             while running:
                 done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
@@ -196,9 +216,19 @@ def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, on_round: C
                     on_round(job, job.settings.rounds)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(pool._processes.values()):  # there is no public way to stop a job that runs
+            for process in processes:
                 process.terminate()
             raise
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C is delivered at the end of the context, and never to processes that are started in it: this process ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:

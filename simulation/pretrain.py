@@ -27,16 +27,26 @@ def pretrained_extractor(name: str, window: Window, data: str, seed: int) -> nn.
     Raises:
         DataError: the data cannot be read, or their examples have another shape than `window`.
     """
-    loaded = load(data)
-    pool = loaded if isinstance(loaded, Pool) else pool_of(loaded)
-    if pool.window.shape != window.shape:
-        raise DataError(f"--pretrain {data}: its examples have shape {pool.window.shape}, those of the fleet {window.shape}")
+    pool = examples_for(window, data)
     torch.manual_seed(seed)
     size = np.sqrt(np.square(pool.train_x, dtype=np.float64).mean((0, *range(2, pool.train_x.ndim))))
     model = build_model(name, window, len(pool.classes), torch.from_numpy(np.where(size > 0, size, 1.0).astype(np.float32)))
     chosen = np.random.default_rng(seed).permutation(len(pool.train_y))[:MOST_EXAMPLES]
     pretrain(model, pool.train_x[chosen], pool.train_y[chosen], seed=seed)
     return model.extractor
+
+
+def examples_for(window: Window, data: str) -> Pool:
+    """The examples of `data` (a name or path) as a pool.
+
+    Raises:
+        DataError: the data cannot be read, or their examples have another shape than `window`.
+    """
+    loaded = load(data)
+    pool = loaded if isinstance(loaded, Pool) else pool_of(loaded)
+    if pool.window.shape != window.shape:
+        raise DataError(f"--pretrain {data}: its examples have shape {pool.window.shape}, those of the fleet {window.shape}")
+    return pool
 
 
 def pretrain(

@@ -1,11 +1,13 @@
 """A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
 import msgspec
 import numpy as np
 
+from aggregator.aggregation import check_fit
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunSettings, RunState, TrainingSettings
@@ -14,6 +16,7 @@ from algorithms.core.contract import Objective
 from algorithms.core.probe import make_probe
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
 from algorithms.spec import Choice
+from edge_client.core.ports import Windows
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
 from host.threads import one_thread
@@ -30,6 +33,7 @@ from simulation.engine.workers.attacks import Attack, make_attack, success_rate,
 from simulation.engine.workers.secret import repeatable_secret
 from simulation.newcomers import Reception, hold_out
 from simulation.objective import objective_for_fleet
+from simulation.pretrain import examples_for
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy, read_policy, with_cohort
 from simulation.timing.profiles import make_profiles, read_profiles
@@ -85,26 +89,10 @@ def simulate(
         for name in ("cohort", "profiles", "policy"):
             if value := getattr(settings, name):
                 raise ConfigError(f"{name} {value}: backend messages has all devices in every round, and no virtual clock but its own")
-    if not 0 <= settings.newcomers < len(data.devices):
-        raise ConfigError(f"{settings.newcomers} newcomers of {len(data.devices)} devices: at least one has to train")
-    data, newcomers = hold_out(data, settings.newcomers, settings.seed)
-    algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
-    objective = objective or objective_for_fleet(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
-    bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
-    probe = make_probe(objective.model, data.window.shape)
-    attack = make_attack(settings.attack, data, settings.seed) if settings.attack else None
-    run_settings = RunSettings.for_bundle(
-        bundle,
-        settings,
-        run_id="simulation",
-        data=data.name,
-        min_devices=len(data.devices),
-        deadline_s=3600.0,
-        grace_s=60.0,
-    )
-    experiment = Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack)
+    data, newcomers, experiment = _set_up(data, settings, objective)
+    algorithm, probe, bundle, attack = experiment.algorithm, experiment.probe, experiment.bundle, experiment.attack
     with one_thread():
-        graphs = EagerGraphs(objective)
+        graphs = EagerGraphs(experiment.objective)
         if engine.backend == "messages":
             result = run_by_messages(experiment, graphs, on_progress)
         else:
@@ -125,14 +113,55 @@ def simulate(
     return SimulationResult(summary, result.state, result.records, result.blobs)
 
 
+def check_settings(data: FleetData, settings: SimulationSettings) -> None:
+    """Check what `simulate` would be given, up to where it would train. Data to pre-train on are loaded, but not trained on.
+
+    Raises:
+        ConfigError: settings that do not fit each other or the data.
+        DataError: data to pre-train on, or a trace, that cannot be read or does not fit.
+    """
+    if settings.pretrain:
+        examples_for(data.window, settings.pretrain)
+    left, _, experiment = _set_up(data, msgspec.structs.replace(settings, pretrain=""), None)
+    make_schedule(settings, left, experiment.bundle)
+    check_fit(experiment.settings, experiment.algorithm, experiment.bundle.manifest)
+    experiment.algorithm.begin(experiment.bundle.initial, experiment.probe, settings.seed)
+
+
+def _set_up(
+    data: FleetData, settings: SimulationSettings, objective: Objective | None
+) -> tuple[FleetData, Mapping[str, Windows], Experiment]:
+    """The fleet without its newcomers, the newcomers, and what is to be run."""
+    if not 0 <= settings.newcomers < len(data.devices):
+        raise ConfigError(f"{settings.newcomers} newcomers of {len(data.devices)} devices: at least one has to train")
+    data, newcomers = hold_out(data, settings.newcomers, settings.seed)
+    algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
+    objective = objective or objective_for_fleet(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
+    bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
+    probe = make_probe(objective.model, data.window.shape)
+    attack = make_attack(settings.attack, data, settings.seed) if settings.attack else None
+    run_settings = RunSettings.for_bundle(
+        bundle,
+        settings,
+        run_id="simulation",
+        data=data.name,
+        min_devices=len(data.devices),
+        deadline_s=3600.0,
+        grace_s=60.0,
+    )
+    return data, newcomers, Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack)
+
+
 def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle) -> Schedule:
     """Who takes part when, as the settings say.
 
     Raises:
-        ConfigError: an option of the profiles or the policy that does not fit the fleet.
+        ConfigError: a cohort, or an option of the profiles or the policy, that does not fit the fleet.
         DataError: a trace that cannot be read, or has too few devices.
     """
     ids = sorted(data.devices)
+    if settings.cohort > len(ids):
+        raise ConfigError(f"cohort = {settings.cohort}: expected no more than the {len(ids)} devices that train")
     if not settings.profiles and not settings.policy:
         return Drawn(ids, settings.cohort, settings.seed)
     policy = settings.policy or read_policy("sync")

@@ -17,11 +17,12 @@ from wire.errors import BundleError
 aten = torch.ops.aten
 
 
-def load_probe(payload: bytes) -> Probe:
-    """Read a file written by `export.bundle.save_probe`. It is the operator's own file: it is loaded as code is.
+def load_probe(payload: bytes, bundle: str) -> Probe:
+    """Read a file written by `export.bundle.save_probe` with the bundle of this digest. It is the operator's own file: it is loaded as code
+    is.
 
     Raises:
-        BundleError: not such a file, or one of another version of torch that this one cannot read.
+        BundleError: not such a file, one of another bundle, or one of another version of torch that this one cannot read.
     """
     extra = {PROBE_FILE: ""}
     try:
@@ -31,6 +32,11 @@ def load_probe(payload: bytes) -> Probe:
         description = msgspec.json.decode(extra[PROBE_FILE], type=ProbeDescription)
     except Exception as error:  # torch raises many kinds for a file that is not its own
         raise BundleError(f"probe file of {len(payload)} bytes: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+    if description.bundle != bundle:
+        raise BundleError(
+            f"probe file (server.pt2): it was exported with bundle {description.bundle[:12]}, expected one exported with "
+            f"bundle {bundle[:12]} (device.shoal)"
+        )
 
     def run(tensors: TorchTensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         probabilities, *met = module(*(tensors[name] for name in description.needs), x)

@@ -96,7 +96,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
         """
         manifest, hyper = bundle.manifest, training.algorithm.hyper_with(training.hyper)
         if unknown := sorted(hyper.keys() - manifest.hyper.keys()):
-            raise ConfigError(f"hyper-parameter {unknown[0]!r}: {manifest.algorithm} has {', '.join(sorted(manifest.hyper))}")
+            raise ConfigError(f"hyper-parameter {unknown[0]!r} (--hyper): {manifest.algorithm} has {', '.join(sorted(manifest.hyper))}")
         return cls(
             **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name not in ("algorithm", "hyper")},
             algorithm=str(training.algorithm),

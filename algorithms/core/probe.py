@@ -24,13 +24,15 @@ PROBE_FILE = "probe.json"
 
 
 class ProbeDescription(msgspec.Struct, frozen=True):
-    """What an exported probe is besides its function; the fields are those of `Probe`. The function takes the tensors `needs`, in this
-    order, then x."""
+    """What an exported probe is besides its function; the fields are those of `Probe`, and the bundle that it goes with. The function takes
+    the tensors `needs`, in this order, then x."""
 
     needs: tuple[str, ...]
     norm_layers: tuple[str, ...]
     input_shape: tuple[int, ...]
     network: Network | None
+    bundle: str
+    """The digest of the bundle that it was exported with."""
 
 
 def norm_layers(model: nn.Module) -> tuple[str, ...]:

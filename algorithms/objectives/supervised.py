@@ -1,7 +1,7 @@
 """What every objective for classification shares: roles, initial tensors, the SGD step over a loss, evaluation, prediction, survey.
 
-An objective overrides `role` (which tensors leave the device), `loss` (what a step minimises), `correct` (what happens to a
-gradient before it is used) or `step` itself, and adds graphs of its own.
+An objective overrides `role` (which tensors leave the device), `initial` (further tensors), `loss` (what a step minimises), `correct` (what
+happens to a gradient before it is used) or `step` itself, and adds graphs of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +22,10 @@ from algorithms.spec import NOT_NEGATIVE, PART, Limits
 from wire import names
 
 LR, MOMENTUM = 0.005, 0.9
+TRAINING = ("step", "loss", "correct", "forward", "trained", "graphs")
+"""The methods that decide what training does: a class that overrides one says itself which graphs are plain SGD."""
+ANSWERS = ("evaluate", "predict", "forward")
+"""The methods that decide what a device's model answers."""
 
 
 @dataclass
@@ -60,8 +64,16 @@ class Supervised:
     limits: ClassVar[Mapping[str, Limits]] = {"lr": NOT_NEGATIVE, "momentum": PART}
     columns: Mapping[str, tuple[int, ...]] = {}
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
-    """The training graphs that are plain SGD. A class that inherits some and changes what they do declares its own."""
+    """The training graphs that are plain SGD. A class that overrides a method of `TRAINING` inherits none: it declares its own."""
     model_answers: ClassVar[bool] = True
+    """See `Objective`. A class that overrides a method of `ANSWERS` does not inherit it."""
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if _overrides(cls, TRAINING, declared="sgd_graphs"):
+            cls.sgd_graphs = {}
+        if _overrides(cls, ANSWERS, declared="model_answers"):
+            cls.model_answers = False
 
     def __init__(self, model: Classifier) -> None:
         """
@@ -163,6 +175,12 @@ class Supervised:
         gradients, _, seen = grad_and_value(loss_of, {last: tensors[last]})
         size = batch["x"].shape[0]
         return {names.metric(name): value * size for name, value in seen.items()} | {names.metric("gradient"): gradients[last]}
+
+
+def _overrides(cls: type, methods: tuple[str, ...], declared: str) -> bool:
+    """Whether a method was overridden after the declaration was made: by a class that comes before it in the order of inheritance."""
+    declares = next(i for i, base in enumerate(cls.__mro__) if declared in vars(base))
+    return any(method in vars(base) for base in cls.__mro__[:declares] for method in methods)
 
 
 Loss = Callable[[TorchTensors, TorchTensors, TorchTensors], tuple[Tensor, Pass]]

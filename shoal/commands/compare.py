@@ -2,11 +2,12 @@
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -16,7 +17,9 @@ from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
 from shoal.folders import prepare_folder
 from shoal.report import percent
-from simulation.compare import Asked, Job, read_algorithms, run_all, tabulate
+from shoal.warn import warn
+from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all, tabulate
+from simulation.datasets.windows import one_class
 from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
@@ -37,7 +40,9 @@ def compare(
     attack: opt.Attack = "",
     privacy: opt.PrivacyName = "",
     newcomers: Annotated[int, typer.Option(min=0, help="So many devices are held out of training and join when it is over.")] = 0,
-    target: Annotated[float | None, typer.Option(help="Accuracy to count rounds to; 95 % of the best when not given.")] = None,
+    target: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Accuracy to count rounds to; 95 % of the best when not given.")
+    ] = None,
     devices: opt.Devices = None,
     batch_size: opt.BatchSize = 32,
     lr: opt.Lr = None,
@@ -70,10 +75,13 @@ def compare(
     asked = Asked(data, compared, seeds, read_partition(partition), devices, common)
     jobs = asked.jobs()
     prepare_folder(out)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    for fleet in check_jobs(jobs, out / "runs")[:1]:
+        warn(one_class(fleet))
+    counted = (MofNCompleteColumn(), TextColumn("rounds in"), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left"))
+    columns = (TextColumn("{task.description}"), BarColumn(), *counted)
     with Progress(*columns, console=console) as progress:
         done = {job.key: 0 for job in jobs}
-        task = progress.add_task(f"{len(jobs)} runs, rounds", total=rounds * len(jobs))
+        task = progress.add_task(f"{len(jobs)} runs", total=rounds * len(jobs))
 
         def tell(job: Job, number: int) -> None:
             done[job.key] = max(done[job.key], number)
@@ -84,13 +92,19 @@ def compare(
     (out / "compare.json").write_text(json.dumps(rows, indent=1) + "\n")
     write_csv(out / "compare.csv", rows)
     draw_comparison(out / "compare.png", results, rows)
-    console.print(comparison_table(rows))
+    for table in comparison_tables(rows, console.width):
+        console.print(table)
+        console.print()
     for row in rows:
         if "failed" in row:
             console.print(f"[bold]{row['algorithm']}[/bold] ended without a model: {row['failed']}", soft_wrap=True)
     skew = results[0]["heterogeneity"]
-    console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()))
+    console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()), soft_wrap=True)
     console.print(f"written: {out / 'compare.json'}, {out / 'compare.csv'}, {out / 'compare.png'}", soft_wrap=True)
+
+
+GAP = 2
+"""Columns of a terminal between those of the table."""
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -110,31 +124,51 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per algorithm; columns that say nothing here are left out."""
-    table = Table(header_style="bold", pad_edge=False)
-    table.add_column("algorithm", no_wrap=True)
-    cells: dict[str, Any] = {
-        "accuracy": lambda r: f"{percent(r['accuracy']['mean'])} ±{100 * (r['accuracy']['std'] or 0):.1f}" if "failed" not in r else "-",
-        "worst": lambda r: percent(r["accuracy"]["worst"]),
+def comparison_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
+    """One row per algorithm, without columns that say nothing here; a second table and so on where one would be wider than `width`."""
+    cells: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "accuracy %": lambda r: "-" if "failed" in r else f"{_percent(r['accuracy']['mean'])} ±{100 * (r['accuracy']['std'] or 0):.1f}",
+        "worst %": lambda r: _percent(r["accuracy"]["worst"]),
         "groups": lambda r: _number(r["groups"]["count"], "g"),
         "ARI": lambda r: _number(r["groups"]["ari"], ".2f"),
         "MB up": lambda r: f"{r['bytes']['up'] / 1e6:.1f}",
         "down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
         "to " + percent(rows[0]["target"]): lambda r: _number(r["rounds_to_target"], "g"),
-        "in hours": lambda r: "-" if r["time_to_target_s"] is None else f"{r['time_to_target_s'] / 3600:.3g}",
+        "hours": lambda r: "-" if r["time_to_target_s"] is None else f"{r['time_to_target_s'] / 3600:.3g}",
         "epsilon": lambda r: _number(r["epsilon"], ".2f"),
-        "ASR": lambda r: percent(r["attack"]["success_rate"]) if "attack" in r else "-",
+        "ASR %": lambda r: _percent(r["attack"]["success_rate"]) if "attack" in r else "-",
         "apart": lambda r: f"{r['attack']['told_apart']}/{r['seeds']}" if "attack" in r else "-",
-        "newcomers": lambda r: percent(r["newcomers"]["mean"]) if "newcomers" in r else "-",
+        "newcomers %": lambda r: _percent(r["newcomers"]["mean"]) if "newcomers" in r else "-",
         "s": lambda r: _number(r["wall_s"], ".0f"),
     }
-    shown = {name: made for name, made in cells.items() if any(made(row) != "-" for row in rows)}
-    for name in shown:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(row["algorithm"], *(made(row) for made in shown.values()))
+    columns = {heading: [made(row) for row in rows] for heading, made in cells.items()}
+    names = [row["algorithm"] for row in rows]
+    name_width = min(max(map(len, ["algorithm", *names])), width // 4)
+    tables: list[dict[str, list[str]]] = []
+    left = 0
+    for heading, column in columns.items():
+        if any(cell != "-" for cell in column):
+            needed = GAP + max(map(len, (heading, *column)))
+            if needed > left:
+                tables.append({})
+                left = width - name_width
+            tables[-1][heading] = column
+            left -= needed
+    return [_table(names, name_width, shown) for shown in tables]
+
+
+def _table(names: Sequence[str], name_width: int, columns: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")  # the box adds 1
+    table.add_column("algorithm", overflow="fold", width=name_width)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cells in zip(names, *columns.values(), strict=True):
+        table.add_row(*cells)
     return table
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -20,13 +20,15 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.summary import Comparison, EdgeSummary, PhonesSummary, Summary, summarize
 from algorithms.registry import AlgorithmSpec, read_algorithm
+from export.describe import MIN_BATCH
 from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.folders import prepare_folder
 from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
+from shoal.warn import warn
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import FleetData, select_devices
+from simulation.datasets.windows import FleetData, check_trainable, one_class, select_devices
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
@@ -55,6 +57,8 @@ def demo(
     """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."""
     console, spec = Console(), read_algorithm(algorithm)
     fleet = select_devices(load_data(data), devices)
+    check_trainable(fleet, MIN_BATCH)
+    warn(one_class(fleet))
     if phones > len(fleet.devices):
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
     chosen = sorted(fleet.devices)[:phones]
@@ -64,7 +68,9 @@ def demo(
     runtimes = (ONNX, EXECUTORCH) if chosen else (ONNX,)
     _make_room(prepare_folder(out))
     others = len(fleet.devices) - len(chosen)
-    console.print(f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.")
+    console.print(
+        f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.", soft_wrap=True
+    )
     with console.status("exporting") as status:
         folder = prepare_folder(out / "bundle")
         key = own_key(folder)
@@ -75,7 +81,8 @@ def demo(
         if not spec.trains_as_fedavg:
             plain = prepare_folder(out / "bundle-fedavg")
             _publish(fleet, FEDAVG, seed, key, runtimes, status).write(plain)
-    console.print(f"bundle: {len(bundle.payload) / 1000:.0f} KB, signed; one step differs from float64 by {error:.0e} of a tensor's scale")
+    size = f"{len(bundle.payload) / 1000:.0f} KB"
+    console.print(f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's scale", soft_wrap=True)
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # not before: the broker's process would inherit it
@@ -95,12 +102,14 @@ def demo(
     files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(str(spec))))
     store.close()
     console.print(device_table(summary))
-    console.print(verdict(summary), style="bold")
+    console.print(verdict(summary), style="bold", soft_wrap=True)
     traffic = f"{megabytes(summary.bytes.up)} up, {megabytes(summary.bytes.down)} down"
     if chosen:
-        console.print(f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: {', '.join(chosen)}")
+        console.print(
+            f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: {', '.join(chosen)}", soft_wrap=True
+        )
     rss = edge.max_rss_bytes / 2**20
-    console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if edge.torch_loaded else 'no'}")
+    console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if edge.torch_loaded else 'no'}", soft_wrap=True)
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
 
 
@@ -125,7 +134,7 @@ def _serve(
     process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=8),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[say]}"),
@@ -166,11 +175,10 @@ def _processes(num_edges: int, phones: list[str]) -> str:
 
 
 def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_devices: int) -> str:
-    traffic = sum(r["bytes_up"] + r["bytes_down"] for r in closed)
     accuracy = closed[-1]["accuracy"]["mean"] if len(closed) > 1 else None
     if run["phase"] == "waiting":
         return f"devices {run['online']}/{num_devices}"
-    return f"in {run['received']:2}/{run['cohort']}  groups {run['groups']}  accuracy {percent(accuracy)}  {megabytes(traffic)}"
+    return f"updates {run['received']:2}/{run['cohort']}, groups {run['groups']}, accuracy {percent(accuracy)}"
 
 
 def _get(port: int, path: str) -> Any:

@@ -18,5 +18,5 @@ def download(
     """Download a public data set and check it against its SHA-256. Nothing else in Shoal downloads anything."""
     console = Console()
     with console.status(f"downloading {name}"):
-        path = fetch(name, prepare_folder(to))
+        path = fetch(name, prepare_folder(to, "--to"))
     console.print(f"written: {path}; use it with SHOAL_DATA={to} and --data {name}", soft_wrap=True)

@@ -15,12 +15,14 @@ from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE, own_key, publish, 
 from export.runtimes import ONNX
 from shoal.commands import options as opt
 from shoal.folders import prepare_folder
+from shoal.warn import warn
 from simulation.datasets.catalog import load_data
+from simulation.datasets.windows import one_class
 from simulation.objective import objective_for_fleet
 from wire.bundle import unpack
-from wire.errors import ConfigError
+from wire.errors import BundleError, ConfigError
 
-export = typer.Typer(help="Export the training step for devices, check it against eager torch, and sign it.")
+export = typer.Typer(rich_markup_mode=None, help="Export the training step for devices, check it against eager torch, and sign it.")
 
 
 @export.callback(invoke_without_command=True)
@@ -45,6 +47,7 @@ def write(
         raise ConfigError("shoal export needs --out, a folder to write to; `shoal export inspect FILE` looks into a bundle")
     console = Console()
     fleet = load_data(data)
+    warn(one_class(fleet))
     prepare_folder(out)
     if key is not None and not key.exists():
         raise ConfigError(f"--key {key}: there is no such file")
@@ -80,6 +83,8 @@ def show(
         read = unpack(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"bundle {path}: {error.strerror}") from None
+    except BundleError as error:
+        raise BundleError(f"{path}: expected a bundle that `shoal export` wrote: {error}") from None
     manifest, console = read.manifest, Console()
     made_with = ", ".join(f"{name} {number}" for name, number in manifest.created_by.items())
     console.print(f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} bytes, made with {made_with}")

@@ -1,5 +1,6 @@
 """Options that several commands share, with their help."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,11 @@ from algorithms.spec import Choice
 from wire.errors import ConfigError
 
 Data = Annotated[
-    str, typer.Option(help="watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, subject][, split]) or of UCI HAR.")
+    str,
+    typer.Option(
+        help="watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, subject][, split]), of a folder with a folder "
+        "for each device, or of UCI HAR."
+    ),
 ]
 AlgorithmName = Annotated[
     str, typer.Option("--algorithm", help="One choice or several: distfl, dbe+distfl+irls, ifca:k=4. `shoal algorithms` lists them.")
@@ -59,7 +64,7 @@ def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, floa
     """The hyper-parameters given on the command line.
 
     Raises:
-        ConfigError: not NAME=VALUE with a number.
+        ConfigError: not NAME=VALUE with a finite number, or a learning rate below 0.
     """
     values = {} if lr is None else {"lr": lr}
     for setting in settings or []:
@@ -68,8 +73,10 @@ def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, floa
             values[name] = float(text)
         except ValueError:
             equals = ""
-        if not equals:
+        if not equals or not math.isfinite(values[name]):
             raise ConfigError(f"--hyper {setting!r}: expected NAME=VALUE with a number")
+    if not 0 <= values.get("lr", 0) < math.inf:
+        raise ConfigError(f"--lr {values['lr']:g}: expected a learning rate from 0")
     return values
 
 

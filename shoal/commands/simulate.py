@@ -14,7 +14,9 @@ from shoal.commands import options as opt
 from shoal.folders import prepare_folder
 from shoal.pictures import draw_holdings
 from shoal.report import device_table, time_text, verdict, write_report
+from shoal.warn import warn
 from simulation import simulate as simulation
+from simulation.datasets.windows import one_class
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
@@ -54,7 +56,7 @@ def simulate(
     device: opt.Device = "",
     bf16: opt.Bf16 = False,
 ) -> None:
-    """Simulate a fleet: the aggregator's mathematics and the devices' executor, on all cores of this machine or of a cluster."""
+    """Simulate a fleet: the aggregator's mathematics and the devices' executor. All cores of this machine work, or those of a cluster."""
     console = Console()
     engine = EngineOptions(backend, workers, checkpoint, cluster, device, bf16)  # type: ignore[arg-type]
     settings = simulation.SimulationSettings(
@@ -73,9 +75,10 @@ def simulate(
         policy=opt.chosen(policy, read_policy),
     )
     fleet = make_fleet(data, read_partition(partition), devices, seed)
+    warn(one_class(fleet))
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet.some(SHOWN))
     heterogeneity = measure(fleet.some(SHOWN))
-    console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()))
+    console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()), soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
@@ -92,5 +95,5 @@ def simulate(
     console.print(f"backend: {summary.backend}{reason}; {summary.updates_per_s:.0f} updates/s", soft_wrap=True)
     if summary.time is not None:
         console.print(time_text(summary.time), soft_wrap=True)
-    console.print(verdict(summary))
+    console.print(verdict(summary), soft_wrap=True)
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)

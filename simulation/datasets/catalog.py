@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.images import FILES, load_images
 from simulation.datasets.npz import load_npz
 from simulation.datasets.pool import Pool, assign_alike
@@ -54,7 +55,9 @@ def load(name_or_path: str) -> FleetData | Pool:
         return load_uci_har(path)
     if path.suffix == ".npz":
         return load_npz(path)
-    raise DataError(f"data {name_or_path!r}: expected a .npz file, or the folder or zip of UCI HAR")
+    if path.is_dir():
+        return load_device_folders(path)
+    raise DataError(f"data {name_or_path!r}: expected a .npz file, a folder of device folders, or the folder or zip of UCI HAR")
 
 
 def _folder(name: str) -> Path:

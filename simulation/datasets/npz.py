@@ -19,6 +19,8 @@ LAYOUT = (
     "X (n, channels, time) or (n, channels, height, width) float, y (n,) int, "
     "and optionally subject (n,) int and split (n,) of 'train' and 'test'"
 )
+MOST_CLASSES = 10_000
+"""A larger label is taken for a mistake."""
 
 
 def load_npz(path: Path) -> FleetData | Pool:
@@ -27,10 +29,14 @@ def load_npz(path: Path) -> FleetData | Pool:
     Raises:
         DataError: not such a file; the text says what is wrong with it.
     """
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise DataError(f"data {path}: not readable as .npz: expected an archive of arrays, as numpy.savez writes it")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name in ("X", "y", "subject", "split", "channel_names", "activity_names")}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except ValueError:
+        raise DataError(f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}") from None
+    except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"data {path}: not readable as .npz: {error}") from None
     return from_arrays(path.stem, str(path), arrays) if "subject" in arrays else pool_from_arrays(path.stem, str(path), arrays)
 
@@ -79,7 +85,7 @@ def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str,
         raise DataError(f"data {origin}: y is {y.dtype}{list(y.shape)}, expected int[{len(x)}]")
     if not np.isfinite(x).all():
         raise DataError(f"data {origin}: X holds values that are not finite")
-    if int(y.min()) < 0 or int(y.max()) > 10_000:
+    if int(y.min()) < 0 or int(y.max()) > MOST_CLASSES:
         raise DataError(f"data {origin}: y reaches {int(y.min())}..{int(y.max())}, expected class numbers from 0")
     split = arrays.get("split")
     if split is not None and (split.shape != (len(x),) or not set(np.unique(split)) <= {"train", "test"}):

@@ -11,6 +11,9 @@ from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
 
+SAMPLED = 1000
+"""Of a larger fleet the labels of so many devices are looked at."""
+
 
 @runtime_checkable
 class Measured(Protocol):
@@ -55,6 +58,14 @@ class FleetData:
         return FleetData(self.name, self.window, self.classes, devices, {d: g for d, g in self.truth.items() if d in devices})
 
 
+def one_class(data: FleetData) -> str:
+    """A warning where all training examples of a fleet, or of some of its devices, have the same class; empty where they do not."""
+    labels = {int(label) for windows in data.some(SAMPLED).devices.values() for label in np.unique(windows.train_y)}
+    if len(labels) != 1:
+        return ""
+    return f"data {data.name}: all training examples are of class {data.classes[labels.pop()]}, so there is nothing to learn"
+
+
 def _root(squares: Array, count: int) -> Array:
     size = np.sqrt(squares / max(1, count))
     return np.where(size > 0, size, 1.0).astype(np.float32)
@@ -78,6 +89,17 @@ def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
     return mask
 
 
+def check_trainable(data: FleetData, least: int) -> None:
+    """Check that somebody can train.
+
+    Raises:
+        DataError: no device has `least` training windows.
+    """
+    most = max(windows.num_train for windows in data.devices.values())
+    if most < least:
+        raise DataError(f"data {data.name}: no device of {len(data.devices)} has more than {most} training windows, {least} are needed")
+
+
 def select_devices(data: FleetData, count: int | None) -> FleetData:
     """The first `count` devices by id.
 
@@ -87,7 +109,7 @@ def select_devices(data: FleetData, count: int | None) -> FleetData:
     if count is None or count == len(data.devices):
         return data
     if not 1 <= count <= len(data.devices):
-        raise DataError(f"{count} devices of data {data.name}: it has {len(data.devices)}")
+        raise DataError(f"devices = {count}: data {data.name} has {len(data.devices)} devices")
     chosen = sorted(data.devices)[:count]
     truth = {d: data.truth[d] for d in chosen if d in data.truth}
     return FleetData(data.name, data.window, data.classes, {d: data.devices[d] for d in chosen}, truth)

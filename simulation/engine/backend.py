@@ -15,6 +15,10 @@ from simulation.engine.options import BackendName, EngineOptions
 from wire.bundle import Manifest
 from wire.errors import ConfigError
 
+NATIVE_RUNS = (
+    "it runs plain SGD on time windows, with layers Conv1d, Linear, BatchNorm1d, ReLU, MaxPool1d, AvgPool1d, AdaptiveAvgPool1d and "
+    "Flatten; backend auto takes another one where it has to"
+)
 COMPILE_FROM = 10_000
 """Steps of training in a run from which compiling (12 to 25 s, the first time) is worth it."""
 
@@ -51,7 +55,7 @@ def choose(
             return Backend("native", make_native(), make_native, threads=True)
         except (Unsupported, CannotCompile) as error:
             if options.backend == "native":
-                raise ConfigError(f"backend native: {error}") from None
+                raise ConfigError(f"backend native: {error}; {NATIVE_RUNS}") from None
             reason = str(error)
     if options.backend == "compiled" or (options.backend == "auto" and steps >= COMPILE_FROM):
         from simulation.engine.graphs.compiled import CompiledGraphs  # torch's compiler takes a second to load

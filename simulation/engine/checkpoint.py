@@ -39,7 +39,14 @@ class Checkpoint:
     """A folder for one run. `settings` and `asked` say which run it is; the folder of a run with other values is refused."""
 
     def __init__(self, folder: Path, settings: RunSettings, asked: Mapping[str, Any]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        """
+        Raises:
+            ConfigError: the folder cannot be made.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--checkpoint {folder}: {error.strerror}; expected a folder, or a path where one can be made") from None
         self.store = folder / STORE
         self._file = folder / FILE
         asked_settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))

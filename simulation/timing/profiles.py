@@ -117,7 +117,7 @@ def read_profiles(text: str) -> Choice:
     Raises:
         ConfigError: no such distribution or option, or a value it cannot have.
     """
-    return read(text, DISTRIBUTIONS, "devices")
+    return read(text, DISTRIBUTIONS, "profiles")
 
 
 def make_profiles(choice: Choice, devices: int, seed: int) -> Profiles:

@@ -1,13 +1,21 @@
 """What the choices declare of themselves is what their methods do."""
 
-import pytest
+from typing import Any
 
-from algorithms.core.contract import Sgd
+import pytest
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from algorithms.core.contract import Sgd, TorchTensors
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import Supervised
-from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES
+from algorithms.objectives.fedavg import FedAvg
+from algorithms.objectives.supervised import Pass, Supervised
+from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, TwoHalves, read_algorithm
+from simulation.datasets.windows import FleetData
+from simulation.engine.options import EngineOptions
+from simulation.simulate import SimulationSettings, simulate
 
 TRAINING = ("step", "loss", "correct", "forward", "trained")
 ANSWERS = ("evaluate", "predict", "forward")
@@ -17,9 +25,10 @@ ANSWERS = ("evaluate", "predict", "forward")
 class TestObjectives:
     def test_a_step_is_declared_plain_where_nothing_of_it_was_replaced(self, name: str) -> None:
         device = OBJECTIVES[name].device
-        plain = all(getattr(device, method) is getattr(Supervised, method) for method in TRAINING)
+        overridden = [method for method in TRAINING if getattr(device, method) is not getattr(Supervised, method)]
         declared = device.sgd_graphs.get("step") == Sgd()
-        assert declared == plain or device.columns
+        expected = f"{name} overrides {overridden[0]}: set sgd_graphs = {{}}" if overridden else f"{name}: set sgd_graphs['step'] = Sgd()"
+        assert declared == (not overridden) or device.columns, expected
 
     def test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(self, name: str) -> None:
         device = OBJECTIVES[name].device
@@ -28,6 +37,47 @@ class TestObjectives:
     def test_a_server_absorbs_where_it_says_so(self, name: str) -> None:
         server = OBJECTIVES[name].server
         assert server.absorbs == (server.absorb is not DefaultCoordinator.absorb)
+
+
+def derived(base: type[Supervised], own: dict[str, Any], *mixins: type) -> type[Supervised]:
+    """A class that inherits from the mixins and then the base, with attributes of its own."""
+    return type("Derived", (*mixins, base), own)
+
+
+class TestInheritance:
+    """A declaration holds for those who inherit the methods that it is about, and for nobody else."""
+
+    @pytest.mark.parametrize("method", [*TRAINING, "graphs"])
+    def test_a_class_that_overrides_a_method_of_training_inherits_no_plain_sgd(self, method: str) -> None:
+        made = derived(FedAvg, {method: lambda *_: None})
+        assert made.sgd_graphs == {}
+        assert derived(made, {}).sgd_graphs == {}
+        assert derived(FedAvg, {}, type("Mixin", (), {method: None})).sgd_graphs == {}
+
+    @pytest.mark.parametrize("method", ANSWERS)
+    def test_a_class_that_overrides_an_answer_does_not_answer_as_the_model(self, method: str) -> None:
+        assert not derived(FedAvg, {method: lambda *_: None}).model_answers
+
+    def test_a_class_that_overrides_nothing_of_them_or_declares_anew_keeps_its_declaration(self) -> None:
+        assert derived(FedAvg, {"role": lambda *_: "private"}).sgd_graphs == FedAvg.sgd_graphs
+        assert derived(FedAvg, {"step": None, "sgd_graphs": {"tune": Sgd()}}).sgd_graphs == {"tune": Sgd()}
+        assert derived(FedAvg, {"predict": None, "model_answers": True}).model_answers
+
+    def test_an_objective_with_a_loss_of_its_own_is_simulated_with_it(self, fleet: FleetData, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Smooth(FedAvg):
+            def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+                made = self.forward(tensors, batch, training=True)
+                return cross_entropy(made.logits, batch["y"], label_smoothing=0.5), made
+
+        settings = SimulationSettings(read_algorithm("fedavg"), rounds=1)
+        plain = simulate(fleet, settings)
+        monkeypatch.setitem(OBJECTIVES, "fedavg", TwoHalves(Smooth))
+        other = simulate(fleet, settings)
+        by_hand = simulate(fleet, settings, engine=EngineOptions(backend="eager"))
+        assert plain.summary.backend == "native"
+        assert other.summary.backend != "native"
+        assert other.summary.accuracy_by_round == by_hand.summary.accuracy_by_round
+        assert other.state.models != plain.state.models
 
 
 def test_only_the_single_group_reads_no_models() -> None:

@@ -37,7 +37,7 @@ TABLES = [
     Table("privacy", read_privacy, CHOICES["privacy"]),
     Table("partition", read_partition, {name: entry.options for name, entry in PARTITIONS.items()}),
     Table("attack", read_attack, ATTACKS),
-    Table("devices", read_profiles, DISTRIBUTIONS),
+    Table("profiles", read_profiles, DISTRIBUTIONS),
     Table("policy", read_policy, POLICIES),
 ]
 everywhere = pytest.mark.parametrize("table", TABLES, ids=[table.what for table in TABLES])
@@ -89,6 +89,13 @@ def test_algorithms_of_several_choices_are_written_and_read_too(data: st.DataObj
     assert spec.named == tuple(named)
     assert read_algorithm(str(spec)) == spec
     assert set(named) <= {spec.objective, spec.grouping, spec.mean, spec.privacy}
+
+
+def test_a_mistyped_name_is_told_what_is_like_it() -> None:
+    with pytest.raises(ConfigError, match=r"^algorithm 'fedavgg': 'fedavgg' is none of the \d+ names; did you mean fedavg or .*\?$"):
+        read_algorithm("fedavgg")
+    with pytest.raises(ConfigError, match=r"^policy 'snyc': 'snyc' is none of sync, over-select, buffered; did you mean sync\?$"):
+        read_policy("snyc")
 
 
 @everywhere

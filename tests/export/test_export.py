@@ -83,7 +83,7 @@ def test_unsupported_convolution_names_itself() -> None:
         return objective.step(held, {"x": inputs["batch/x"], "y": inputs["batch/y"]}, hyper)
 
     example = {**objective.initial(), "batch/x": torch.randn(7, 2, 16), "batch/y": torch.zeros(7, dtype=torch.int64)}
-    with pytest.raises(ConfigError, match="ConvTranspose1d: training it on a device"):
+    with pytest.raises(ConfigError, match=r"^ConvTranspose1d: training it on a device is not supported; use Conv1d or Conv2d$"):
         capture_onnx(step, example)
 
 
@@ -115,7 +115,7 @@ def test_probe_file_answers_like_the_model(exported: Exported) -> None:
     torch.manual_seed(0)
     model = HarCnn(2, 32, 3)
     probe = make_probe(model, (2, 32))
-    loaded = load_probe(save_probe(probe, FedAvg(model).initial()))
+    loaded = load_probe(save_probe(probe, FedAvg(model).initial(), "0f"), "0f")
     assert (loaded.input_shape, loaded.norm_layers) == (probe.input_shape, probe.norm_layers)
     assert set(loaded.needs) == set(probe.needs)
     tensors = {k: v for k, v in FedAvg(model).initial().items() if not k.startswith("slot/")}
@@ -138,7 +138,7 @@ def test_a_probe_answers_alike_in_all_its_ways(name: str) -> None:
     probe = make_probe(model, window.shape)
     tensors = {k: v + 0.05 * torch.randn(v.shape) for k, v in whole_model(model).items()}
     tensors = {k: v.abs() if k.endswith("running_var") else v for k, v in tensors.items()}
-    loaded = load_probe(save_probe(probe, tensors))
+    loaded = load_probe(save_probe(probe, tensors, "0f"), "0f")
     x = torch.randn(7, 2, 32)
     with torch.no_grad():
         expected = probe.run(tensors, x)[0]
@@ -156,9 +156,16 @@ def test_a_probe_answers_alike_in_all_its_ways(name: str) -> None:
                 np.testing.assert_allclose(native, expected[None].expand(3, -1, -1), rtol=1e-4, atol=1e-5)
 
 
+def test_a_probe_file_of_another_bundle_is_refused() -> None:
+    model = HarCnn(2, 32, 3)
+    payload = save_probe(make_probe(model, (2, 32)), whole_model(model), "0f")
+    with pytest.raises(BundleError, match=r"server.pt2.*exported with bundle 0f, expected one exported with bundle 0e"):
+        load_probe(payload, "0e")
+
+
 def test_damaged_probe_file_is_one_clear_error() -> None:
     with pytest.raises(BundleError, match="probe file of 4 bytes"):
-        load_probe(b"junk")
+        load_probe(b"junk", "0f")
 
 
 def test_inspect_counts_operators(exported: Exported) -> None:

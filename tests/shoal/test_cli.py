@@ -36,6 +36,19 @@ def test_help_lists_every_command_with_its_line_and_imports_no_package_of_an_ext
     assert done.stderr == "[]\n"
 
 
+@pytest.mark.parametrize("words", [[name, "--help"] for name in COMMANDS] + [["export", "inspect", "--help"], ["simulate", "--nothing"]])
+def test_help_and_usage_are_plain_as_those_of_the_whole_are(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        application(words[0])(words, prog_name="shoal")
+    told = "".join(capsys.readouterr())
+    assert f"Usage: shoal {words[0]}" in told
+    assert not set(told) & set("╭│╰─")
+
+
+def test_every_line_in_the_list_of_commands_is_a_sentence() -> None:
+    assert [command.summary for command in COMMANDS.values() if not command.summary.endswith(".")] == []
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_commands_own_help_begins_with_its_line(name: str) -> None:
     command = getattr(import_module(f"shoal.commands.{name}"), name)

@@ -51,6 +51,37 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
     assert left_running(tmp_path) == []
 
 
+def test_ctrl_c_ends_a_comparison_without_a_word(tmp_path: Path) -> None:
+    command = [*SHOAL, "compare", "--algorithms", "fedavg,fedprox", "--workers", "2", "--rounds", "500", "--devices", "4", "--out", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end_s = time.monotonic() + 240
+    while time.monotonic() < end_s and process.poll() is None and len(members(process.pid)) < 5:
+        time.sleep(0.05)
+    started = len(members(process.pid))
+    os.killpg(process.pid, signal.SIGINT)
+    assert started >= 5  # itself, what keeps its queue, what cleans up after it, and two workers
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
+    end_s = time.monotonic() + 10
+    while members(process.pid) and time.monotonic() < end_s:  # what cleans up goes last
+        time.sleep(0.05)
+    assert members(process.pid) == []
+
+
+def members(group: int) -> list[int]:
+    """The living processes of a process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+                if state != "Z" and int(its_group) == group:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
 def left_running(folder: Path) -> list[str]:
     """Command lines of processes, other than the demonstration itself, that work in a folder's `out`."""
     found = []
@@ -76,23 +107,26 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--attack", "x"], "error: attack 'x'"),
         (["simulate", "--model", "x"], "error: model 'x': expected one of"),
         (["simulate", "--hyper", "lr"], "error: --hyper 'lr': expected NAME=VALUE"),
-        (["simulate", "--lr", "-1"], "error: algorithm 'distfl': lr is '-1', expected a number from 0"),
-        (["simulate", "--hyper", "mu=1"], "error: hyper-parameter 'mu'"),
+        (["simulate", "--lr", "-1"], "error: --lr -1: expected a learning rate from 0"),
+        (["simulate", "--hyper", "momentum=1"], "error: algorithm 'distfl': momentum is '1', expected a number from 0 below 1"),
+        (["simulate", "--hyper", "mu=1"], "error: hyper-parameter 'mu' (--hyper)"),
         (["simulate", "--algorithm", "pfedme:inner_steps=0"], "inner_steps is '0', expected a whole number from 1"),
         (["simulate", "--algorithm", "ifca:k=65"], "k is '65', expected a whole number from 1 to 64"),
         (["simulate", "--backend", "messages", "--cohort", "3"], "error: cohort 3: backend messages has all devices"),
         (["compare", "--algorithms", "fedavg,fedavg"], "error: --algorithms 'fedavg,fedavg'"),
         (["compare", "--algorithms", "fedavg,magic"], "error: algorithm 'magic': 'magic' is none of"),
+        (["compare", "--workers", "2", "--algorithms", "fedavg", "--data", "missing.npz"], "error: data 'missing.npz'"),
+        (["compare", "--workers", "2", "--algorithms", "fedavg", "--hyper", "momentumm=1"], "error: hyper-parameter 'momentumm'"),
         (["simulate", "--newcomers", "20"], "error: 20 newcomers of 20 devices"),
         (["simulate", "--backend", "batched", "--device", "tpu"], "error: device 'tpu': expected cpu, or cuda"),
         (["simulate", "--backend", "batched", "--cluster", "any"], "error: cluster 'any': backend batched is for one process"),
         (["simulate", "--partition", "x"], "error: partition 'x'"),
-        (["simulate", "--devices", "21"], "error: 21 devices of data watch: it has 20"),
+        (["simulate", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
         (["simulate", "--out", "/proc/nothing"], "error: --out /proc/nothing"),
         (["export", "--out", "o", "--key", "missing.key"], "error: --key missing.key: there is no such file"),
         (["serve", "--folder", "f", "--bundle", "none"], "error: bundle file none/device.shoal"),
         (["serve", "--folder", "f", "--bundle", "b", "--broker", "localhost"], "error: broker address 'localhost'"),
-        (["demo", "--devices", "21"], "error: 21 devices of data watch: it has 20"),
+        (["demo", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], error: str) -> None:

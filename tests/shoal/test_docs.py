@@ -23,6 +23,7 @@ from simulation.engine.workers.attacks import read_attack
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from tests.known import known
+from wire.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -268,6 +269,18 @@ def example(number: int) -> dict[str, Any]:
     return made
 
 
+def test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_repository(tmp_path: Path) -> None:
+    files = []
+    for number, program in enumerate(PROGRAMS.findall(page("extend"))):
+        files.append(tmp_path / f"example_{number}.py")
+        opening = "" if program.startswith('"""') else '"""An example."""\n\n'
+        files[-1].write_text(opening + program)
+    for check in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
+        options = ["--config-file" if check[0] == "mypy" else "--config", str(ROOT / "pyproject.toml")]
+        done = subprocess.run([sys.executable, "-m", *check, *options, *map(str, files)], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("number", "table", "name", "options"),
     [
@@ -300,6 +313,14 @@ def test_the_mean_of_the_page_about_extensions_drops_both_ends() -> None:
 
     rows = np.array([[0.0], [1.0], [3.0], [1000.0]], np.float32)
     assert example(2)["MiddleHalf"]().combine(Stack(rows), np.ones(4), [], 0).flat.tolist() == [2.0]
+
+
+def test_the_grouping_of_the_page_about_extensions_checks_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    from algorithms import registry
+
+    monkeypatch.setitem(registry.GROUPINGS, "by-size", example(1)["BySize"])
+    with pytest.raises(ConfigError, match="algorithm 'by-size:examples=0': examples is '0', expected a whole number from 1"):
+        read_algorithm("by-size:examples=0")
 
 
 def test_the_objective_of_the_page_about_extensions_reports_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:

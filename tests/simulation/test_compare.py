@@ -12,14 +12,14 @@ from aggregator.core.plan import round_seed
 from algorithms.registry import read_algorithm
 from edge_client.executor import Executor, Result
 from simulation import newcomers
-from simulation.compare import Asked, agreement, read_algorithms, run_all, run_job, tabulate
+from simulation.compare import Asked, agreement, check_jobs, read_algorithms, run_all, run_job, tabulate
 from simulation.newcomers import hold_out
 from simulation.simulate import SimulationSettings, simulate
 from simulation.timing.policies import read_policy
 from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known
-from wire.errors import ConfigError
+from wire.errors import ConfigError, ShoalError
 from wire.messages import Plan
 
 
@@ -103,6 +103,31 @@ def test_a_run_that_cannot_be_made_is_one_error_and_what_is_finished_is_kept(npz
     with pytest.raises(ConfigError, match="hyper-parameter 'mu'"):
         run_all([*good, *bad], tmp_path, workers=1)
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_an_error_in_one_of_several_processes_is_the_same_one_error(npz: str, tmp_path: Path) -> None:
+    jobs = Asked(npz, read_algorithms("fedavg,fedprox"), 1, settings=SimulationSettings(rounds=2, hyper={"nu": 1.0})).jobs()
+    with pytest.raises(ConfigError, match="hyper-parameter 'nu'"):
+        run_all(jobs, tmp_path, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "error"),
+    [
+        ("missing.npz", {}, "data 'missing.npz'"),
+        ("", {"hyper": {"nu": 1.0}}, "hyper-parameter 'nu'"),
+        ("", {"model": "nothing"}, "model 'nothing'"),
+        ("", {"newcomers": 4}, "4 newcomers of 4 devices"),
+        ("", {"pretrain": "missing.npz"}, "data 'missing.npz'"),
+    ],
+)
+def test_what_cannot_be_run_is_known_before_anything_is(
+    npz: str, tmp_path: Path, data: str, settings: dict[str, Any], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulation.compare.simulate", None)
+    jobs = Asked(data or npz, read_algorithms("fedavg,fedprox"), 2, settings=SimulationSettings(rounds=2, **settings)).jobs()
+    with pytest.raises(ShoalError, match=error):
+        check_jobs(jobs, tmp_path)
 
 
 def test_agreement_with_the_known_groups() -> None:

@@ -108,7 +108,7 @@ class TestUser:
 
     def test_devices_are_the_first_by_id(self, watch: FleetData) -> None:
         assert sorted(partition(watch, "user:devices=3", 0).devices) == ["p01-left", "p01-right", "p02-left"]
-        with pytest.raises(DataError, match="21 devices of data watch: it has 20"):
+        with pytest.raises(DataError, match="devices = 21: data watch has 20 devices"):
             partition(watch, "user:devices=21", 0)
 
     def test_pool_is_assigned_alike(self) -> None:

@@ -49,9 +49,9 @@ class TestProfiles:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("tablets", "devices 'tablets': 'tablets' is none of phones, boards, uniform, always, trace"),
-            ("phones:sped=3", "devices 'phones:sped=3': 'sped' is no option of phones; it has speed=200, spread=0.6"),
-            ("phones:dropout=2", "devices 'phones:dropout=2': dropout is '2', expected a number from 0 to 1"),
+            ("tablets", "profiles 'tablets': 'tablets' is none of phones, boards, uniform, always, trace"),
+            ("phones:sped=3", "profiles 'phones:sped=3': 'sped' is no option of phones; it has speed=200, spread=0.6"),
+            ("phones:dropout=2", "profiles 'phones:dropout=2': dropout is '2', expected a number from 0 to 1"),
             ("phones:ratio=0", "ratio is '0', expected a number from 1"),
             ("phones:speed=fast", "speed is 'fast', expected a number"),
             ("uniform:spread=1", "spread and network are shares here, expected less than 1"),

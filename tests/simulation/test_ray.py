@@ -168,6 +168,11 @@ def test_a_cluster_of_this_machine_alone(address: str) -> None:
     same(run("fedrep", "native"), outcome)
 
 
+def refuse(address: str, **_: Any) -> None:
+    """What `ray.init` does where no cluster runs."""
+    raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to by setting `--address` flag.")
+
+
 def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"cluster '127.0.0.1:9': .*Connection refused"):
         on_ray("127.0.0.1:9", "fedavg")
@@ -175,6 +180,10 @@ def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatc
         on_ray("nonsense", "fedavg")
     with pytest.raises(ConfigError, match="cluster 'auto': backend messages is for one process"):
         EngineOptions("messages", cluster="auto")
+    with monkeypatch.context() as patch:  # another test's cluster may be up on this machine
+        patch.setattr("ray.init", refuse)
+        with pytest.raises(ConfigError, match=r"^cluster 'auto': this machine is part of no Ray cluster; expected one .* local, or any$"):
+            on_ray("auto", "fedavg")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"Ray is not installed: pip install 'shoal\[simulation,ray\]'"):
         EngineOptions(cluster="auto")

@@ -173,8 +173,14 @@ class TestNpz:
 
     def test_file_that_is_no_npz(self, tmp_path: Path) -> None:
         (tmp_path / "x.npz").write_bytes(b"not a zip")
-        with pytest.raises(DataError, match=r"not readable as \.npz"):
+        with pytest.raises(DataError, match=r"x\.npz: not readable as \.npz: expected an archive of arrays, as numpy\.savez writes it$"):
             load_npz(tmp_path / "x.npz")
+
+    def test_file_with_python_objects(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "x.npz", X=np.zeros((2, 2, 16)), y=np.array([None] * 2))
+        with pytest.raises(DataError, match="an array holds Python objects or is cut off, expected X ") as error:
+            load_npz(tmp_path / "x.npz")
+        assert "pickle" not in str(error.value)
 
     def test_unknown_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(DataError, match="expected watch, uci-har, "):
@@ -226,7 +232,7 @@ def test_last_share_of_each_class() -> None:
 
 def test_select_devices_refuses_more_than_there_are(fleet: FleetData) -> None:
     assert sorted(select_devices(fleet, 2).devices) == ["d0", "d1"]
-    with pytest.raises(DataError, match="99 devices of data synthetic: it has 4"):
+    with pytest.raises(DataError, match="devices = 99: data synthetic has 4 devices"):
         select_devices(fleet, 99)
 
 

@@ -267,6 +267,14 @@ def _connect(address: str, count: int) -> None:
         if address == LOCAL_CLUSTER:
             ray.init("local", num_cpus=count or None, include_dashboard=False, **quiet)
             return
+        if address == "auto":
+            try:
+                ray.init("auto", **quiet)
+                return
+            except ConnectionError:
+                raise ConfigError(
+                    "cluster 'auto': this machine is part of no Ray cluster; expected one (`ray start`), the address of one, local, or any"
+                ) from None
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdecimal():  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), CONNECT_S).close()

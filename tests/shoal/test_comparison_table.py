@@ -1,0 +1,73 @@
+"""The table of a comparison can be read in a terminal of 80 columns."""
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from shoal.commands.compare import comparison_tables
+
+
+def row(name: str, **others: Any) -> dict[str, Any]:
+    return {
+        "algorithm": name,
+        "seeds": 2,
+        "accuracy": {"mean": 0.9123, "std": 0.012, "worst": 0.71},
+        "groups": {"count": 2.5, "ari": 0.95},
+        "bytes": {"up": 123.4e6, "down": 1234e6},
+        "target": 0.856,
+        "rounds_to_target": 12.5,
+        "time_to_target_s": None,
+        "epsilon": None,
+        "wall_s": 12.0,
+        **others,
+    }
+
+
+EVERYTHING = {
+    "time_to_target_s": 3600.0,
+    "epsilon": 1.25,
+    "attack": {"success_rate": 0.3, "told_apart": 1},
+    "newcomers": {"mean": 0.5},
+}
+
+
+def printed(rows: list[dict[str, Any]], width: int) -> list[list[str]]:
+    """The lines of each table."""
+    console = Console(width=width)
+    tables = []
+    for table in comparison_tables(rows, width):
+        with console.capture() as shown:
+            console.print(table)
+        tables.append(shown.get().splitlines())
+    return tables
+
+
+def test_the_usual_columns_are_one_table_with_a_line_for_each_algorithm() -> None:
+    (lines,) = printed([row("fedavg"), row("dbe+distfl+irls")], 80)
+    assert lines[0].split() == ["algorithm", "accuracy", "%", "worst", "%", "groups", "ARI", "MB", "up", "down", "to", "85.6", "%", "s"]
+    assert lines[3].split() == ["dbe+distfl+irls", "91.2", "±1.2", "71.0", "2.5", "0.95", "123.4", "1234.0", "12.5", "12"]
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_nothing_is_cut_off_with_every_column_and_a_long_name(width: int) -> None:
+    name = "dbe-fedprox:mu=0.1+distfl:signature=responses:cut=gap+irls"
+    tables = printed([row("fedavg", **EVERYTHING), row(name)], width)
+    assert len(tables) == {60: 3, 80: 2, 200: 1}[width]
+    for lines in tables:
+        assert max(map(len, lines)) <= width
+        assert lines[0].startswith("algorithm ")
+        column = max(len("algorithm"), min(len(name), width // 4))
+        assert "".join(line[:column].strip() for line in lines[3:]) == name
+    words = " ".join(line for lines in tables for line in lines)
+    assert [cell for cell in ("91.2 ±1.2", "30.0", "1/2", "50.0", "1.25", "12.5") if cell not in words] == []
+    assert "…" not in words
+    headings = ["accuracy %", "worst %", "groups", "ARI", "MB up", "down", "to 85.6 %", "hours", "epsilon", "ASR %", "apart", "newcomers %"]
+    assert [heading for heading in headings if heading not in words] == []
+
+
+def test_a_run_without_a_model_has_dashes() -> None:
+    empty = {"mean": None, "std": None, "worst": None}
+    (lines,) = printed([row("fedavg"), row("krum", accuracy=empty, failed="why", rounds_to_target=None)], 80)
+    assert lines[3].split()[:3] == ["krum", "-", "-"]

@@ -1,0 +1,68 @@
+"""What a command says of input that it cannot use: the option, what came, what was expected."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+
+from shoal.cli import application
+from wire.errors import DataError, ShoalError
+
+TEXT = Path(__file__)
+"""A file that is none of those which commands read."""
+
+
+def shoal(*arguments: str) -> None:
+    """Run a command in this process."""
+    application(arguments[0])(arguments, standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("simulate --checkpoint /dev/null", "--checkpoint /dev/null: File exists; expected a folder, or a path where one can be made"),
+        (
+            f"export --out o --key {TEXT}",
+            f"signing key {TEXT}: expected an Ed25519 private key in PEM, as `shoal export` writes it",
+        ),
+        ("download cifar10 --to /dev/null", "--to /dev/null: File exists"),
+        (
+            "simulate --backend native --model resnet18 --algorithm fedavg --devices 2",
+            "backend native: extractor.3 is Residual; it runs plain SGD on time windows, with layers Conv1d, ",
+        ),
+        ("simulate --lr -1", "--lr -1: expected a learning rate from 0"),
+        ("compare --algorithms fedavg --hyper lr=-1", "--lr -1: expected a learning rate from 0"),
+        ("simulate --hyper momentum=nan", "--hyper 'momentum=nan': expected NAME=VALUE with a number"),
+        ("simulate --cohort 99 --algorithm fedavg --devices 3", "cohort = 99: expected no more than the 3 devices that train"),
+        (f"export inspect {TEXT}", f"{TEXT}: expected a bundle that `shoal export` wrote: bundle of "),
+    ],
+)
+def test_what_cannot_be_used_is_named(arguments: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ShoalError, match="^" + re.escape(error)):
+        shoal(*arguments.split())
+
+
+@pytest.mark.parametrize("target", ["3", "-0.1"])
+def test_a_target_is_a_fraction(target: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"equal to [01]$|in the range"):
+        shoal("compare", "--algorithms", "fedavg", "--target", target)
+
+
+@pytest.mark.parametrize("command", ["simulate --rounds 1 --algorithm fedavg", "compare --rounds 1 --algorithms fedavg --workers 1"])
+def test_data_of_one_class_is_a_warning(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(24, 2, 16)).astype(np.float32)
+    for name, y in (("alike", np.full(24, 1)), ("mixed", np.arange(24) % 2)):
+        np.savez(tmp_path / f"{name}.npz", X=x, y=y, subject=np.repeat([0, 1], 12))
+        shoal(*command.split(), "--data", str(tmp_path / f"{name}.npz"), "--out", str(tmp_path / name))
+    told = "warning: data alike: all training examples are of class 1, so there is nothing to learn\n"
+    assert capsys.readouterr().err == told
+
+
+def test_the_demo_refuses_data_with_which_no_device_can_train(tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", X=np.ones((3, 2, 16), np.float32), y=np.arange(3), subject=np.arange(3))
+    with pytest.raises(DataError, match=r"^data few: no device of 3 has more than 1 training windows, 2 are needed$"):
+        shoal("demo", "--data", str(tmp_path / "few.npz"), "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
