@@ -15,7 +15,8 @@ import numpy as np
 from aggregator.core.influence import bounded
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs
-from aggregator.core.state import RoundAggregated, RunSettings, RunState, Started, TrainingSettings
+from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.state import RoundAggregated, RunState, Started
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.core.contract import Grouped, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch

@@ -13,7 +13,8 @@ from aggregator.adapters.http_api import Conditions, create_api
 from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.core.state import RunSettings, RunState, TrainingSettings
+from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.state import RunState
 from aggregator.fleet import Fleet
 from aggregator.identity import RESUME, SteadyClock, boot_ids, find_epoch, lock_folder, own_secret, service_signer
 from aggregator.runner import Observer, Runner

@@ -16,6 +16,7 @@ from functools import partial
 from aggregator.aggregation import aggregate, check_fit, start_run
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round import step
+from aggregator.core.settings import RunSettings
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
@@ -25,7 +26,6 @@ from aggregator.core.state import (
     Event,
     FinishRun,
     Resumed,
-    RunSettings,
     RunState,
     SendPlan,
     SetDeadline,

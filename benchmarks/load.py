@@ -20,7 +20,7 @@ import numpy as np
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.core.state import RunSettings, TrainingSettings
+from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock
 from aggregator.runner import GROUP, Runner

@@ -10,7 +10,8 @@ import numpy as np
 from aggregator.aggregation import check_fit
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
-from aggregator.core.state import RunSettings, RunState, TrainingSettings
+from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.state import RunState
 from aggregator.core.summary import AttackSummary, Summary, accuracy_of, spread, summarize
 from algorithms.core.contract import Objective
 from algorithms.core.probe import make_probe

@@ -8,7 +8,8 @@ import numpy as np
 
 from aggregator.core.plan import verbs_for
 from aggregator.core.round import OPEN
-from aggregator.core.state import Received, RunSettings, RunState
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import Received, RunState
 from wire import names
 from wire.bundle import Layout
 from wire.errors import WrongLayout

@@ -9,7 +9,8 @@ from statistics import median_low
 
 from msgspec.structs import replace
 
-from aggregator.core.state import Received, RunSettings
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import Received
 
 FLOOR = 1.0
 """A norm below this is never left out, however small the others are: most devices may have had nothing to learn."""

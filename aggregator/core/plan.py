@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from aggregator.core.state import RunSettings, RunState
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import RunState
 from wire.messages import Digest, Plan, Verb
 
 SEED_STRIDE = 1_000_003

@@ -43,16 +43,32 @@ Resumed         take_epoch   command_again aggregate_again dismiss_all
 `Started` is no part of the table: it makes the state, and comes once. An event of a round that is no longer the latest changes nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from aggregator.core.opening import (
+    Step,
+    absent,
+    acknowledgements,
+    close,
+    close_if_full,
+    failed,
+    finish_command,
+    is_missing,
+    is_short,
+    lacks_updates,
+    next_phase,
+    open_again,
+    open_round,
+    start_key,
+    with_device,
+)
 from aggregator.core.plan import plan_for
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
-    Command,
     DeadlinePassed,
     Device,
     DeviceCheckedIn,
@@ -60,10 +76,8 @@ from aggregator.core.state import (
     DeviceHeard,
     DeviceLost,
     Event,
-    FinishRun,
     OpenPhase,
     Phase,
-    Received,
     Resumed,
     RoundAggregated,
     RunState,
@@ -73,13 +87,9 @@ from aggregator.core.state import (
     UpdateAdmitted,
     UpdatesLost,
 )
-from algorithms.core.keys import NEWCOMER
 
-LONGEST_REST = 64
-"""Rounds after which a device that failed again and again is asked again, at most."""
 OPEN: tuple[OpenPhase, ...] = get_args(OpenPhase)
 
-Step = tuple[RunState, list[Command]]
 Transition = Callable[[RunState, Any], Step]
 """What an event does in a phase. Its second argument is an event of the type under which it stands in `TRANSITIONS`."""
 
@@ -133,7 +143,7 @@ def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
         )
     if known is None:
         return state, []
-    return _with_device(state, event.device_id, replace(known, online=True, last_seen_s=event.at_s)), []
+    return with_device(state, event.device_id, replace(known, online=True, last_seen_s=event.at_s)), []
 
 
 def _open_first(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
@@ -141,22 +151,22 @@ def _open_first(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     state, _ = _come(state, event)
     if state.num_online < state.settings.min_devices:
         return state, []
-    return _open(state, 1, _next_phase(state), event.at_s)
+    return open_round(state, 1, next_phase(state), event.at_s)
 
 
 def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     """Send the device its plan if the round waits for it: it may not have got it. A round that is short of devices takes it in."""
     state, _ = _come(state, event)
     device_id = event.device_id
-    if device_id in state.devices and device_id not in state.cohort and _is_short(state, event.at_s):
-        state = replace(state, cohort={**state.cohort, device_id: _start_key(state, device_id)})
-    return state, [SendPlan(plan_for(state, device_id))] if _is_missing(state, device_id) else []
+    if device_id in state.devices and device_id not in state.cohort and is_short(state, event.at_s):
+        state = replace(state, cohort={**state.cohort, device_id: start_key(state, device_id)})
+    return state, [SendPlan(plan_for(state, device_id))] if is_missing(state, device_id) else []
 
 
 def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:
     """Say that the run is over, and which model is the device's own."""
     state, _ = _come(state, event)
-    return state, [_finish_command(state, event.device_id)]
+    return state, [finish_command(state, event.device_id)]
 
 
 def _mark_lost(state: RunState, event: DeviceLost) -> Step:
@@ -164,13 +174,13 @@ def _mark_lost(state: RunState, event: DeviceLost) -> Step:
     device = state.devices.get(event.device_id)
     if device is None:
         return state, []
-    return _with_device(state, event.device_id, replace(device, online=False, last_seen_s=event.at_s)), []
+    return with_device(state, event.device_id, replace(device, online=False, last_seen_s=event.at_s)), []
 
 
 def _give_grace(state: RunState, event: DeviceLost) -> Step:
     """Look at the round again when the lost device's grace is over, if the round waits for it."""
     state, _ = _mark_lost(state, event)
-    if not _is_missing(state, event.device_id):
+    if not is_missing(state, event.device_id):
         return state, []
     return state, [SetDeadline(state.round, min(state.deadline_at_s, event.at_s + state.settings.grace_s))]
 
@@ -181,19 +191,19 @@ def _receive(state: RunState, event: UpdateAdmitted) -> Step:
     if event.round != state.round or event.device_id in state.received:
         return state, [acknowledge]
     device = replace(state.devices[event.device_id], accepted=event.update.blob, failures=0, rests_until=0)
-    state = replace(_with_device(state, event.device_id, device), received={**state.received, event.device_id: event.update})
-    state, commands = _close_if_full(state, event.at_s)
+    state = replace(with_device(state, event.device_id, device), received={**state.received, event.device_id: event.update})
+    state, commands = close_if_full(state, event.at_s)
     return state, [acknowledge, *commands]
 
 
 def _excuse(state: RunState, event: DeviceDeclined) -> Step:
     """Take the device out of the cohort, unless its update has been received."""
-    if event.round != state.round or not _is_missing(state, event.device_id):
+    if event.round != state.round or not is_missing(state, event.device_id):
         return state, []
     if event.failed:
-        state = _with_device(state, event.device_id, _failed(state, event.device_id))
+        state = with_device(state, event.device_id, failed(state, event.device_id))
     state = replace(state, cohort={d: start for d, start in state.cohort.items() if d != event.device_id})
-    return _close_if_full(state, event.at_s)
+    return close_if_full(state, event.at_s)
 
 
 # Transitions: time passes, the algorithm has been applied, updates are lost.
@@ -204,12 +214,12 @@ def _expire(state: RunState, event: DeadlinePassed) -> Step:
     if event.round != state.round:
         return state, []
     if event.at_s < state.deadline_at_s:
-        return _close_if_full(state, event.at_s)
-    for device_id in [d for d in state.cohort if _is_missing(state, d)]:
-        state = _with_device(state, device_id, _absent(_failed(state, device_id), event.at_s, state.settings.grace_s))
-    if state.phase != "evaluating" and _lacks_updates(state):
-        return _open_again(state, state.received, event.at_s)
-    return _close(state)
+        return close_if_full(state, event.at_s)
+    for device_id in [d for d in state.cohort if is_missing(state, d)]:
+        state = with_device(state, device_id, absent(failed(state, device_id), event.at_s, state.settings.grace_s))
+    if state.phase != "evaluating" and lacks_updates(state):
+        return open_again(state, state.received, event.at_s)
+    return close(state)
 
 
 def _advance(state: RunState, event: RoundAggregated) -> Step:
@@ -227,9 +237,9 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
         norms=event.norms or state.norms,
     )
     if trained >= state.settings.rounds:
-        return _open(state, state.round + 1, "evaluating", event.at_s)
+        return open_round(state, state.round + 1, "evaluating", event.at_s)
     state = replace(state, preparing=event.preparing)
-    return _open(state, state.round + 1, _next_phase(state), event.at_s)
+    return open_round(state, state.round + 1, next_phase(state), event.at_s)
 
 
 def _ask_again(state: RunState, event: UpdatesLost) -> Step:
@@ -237,8 +247,8 @@ def _ask_again(state: RunState, event: UpdatesLost) -> Step:
     if event.round != state.round:
         return state, []
     received = {d: r for d, r in state.received.items() if d not in event.device_ids}
-    phase = _next_phase(state) if state.phase == "aggregating" else state.phase
-    return _open_again(replace(state, phase=phase), received, event.at_s)
+    phase = next_phase(state) if state.phase == "aggregating" else state.phase
+    return open_again(replace(state, phase=phase), received, event.at_s)
 
 
 # Transitions: the aggregator came up again. What was commanded before it stopped may be lost, so that what is open is commanded again.
@@ -252,23 +262,23 @@ def _take_epoch(state: RunState, event: Resumed) -> Step:
 def _command_again(state: RunState, event: Resumed) -> Step:
     """Deadlines, the plans of devices whose updates are missing, and acknowledgements of those that are not."""
     state, _ = _take_epoch(state, event)
-    missing = [d for d in state.cohort if _is_missing(state, d)]
+    missing = [d for d in state.cohort if is_missing(state, d)]
     plans = [SendPlan(plan_for(state, d)) for d in missing]
     ends = [state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online]
     times = (state.deadline_at_s, *([state.newcomers_until_s] if state.newcomers_until_s else []), *ends)
-    return state, [*(SetDeadline(state.round, at_s) for at_s in times), *plans, *_acknowledgements(state)]
+    return state, [*(SetDeadline(state.round, at_s) for at_s in times), *plans, *acknowledgements(state)]
 
 
 def _aggregate_again(state: RunState, event: Resumed) -> Step:
     """The algorithm, and acknowledgements of the updates that it is applied to."""
     state, _ = _take_epoch(state, event)
-    return state, [*_acknowledgements(state), Aggregate(state.round)]
+    return state, [*acknowledgements(state), Aggregate(state.round)]
 
 
 def _dismiss_all(state: RunState, event: Resumed) -> Step:
     """Every device's model."""
     state, _ = _take_epoch(state, event)
-    return state, [*_acknowledgements(state), *(_finish_command(state, device_id) for device_id in sorted(state.devices))]
+    return state, [*acknowledgements(state), *(finish_command(state, device_id) for device_id in sorted(state.devices))]
 
 
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
@@ -297,116 +307,3 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "finished": {DeviceCheckedIn: _dismiss, DeviceHeard: _come, DeviceLost: _mark_lost, Resumed: _dismiss_all},
 }
 """What each event does in each phase; an event that is not there is ignored."""
-
-
-# What transitions are made of.
-
-
-def _open(state: RunState, number: int, phase: OpenPhase, at_s: float) -> Step:
-    """Open a round."""
-    state = replace(state, phase=phase, round=number, attempt=0, received={}, opened_at_s=at_s)
-    return _invite(state, _invited(state, at_s), at_s)
-
-
-def _open_again(state: RunState, received: dict[str, Received], at_s: float) -> Step:
-    """Open the latest round again, as another attempt: its devices are asked again, but for those of these updates, and others too."""
-    state = replace(state, attempt=state.attempt + 1, received=received)
-    return _invite(state, sorted({*_invited(state, at_s), *state.cohort}), at_s)
-
-
-def _invite(state: RunState, invited: Sequence[str], at_s: float) -> Step:
-    """Send these devices their plans, but to those whose updates have been received, and set the deadlines."""
-    cohort = {d: state.received[d].start if d in state.received else _start_key(state, d) for d in invited}
-    veterans = any(state.devices[d].accepted for d in cohort)
-    state = replace(state, cohort=cohort, veterans=veterans, deadline_at_s=at_s + state.settings.deadline_s, newcomers_until_s=0.0)
-    missing = [d for d in cohort if _is_missing(state, d)]
-    ends = (state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online)
-    times = (state.deadline_at_s, *(end_s for end_s in ends if end_s > at_s))
-    return state, [*(SetDeadline(state.round, s) for s in times), *(SendPlan(plan_for(state, d)) for d in missing)]
-
-
-def _invited(state: RunState, at_s: float) -> list[str]:
-    """The devices that are asked in this round: those that are awaited and do not rest; where there are none, all that are awaited; where
-    there are none of these either, all."""
-    devices = state.devices
-    awaited = sorted(d for d in devices if _is_awaited(state, devices[d], at_s))
-    return [d for d in awaited if devices[d].rests_until <= state.round] or awaited or sorted(devices)
-
-
-def _close_if_full(state: RunState, at_s: float) -> Step:
-    """Close the round if there are enough updates and no more is awaited; set a time for newcomers once only they are awaited."""
-    if not state.received or (state.phase != "evaluating" and _lacks_updates(state)):
-        return state, []
-    missing = (state.devices[d] for d in state.cohort if _is_missing(state, d))
-    awaited = (device for device in missing if _is_awaited(state, device, at_s))
-    first = next(awaited, None)
-    if first is None:
-        return _close(state)
-    if not state.veterans or first.accepted or any(device.accepted for device in awaited):
-        return state, []
-    if state.newcomers_until_s:
-        return _close(state) if at_s >= state.newcomers_until_s else (state, [])
-    until_s = state.opened_at_s + max(state.settings.grace_s, 2 * (at_s - state.opened_at_s))
-    return replace(state, newcomers_until_s=until_s), [SetDeadline(state.round, until_s)]
-
-
-def _close(state: RunState) -> Step:
-    if state.phase != "evaluating":
-        return replace(state, phase="aggregating"), [Aggregate(state.round)]
-    state = replace(state, phase="finished")
-    return state, [_finish_command(state, device_id) for device_id in sorted(state.devices)]
-
-
-def _next_phase(state: RunState) -> OpenPhase:
-    return "preparing" if state.preparing else "training"
-
-
-def _lacks_updates(state: RunState) -> bool:
-    return len(state.received) < state.settings.min_updates
-
-
-def _is_short(state: RunState, at_s: float) -> bool:
-    """Whether the round has, or may still get, fewer updates than it needs."""
-    hoped = sum(1 for d in state.cohort if d in state.received or _is_awaited(state, state.devices[d], at_s))
-    return hoped < state.settings.min_updates
-
-
-def _is_missing(state: RunState, device_id: str) -> bool:
-    """Whether the device is in the cohort and its update has not been received."""
-    return device_id in state.cohort and device_id not in state.received
-
-
-def _is_awaited(state: RunState, device: Device, at_s: float) -> bool:
-    """Whether the device is online, or was lost so recently that it may come back."""
-    return device.online or at_s < device.last_seen_s + state.settings.grace_s
-
-
-def _failed(state: RunState, device_id: str) -> Device:
-    """The device after one more round without an update."""
-    device = state.devices[device_id]
-    return replace(device, failures=device.failures + 1, rests_until=state.round + min(LONGEST_REST, 2 ** min(device.failures, 10)))
-
-
-def _absent(device: Device, at_s: float, grace_s: float) -> Device:
-    """The device as one that no round waits for until it is heard."""
-    return replace(device, online=False, last_seen_s=min(device.last_seen_s, at_s - grace_s))
-
-
-def _with_device(state: RunState, device_id: str, device: Device) -> RunState:
-    before = state.devices.get(device_id)
-    online = state.num_online + device.online - (before is not None and before.online)
-    return replace(state, devices=state.devices.set(device_id, device), num_online=online)
-
-
-def _start_key(state: RunState, device_id: str) -> str:
-    """The key of the model that the device starts from next."""
-    return state.starts.get(device_id, state.starts.get("", NEWCOMER))
-
-
-def _acknowledgements(state: RunState) -> list[Command]:
-    """Of the updates of the latest round."""
-    return [Acknowledge(device_id, received.blob) for device_id, received in state.received.items()]
-
-
-def _finish_command(state: RunState, device_id: str) -> FinishRun:
-    return FinishRun(device_id, state.models[_start_key(state, device_id)])

@@ -3,114 +3,17 @@
 Tensors lie in the blob store; state and events name them by digest.
 """
 
-from collections.abc import Mapping
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 import msgspec
 from immutables import Map
 
-from wire.bundle import Bundle, Layout
-from wire.errors import ConfigError
-from wire.messages import Digest, MaybeDigest, Metrics, Name, Plan, Verb
-
-A = TypeVar("A")
-B = TypeVar("B", bound="NamedAlgorithm")
+from aggregator.core.settings import RunSettings
+from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
 
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """A phase in which devices work on plans and updates are awaited."""
 Phase = Literal["waiting", OpenPhase, "aggregating", "finished"]
-
-
-class NamedAlgorithm(Protocol):
-    """An algorithm as `RunSettings.for_bundle` reads it; ``str`` is its name."""
-
-    def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
-        """The hyper-parameters of a run: those in the name, and those that were given besides, which take their place."""
-
-
-class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
-    """What a run trains, however it is run: as a service or as a simulation."""
-
-    algorithm: A
-    """The algorithm: its name, or what was read of it."""
-    rounds: int = 20
-    """Rounds of training; an algorithm may need preparations before them."""
-    local_epochs: int = 1
-    """Times that a device goes through its own windows in a round."""
-    seed: int = 0
-    batch_size: int = 32
-    hyper: dict[str, float] = {}
-    """Hyper-parameters in place of the objective's own."""
-
-
-class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
-    """What a run was started with: all that the round core knows of it."""
-
-    run_id: Name
-    """128 random bits in the field: two runs of one name are two runs."""
-    name: Name = "run-1"
-    """What people call the run; its place in the store."""
-    data: str
-    """The data's name, for people."""
-    bundle: Digest
-    min_devices: int
-    """Round 1 opens when so many devices are online."""
-    deadline_s: float
-    """Seconds for which a round is open at most."""
-    grace_s: float
-    """Seconds for which a round waits for a device that was lost."""
-    reported: dict[str, Layout]
-    """By graph: what an update must carry that reports a training with it."""
-    responses: dict[str, Layout]
-    """By graph: what an update must carry when it was evaluated or applied."""
-    max_update_norm: float = 1e6
-    """An update whose change has a larger Euclidean norm is refused."""
-    min_updates: int = 1
-    """No round of training is aggregated with fewer updates."""
-    min_group: int = 1
-    """A group's model changes only if so many devices of it were counted; else the last one stays."""
-    weight_cap: float = 0.0
-    """A device weighs at most so many times the median of its round's devices; 0: as much as it says."""
-    norm_cap: float = 0.0
-    """An update is left out whose change, statistics or responses have a norm of more than so many times the median of its round's; 0:
-    none is."""
-
-    @classmethod
-    def for_bundle(
-        cls,
-        bundle: Bundle,
-        training: TrainingSettings[B],
-        *,
-        run_id: Name,
-        data: str,
-        min_devices: int,
-        deadline_s: float,
-        grace_s: float,
-        **others: Any,
-    ) -> "RunSettings":
-        """The settings of a run that trains with this bundle. Of `training` only the fields of `TrainingSettings` are read; of
-        the algorithm its name, ``str(training.algorithm)``, and the hyper-parameters in it. `others`: further fields.
-
-        Raises:
-            ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`, or the objective cannot have its value.
-        """
-        manifest, hyper = bundle.manifest, training.algorithm.hyper_with(training.hyper)
-        if unknown := sorted(hyper.keys() - manifest.hyper.keys()):
-            raise ConfigError(f"hyper-parameter {unknown[0]!r} (--hyper): {manifest.algorithm} has {', '.join(sorted(manifest.hyper))}")
-        return cls(
-            **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name not in ("algorithm", "hyper")},
-            algorithm=str(training.algorithm),
-            hyper=hyper,
-            run_id=run_id,
-            data=data,
-            bundle=bundle.digest,
-            min_devices=min_devices,
-            deadline_s=deadline_s,
-            grace_s=grace_s,
-            reported={graph: manifest.reported(graph) for graph in manifest.graphs},
-            responses={graph: manifest.responses(graph) for graph in manifest.graphs},
-            **others,
-        )
 
 
 class Device(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import numpy as np
 
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.core.record import RoundRecord
-from aggregator.core.state import RunSettings
+from aggregator.core.settings import RunSettings
 from algorithms.algorithm import decode_memory, encode_memory
 from host.files import write_atomically
 from simulation.engine.rounds import Snapshot

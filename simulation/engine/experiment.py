@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aggregator.core.state import RunSettings
+from aggregator.core.settings import RunSettings
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Objective, Probe
 from edge_client.core.ports import Windows

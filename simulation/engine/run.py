@@ -7,7 +7,7 @@ from typing import Any
 
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.aggregation import check_fit
-from aggregator.core.state import RunSettings
+from aggregator.core.settings import RunSettings
 from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import Checkpoint
 from simulation.engine.experiment import Experiment

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from aggregator.core.state import RunSettings
+from aggregator.core.settings import RunSettings
 from simulation.engine.workers.device_host import DeviceResult, Models
 from wire.codec import digest, encode, encode_update
 from wire.messages import Acknowledge, Choose, Plan, Update

@@ -8,7 +8,8 @@ import numpy as np
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
 from aggregator.core.ports import Blobs, Store
-from aggregator.core.state import RunSettings, RunState
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import RunState
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.core.probe import make_probe

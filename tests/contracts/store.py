@@ -6,7 +6,8 @@ import pytest
 from aggregator.core.ports import BlobLost, Blobs, Store
 from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
-from aggregator.core.state import DeviceCheckedIn, DeviceHeard, Resumed, RunSettings, Started
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import DeviceCheckedIn, DeviceHeard, Resumed, Started
 from algorithms.core.contract import Programs
 from wire.codec import digest
 from wire.messages import Evaluate, Metrics, Train

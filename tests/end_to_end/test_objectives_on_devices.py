@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.core.state import RunSettings, TrainingSettings
+from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.core.contract import Probe

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from aggregator.core.admission import check_tensors, norms_of
-from aggregator.core.state import RunSettings
+from aggregator.core.settings import RunSettings
 from algorithms.algorithm import Algorithm
 from algorithms.means.streaming import Branch
 from edge_client.core.ports import Graphs, Windows
