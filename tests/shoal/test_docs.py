@@ -8,26 +8,20 @@ import subprocess
 import sys
 import time
 import tomllib
-import types
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from aggregator.aggregation import load_state
 from algorithms.registry import read_algorithm
 from simulation.datasets.watch import load_watch
 from simulation.engine.workers.attacks import read_attack
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from tests.known import known
-from wire.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = re.compile(r"^```python\n(.+?)^```$", re.MULTILINE | re.DOTALL)
 FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = sorted(
     {line.split("#")[0].strip() for p in PAGES for line in re.findall(r"^    (.+)$", FENCES.sub("", p.read_text()), re.MULTILINE)}
@@ -260,96 +254,3 @@ def test_other_pages_name_every_choice_every_mechanism_and_every_attack() -> Non
 
     assert not_named([row["name"] for row in listing()], page("algorithms")) == []
     assert not_named([*PRIVACY, *ATTACKS], page("privacy")) == []
-
-
-def example(number: int) -> dict[str, Any]:
-    """What the program of this number on the page about extensions defines."""
-    made: dict[str, Any] = {"__name__": "example"}
-    exec(PROGRAMS.findall(page("extend"))[number], made)
-    return made
-
-
-def test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_repository(tmp_path: Path) -> None:
-    files = []
-    for number, program in enumerate(PROGRAMS.findall(page("extend"))):
-        files.append(tmp_path / f"example_{number}.py")
-        opening = "" if program.startswith('"""') else '"""An example."""\n\n'
-        files[-1].write_text(opening + program)
-    for check in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
-        options = ["--config-file" if check[0] == "mypy" else "--config", str(ROOT / "pyproject.toml")]
-        done = subprocess.run([sys.executable, "-m", *check, *options, *map(str, files)], cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("number", "table", "name", "options"),
-    [
-        (0, "OBJECTIVES", "shrinking", "shrinking:decay=0.1"),
-        (1, "GROUPINGS", "by-size", "by-size:examples=20"),
-        (2, "MEANS", "middle-half", "middle-half"),
-    ],
-)
-def test_the_choices_of_the_page_about_extensions_work(
-    monkeypatch: pytest.MonkeyPatch, number: int, table: str, name: str, options: str
-) -> None:
-    """They are registered with the words of the page, and pass the contract of every choice."""
-    from algorithms import registry
-    from tests.algorithms.test_declarations import TestObjectives
-    from tests.algorithms.test_every_choice import TestEveryChoice
-
-    entry = re.search(rf"`{table}`[^`]*(?:`[^`]*\.py` )?is `\"{name}\": (.+?)`[.:]?\s", page("extend"))
-    assert entry is not None
-    monkeypatch.setitem(getattr(registry, table), name, eval(entry[1], {"TwoHalves": registry.TwoHalves, **example(number)}))
-    if table == "OBJECTIVES":
-        TestObjectives().test_a_step_is_declared_plain_where_nothing_of_it_was_replaced(name)
-        TestObjectives().test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(name)
-        TestObjectives().test_a_server_absorbs_where_it_says_so(name)
-    TestEveryChoice().test_same_seed_same_bits_whatever_the_order_and_over_bytes(options)
-    TestEveryChoice().test_every_device_has_a_group_with_a_model_also_one_that_comes_late(options)
-
-
-def test_the_mean_of_the_page_about_extensions_drops_both_ends() -> None:
-    from algorithms.core.stack import Stack
-
-    rows = np.array([[0.0], [1.0], [3.0], [1000.0]], np.float32)
-    assert example(2)["MiddleHalf"]().combine(Stack(rows), np.ones(4), [], 0).flat.tolist() == [2.0]
-
-
-def test_the_grouping_of_the_page_about_extensions_checks_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    from algorithms import registry
-
-    monkeypatch.setitem(registry.GROUPINGS, "by-size", example(1)["BySize"])
-    with pytest.raises(ConfigError, match="algorithm 'by-size:examples=0': examples is '0', expected a whole number from 1"):
-        read_algorithm("by-size:examples=0")
-
-
-def test_the_objective_of_the_page_about_extensions_reports_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    from algorithms import registry
-    from simulation.simulate import SimulationSettings, simulate
-    from tests.conftest import synthetic_fleet
-
-    made = example(0)
-    monkeypatch.setitem(registry.OBJECTIVES, "shrinking", registry.TwoHalves(made["Shrinking"], made["ShrinkingServer"]))
-    outcome = simulate(synthetic_fleet(3), SimulationSettings(read_algorithm("shrinking:decay=0.1"), 1))
-    assert outcome.summary.accuracy.mean is not None
-    state = load_state(outcome.state, outcome.blobs)
-    assert state.context.info.keys() == {"d0", "d1", "d2"}
-    assert all(length > 0 for length in state.context.info.values())
-
-
-def test_the_command_of_the_page_about_extensions_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from shoal import cli
-
-    text = page("extend")
-    entry = re.search(r'is `"windows": (Command\(.+?\))`', text)
-    assert entry is not None
-    command = eval(entry[1], {"Command": cli.Command})
-    module = types.ModuleType("shoal.commands.windows")
-    exec(PROGRAMS.findall(text)[3], module.__dict__)
-    assert module.windows.__doc__.startswith(command.summary)
-    monkeypatch.setitem(sys.modules, "shoal.commands.windows", module)
-    monkeypatch.setitem(cli.COMMANDS, "windows", command)
-    cli.application("windows")(["windows", "--data", "watch"], standalone_mode=False)
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 20
-    assert re.fullmatch(r"p01-left \d+ \d+", printed[0])
