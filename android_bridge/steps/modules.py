@@ -11,6 +11,8 @@ from steps.compiled import digest_of, made, unchanged
 from steps.resources import link_resources
 from steps.toolchain import KOTLIN, OUT, ROOT, executorch_api, java, junit, kotlin, run
 
+COMPILER_JVM = "-Xmx768m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+"""Options of the compiler's JVM. It lives for half a minute: code that is optimised in earnest costs it more than it gives back."""
 JAVA_8 = ("-Xjdk-release=8", "-jvm-target", "1.8")
 SMALL = ("-Xno-source-debug-extension", "-Xno-call-assertions", "-Xno-param-assertions", "-Xno-receiver-assertions")
 """Without checks that only callers written in Java need, and what only a debugger reads: an app pays for every byte."""
@@ -86,7 +88,7 @@ def compile_kotlin(sources: list[Path], classpath: list[Path], target: Path, opt
     target.parent.mkdir(parents=True, exist_ok=True)
     java()
     command = ["bash", str(kotlin() / "bin" / "kotlinc"), *arguments, *map(str, sources)]
-    if subprocess.run(command).returncode:
+    if subprocess.run(command, env={"JAVA_OPTS": COMPILER_JVM} | os.environ).returncode:
         raise SystemExit(f"error: {target.name} does not compile")
     made(target, seen)
 

@@ -1,48 +1,23 @@
 package io.shoal.core
 
-import io.shoal.core.random.Noise
 import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.Busy
-import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Decline
 import io.shoal.core.wire.DeclineReason
-import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.Fetch
 import io.shoal.core.wire.Finish
 import io.shoal.core.wire.Message
-import io.shoal.core.wire.PLAN_BYTES
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
-import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.Refuse
 import io.shoal.core.wire.Reply
 import io.shoal.core.wire.Topics
 import io.shoal.core.wire.Update
-import io.shoal.core.wire.Verifier
 import io.shoal.core.wire.decodeUpdate
 import io.shoal.core.wire.digest
 import io.shoal.core.wire.encode
 import java.io.Closeable
 import java.io.IOException
-
-/** Who a device is and what its owner settled: its name, whom it trusts (no key: anybody), what it permits (null: what is usual). */
-internal class Identity(
-    val deviceId: String,
-    val fleet: String,
-    val trusted: List<PublicKey> = emptyList(),
-    val policy: Policy? = null,
-)
-
-/** What a device trains with and keeps its memory in, and what it learns of the world from. */
-internal class Surroundings(
-    val windows: Windows,
-    val storage: Storage,
-    val loader: GraphLoader,
-    val health: () -> Health = { Health() },
-    val clock: Clock = Clock.SYSTEM,
-    val log: Log = Log.SILENT,
-    val noise: Noise = Noise.fromEntropy(),
-)
 
 /**
  * One device's part of the conversation: check in, take a plan, fetch what it needs, carry it out, keep the update until it is answered
@@ -52,24 +27,22 @@ internal class Surroundings(
  * Whatever arrives, only a broken disk or a defect throws: what cannot be read or believed is ignored, and what a plan does wrong becomes a
  * decline.
  */
-internal class Agent(private val self: Identity, private val link: Link, private val around: Surroundings, private val stop: () -> Boolean) :
-    Closeable {
+internal class Agent(self: Identity, private val link: Link, around: Surroundings, private val stop: () -> Boolean) : Closeable {
     private val deviceId = self.deviceId
     private val topics = Topics(self.fleet)
     private val storage = around.storage
     private val clock = around.clock
     private val log = around.log
     private val policy = self.policy ?: Policy()
-    private val verifier = Verifier(self.fleet, self.trusted)
     private val time = AggregatorTime(clock)
+    private val admission = Admission(self, topics, time, log)
+    private val presence = Presence(self, around, ::publish)
     private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
     private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock)
     private val offer = Offer(storage, loaded, log)
     private val traffic = Traffic(storage, clock)
     private val downloads = Downloads(topics, link, storage, log) { publish("fetch", Fetch(deviceId, it)) }
-    private var connected = false
     private var readyAtS = Double.POSITIVE_INFINITY
-    private var statusAtS = Double.POSITIVE_INFINITY
     private var bootId = ""
     private var bytesReceived = 0L
     private var retryAtS = Double.POSITIVE_INFINITY
@@ -94,19 +67,25 @@ internal class Agent(private val self: Identity, private val link: Link, private
         when (event) {
             is LinkUp -> {
                 log.write(Log.Level.INFO, "connected device=$deviceId")
-                connected = true
+                presence.connected = true
                 readyAtS = clock.steadySeconds() + HEAR_S
                 checkIn()
                 resume()
             }
             is LinkDown -> {
-                connected = false
+                presence.connected = false
                 log.write(Log.Level.WARNING, "connection lost, trying again device=$deviceId reason=${event.reason}")
             }
             is Delivery -> {
                 bytesReceived += event.payload.size
                 traffic.add(event.payload.size)
-                read(event)?.invoke()
+                when (val came = admission.admit(event)) {
+                    is Admitted.OfPlan -> onPlan(came.plan, came.text)
+                    is Admitted.OfReply -> onReply(came.reply)
+                    is Admitted.OfStatus -> onStatus(came.status)
+                    is Admitted.OfBlob -> onBlob(came.digest, came.payload)
+                    null -> {}
+                }
             }
         }
     }
@@ -116,7 +95,7 @@ internal class Agent(private val self: Identity, private val link: Link, private
      * before all that it needs has come.
      */
     fun tick() {
-        beat()
+        presence.beat()
         val plan = session.plan
         if (plan != null && session.stage == Stage.WORKING) {
             Rounds.expired(session, plan, time.nowS())?.let { (changed, action) ->
@@ -154,42 +133,6 @@ internal class Agent(private val self: Identity, private val link: Link, private
         loaded.close()
     }
 
-    /** The first ring: what cannot be read or is not to be believed is ignored, whatever was thrown. What is to be done about the rest. */
-    private fun read(event: Delivery): (() -> Unit)? = try {
-        val address = topics.parse(event.topic)
-        val mine = address.deviceId == deviceId
-        when {
-            address.kind == "plan" && mine -> readPlan(event.payload)
-            address.kind == "reply" && mine -> {
-                val reply = verifier.open<Reply>(event.payload, time.latestS())
-                if (reply.deviceId != deviceId) throw Untrusted("a reply for ${reply.deviceId}")
-                val act = { onReply(reply) }
-                act
-            }
-            address.kind == "blob" -> {
-                val act = { onBlob(address.digest, event.payload) }
-                act
-            }
-            address.kind == "aggregator" -> {
-                val status = verifier.open<AggregatorStatus>(event.payload, time.latestS())
-                val act = { onStatus(status) }
-                act
-            }
-            else -> null
-        }
-    } catch (error: Throwable) {
-        log.write(Log.Level.WARNING, "ignored device=$deviceId topic=${printable(event.topic.take(200))}: ${describe(error)}")
-        null
-    }
-
-    private fun readPlan(payload: ByteArray): () -> Unit {
-        if (payload.size > PLAN_BYTES) throw LimitExceeded("a signed plan of ${payload.size} bytes: at most $PLAN_BYTES are accepted")
-        val plan = verifier.open<Plan>(payload, time.latestS())
-        if (plan.deviceId != deviceId) throw Untrusted("a plan for ${plan.deviceId}")
-        val text = payload.decodeToString()
-        return { onPlan(plan, text) }
-    }
-
     private fun onPlan(plan: Plan, text: String) {
         val (changed, action) = Rounds.onPlan(session, plan, text, time.nowS())
         save(changed)
@@ -207,7 +150,8 @@ internal class Agent(private val self: Identity, private val link: Link, private
 
     private fun onReply(reply: Reply) {
         if (reply is Refuse) {
-            log.write(Log.Level.WARNING, "refused device=$deviceId about=${printable(reply.about)} reason=${reply.reason}: ${printable(reply.detail)}")
+            val what = "refused device=$deviceId about=${printable(reply.about)} reason=${reply.reason}"
+            log.write(Log.Level.WARNING, "$what: ${printable(reply.detail)}")
         }
         val (changed, action) = Rounds.onReply(session, reply)
         save(changed)
@@ -239,32 +183,9 @@ internal class Agent(private val self: Identity, private val link: Link, private
     }
 
     private fun checkIn() {
-        val now = (contained { around.health() } as? Contained.Done)?.value ?: Health() // an app's own code is no reason to stay away
-        beat(now = true)
-        publish(
-            "check-in",
-            CheckIn(
-                deviceId = deviceId,
-                numTrain = around.windows.numTrain.toLong(),
-                numTest = around.windows.numTest.toLong(),
-                bundle = loaded.digest,
-                client = "shoal",
-                runtime = around.loader.runtime,
-                batteryPercent = now.batteryPercent,
-                unmetered = now.unmetered,
-                policy = self.policy,
-            ),
-        )
+        presence.checkIn(loaded.digest)
         sendUpdate()
         downloads.ask()
-    }
-
-    /** Says that the device is here, a while before the aggregator would wonder. */
-    private fun beat(now: Boolean = false) {
-        if (now || connected && clock.steadySeconds() >= statusAtS) {
-            publish("status", DeviceStatus(deviceId, true), retain = true)
-            statusAtS = clock.steadySeconds() + HEARTBEAT_S
-        }
     }
 
     /** Goes on with a plan that a restart interrupted; if its update was finished before the stop, it is not made again. */
@@ -343,7 +264,7 @@ internal class Agent(private val self: Identity, private val link: Link, private
 
     private fun checkpoint() {
         if (stop()) throw Stopped()
-        beat()
+        presence.beat()
     }
 
     private fun tryOffer() {
@@ -408,9 +329,6 @@ internal class Agent(private val self: Identity, private val link: Link, private
 
         /** The pause doubles up to this. */
         const val LONGEST_PAUSE_S = 300.0
-
-        /** A connected device says at least every 60 s that it is here. */
-        const val HEARTBEAT_S = 45.0
 
         /** A device that has just connected waits so long for the aggregator's status before it starts to work. */
         const val HEAR_S = 3.0

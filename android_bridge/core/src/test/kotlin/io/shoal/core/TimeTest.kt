@@ -1,0 +1,110 @@
+package io.shoal.core
+
+import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.DeclineReason
+import io.shoal.core.wire.DeviceStatus
+import io.shoal.core.wire.Policy
+import io.shoal.core.wire.Train
+import io.shoal.core.wire.decode
+import org.junit.jupiter.api.io.TempDir
+import java.io.File
+import kotlin.test.Test
+import kotlin.test.assertEquals
+import kotlin.test.assertNull
+import kotlin.test.assertTrue
+
+/** What a device knows of the time, and when it speaks. */
+class TimeTest {
+    @TempDir
+    lateinit var folder: File
+
+    private fun storage() = FolderStorage(folder)
+
+    private fun device(policy: Policy? = null, loader: GraphLoader = FakeLoader()) = FakeAggregator(storage(), policy = policy, loader = loader)
+
+    @Test
+    fun `a plan whose deadline is over is declined, by the aggregator's clock alone`() {
+        val device = device()
+        device.clock.nowS = 5e9.toInt().toDouble() // the device's own clock is far ahead
+        device.up(status = false)
+        device.clock.nowS = 0.0
+        device.plan(Fixture.plan(deadlineAtS = 2000.0))
+        device.offer()
+        assertEquals(0, device.sent("update").size, "it waits for the aggregator's status")
+        device.status(atS = 1990.0)
+        device.clock.nowS = 1e9
+        device.work()
+        assertEquals(1, device.sent("update").size)
+        device.clock.steadyS += 11.0
+        device.plan(Fixture.plan(2, deadlineAtS = 2000.0))
+        assertEquals(DeclineReason.EXPIRED, device.declines().single().reason)
+        device.plan(Fixture.plan(3, deadlineAtS = 2010.0).copy(model = "9".repeat(64)))
+        device.after(8.0)
+        assertTrue(device.agent.waiting)
+        device.after(3.0)
+        assertEquals(listOf(DeclineReason.EXPIRED), device.declines().map { it.reason }, "what it needs has never come")
+        assertEquals(false, device.agent.waiting)
+    }
+
+    @Test
+    fun `a device that hears no aggregator begins after three seconds`() {
+        val device = device().up(status = false)
+        device.plan()
+        device.offer()
+        device.clock.steadyS += 2.9
+        device.work()
+        assertEquals(0, device.sent("update").size)
+        device.clock.steadyS += 0.2
+        device.work()
+        assertEquals(1, device.sent("update").size)
+    }
+
+    @Test
+    fun `the aggregator's clock is the latest that it said`() {
+        val clock = TestClock()
+        val time = AggregatorTime(clock)
+        assertEquals(Double.NEGATIVE_INFINITY, time.nowS())
+        time.heard(5, 1000.0)
+        clock.steadyS += 10
+        clock.nowS -= 500
+        assertEquals(1010.0, time.nowS())
+        time.heard(5, 1002.0) // it was under way for long
+        time.heard(4, 9000.0) // of an aggregator that is gone
+        assertEquals(1010.0, time.nowS())
+        time.heard(6, 900.0) // its clock was set back
+        assertEquals(900.0, time.nowS())
+    }
+
+    @Test
+    fun `a voucher that is out of date by the device's clock is not believed`() {
+        val device = device()
+        device.clock.nowS = 4e9 + 1
+        device.up()
+        device.plan()
+        assertNull(device.agent.session.plan)
+    }
+
+    @Test
+    fun `a connected device says every minute that it is here, also while it trains`() {
+        val device = device().up()
+        device.sent("status")
+        repeat(100) { device.after(6.0) }
+        val beats = device.sent("status").map { decode<DeviceStatus>(it) }
+        assertTrue(beats.size in 10..14 && beats.all { it.online })
+        device.agent.handle(LinkDown("gone"))
+        device.after(100.0)
+        assertEquals(0, device.sent("status").size)
+        val slow = object : GraphLoader by FakeLoader() {
+            lateinit var clock: TestClock
+
+            override fun load(bundle: Bundle): Graphs = object : Graphs by FakeGraphs() {
+                override fun run(graph: String, inputs: Tensors): Tensors = FakeGraphs().run(graph, inputs).also { clock.steadyS += 20.0 }
+            }
+        }
+        val training = device(loader = slow).also { slow.clock = it.clock }.up()
+        training.plan(Fixture.plan(verbs = listOf(Train(8, epochs = 3))))
+        training.sent("status")
+        training.offer()
+        assertTrue(training.sent("status").size >= 5)
+    }
+}
