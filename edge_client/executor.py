@@ -243,6 +243,8 @@ class _Job:
         if not keys:
             return
         flat = np.concatenate([(self.tensors[k] - self.model[k]).ravel() for k in keys])
+        if not np.isfinite(flat).all():  # clipped, these values would tell where they are
+            raise DataError("training changed the model to values that are not finite")
         flat = add_noise(clip(flat, verb.clip_norm), verb.noise_std, self._secret)
         at = 0
         for key in keys:

@@ -7,7 +7,7 @@ from wire.messages import AggregatorStatus
 
 
 class AggregatorTime:
-    """The latest `at_s` of the latest epoch, plus the time since it came: never later than the aggregator's own clock."""
+    """The `at_s` of the latest epoch that says most, plus the time since it came: never later than the aggregator's own clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: seconds since any moment."""
@@ -19,7 +19,7 @@ class AggregatorTime:
         """Set the clock by a status; False if it is of an epoch that is over, and so to be ignored. A later epoch may set it back."""
         if status.epoch < self._epoch:
             return False
-        if math.isfinite(status.at_s) and (status.epoch > self._epoch or status.at_s > self._at_s):
+        if math.isfinite(status.at_s) and (status.epoch > self._epoch or status.at_s > self.now_s):
             self._epoch, self._at_s, self._came_s = status.epoch, status.at_s, self._clock()
         return True
 
