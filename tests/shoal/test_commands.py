@@ -124,7 +124,7 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
         (["simulate", "--out", "/proc/nothing"], "error: --out /proc/nothing"),
         (["export", "--out", "o", "--key", "missing.key"], "error: --key missing.key: there is no such file"),
-        (["serve", "--folder", "f", "--bundle", "none"], "error: bundle file none/device.shoal"),
+        (["serve", "--folder", "f", "--bundle", "none"], "error: bundle file none/trust.pem"),
         (["serve", "--folder", "f", "--bundle", "b", "--broker", "localhost"], "error: broker address 'localhost'"),
         (["demo", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
     ],
