@@ -47,10 +47,11 @@ RAM = Path("/dev/shm")
 FLEETS = (100, 1000, 1500)
 CHECK_INS = (1_000, 10_000, 20_000)
 ROUNDS = 4
+TOPICS = Topics("load")
 
 
 class Watched(InProcessLink):
-    """An aggregator's link that remembers when it published what: (second, topic's last part)."""
+    """An aggregator's link that remembers when it published what: (second, kind of topic, payload)."""
 
     def __init__(self, broker: InProcessBroker) -> None:
         link = broker.connect("aggregator")
@@ -58,7 +59,7 @@ class Watched(InProcessLink):
         self.published: list[tuple[float, str, bytes]] = []
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        self.published.append((time.perf_counter(), topic.rpartition("/")[2], payload))
+        self.published.append((time.perf_counter(), TOPICS.parse(topic).kind, payload))
         super().publish(topic, payload, retain=retain)
 
 
@@ -72,7 +73,7 @@ class Bench:
         algorithm = read_algorithm("fedavg")
         objective = objective_for_fleet(data, algorithm, 0)
         bundle = describe_bundle(objective, name="load", classes=data.classes, window=window)
-        self.topics, broker, root, service = Topics("load"), InProcessBroker(), new_key(), new_key()
+        self.topics, broker, root, service = TOPICS, InProcessBroker(), new_key(), new_key()
         self.devices = broker.connect("devices")
         self.devices.subscribe("shoal/2/load/device/+/plan")
         self.link, clock = Watched(broker), SteadyClock()

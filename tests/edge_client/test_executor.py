@@ -90,6 +90,13 @@ class TestExecutor:
         np.testing.assert_allclose(clipped, free * 0.1 / np.linalg.norm(free), atol=1e-6)
         assert np.std(noised - clipped) == pytest.approx(0.01, rel=0.1)
 
+    def test_a_change_that_is_not_finite_is_not_protected_but_an_error(self, fleet: FleetData, exported: Exported) -> None:
+        executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
+        model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
+        verbs = (m.Train(16, hyper={"lr": 1e38}, steps=3), m.Protect(0.1))
+        with pytest.raises(DataError, match="not finite"), np.errstate(all="ignore"):
+            executor.execute(plan(verbs=verbs), model, {}, lambda _n: {})
+
     def test_what_is_held_out_is_not_trained_on_and_is_the_same_each_time(self, fleet: FleetData, exported: Exported) -> None:
         executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
         model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
