@@ -3,9 +3,10 @@
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 from aggregator.adapters.sql_store import SCHEMA_VERSION, SqlStore, sqlite_url
 from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
-from aggregator.core.state import Event, RunState
+from aggregator.core.state import Event, RunState, decode_state
 
 ASKED_AGAIN = "devices are asked again for what the round then lacks"
 
@@ -128,11 +129,11 @@ def _read(connection: sqlite3.Connection, damage: list[str]) -> Contents:
         contents.runs[name] = run = SavedRun()
         own = {seq: payload for seq, (of, payload) in events.items() if of == name}
         if name in snapshots:
-            run.state = run.snapshot = _decoded(snapshots[name], RunState, f"the snapshot of run {name}", damage)
+            run.state = run.snapshot = _decoded(snapshots[name], decode_state, f"the snapshot of run {name}", damage)
         if name not in snapshots or run.snapshot is not None:
             _replay(name, run, own, events.keys(), whole, contents)
         for _, payload in (row for row in records.values() if row[0] == name):
-            if (record := _decoded(payload, RoundRecord, f"a record of run {name}", damage)) is not None:
+            if (record := _decoded(payload, partial(msgspec.json.decode, type=RoundRecord), f"a record of run {name}", damage)) is not None:
                 run.records.append(record)
         _tell_lost(name, run, bool(damage), contents)
     if damage and not contents.runs:
@@ -158,7 +159,7 @@ def _replay(name: str, run: SavedRun, own: dict[int, Any], known: Collection[int
         if not whole and any(number not in known for number in range(last + 1, seq)):
             contents.lost.append(f"run {name}: its events from number {last + 1} on; {ASKED_AGAIN}")
             return
-        event = _decoded(own[seq], Event, f"event {seq} of run {name}", contents.damage)
+        event = _decoded(own[seq], partial(msgspec.json.decode, type=Event), f"event {seq} of run {name}", contents.damage)
         try:
             if event is None:
                 raise ValueError
@@ -174,10 +175,10 @@ def _replay(name: str, run: SavedRun, own: dict[int, Any], known: Collection[int
         contents.lost.append(f"run {name}: events after number {last}, if there were any; {ASKED_AGAIN}")
 
 
-def _decoded(payload: Any, kind: Any, what: str, damage: list[str]) -> Any:
+def _decoded(payload: Any, decode: Callable[[Any], Any], what: str, damage: list[str]) -> Any:
     """What a row holds; None, and a line of `damage`, if it cannot be read."""
     try:
-        return msgspec.json.decode(payload, type=kind)
+        return decode(payload)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         damage.append(f"{what} cannot be read: {error}")
         return None

@@ -129,7 +129,7 @@ def _serve(
 ) -> tuple[Summary, SqlStore]:
     """Run one aggregator to the end of its run, showing progress; returns its summary and its store."""
     port, name = free_port(), str(algorithm)
-    options = {**options, "--algorithm": name, "--run-id": slug(name), "--port": port}
+    options = {**options, "--algorithm": name, "--run": slug(name), "--port": port}
     arguments = [part for name, value in options.items() for part in (name, str(value))]
     process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
     columns = (

@@ -47,7 +47,7 @@ def not_named(names: Iterable[str], text: str) -> list[str]:
 
 
 def test_every_command_is_of_a_kind_that_is_tested() -> None:
-    known = (*WRITTEN, "shoal algorithms", *FIELD, *OPERATOR, *SLOW, "make ", "pip install 'shoal[")
+    known = (*WRITTEN, "shoal algorithms", *FIELD, "shoal-edge check", *OPERATOR, *SLOW, "make ", "pip install 'shoal[")
     for kind in (*WRITTEN, "shoal algorithms"):
         assert any(c.startswith(kind) for c in RUNS)
     assert [c for c in COMMANDS if not c.startswith(known)] == []
@@ -193,12 +193,14 @@ def defines(file: Path, name: str) -> bool:
 def test_reasons_of_the_spec_are_those_of_the_messages() -> None:
     from typing import get_args
 
-    from wire.messages import Reason
+    from wire.messages import DeclineReason, Reason
 
-    spec = (ROOT / "wire" / "SPEC.md").read_text().split("first reason that fits")[1].split("## Bundles")[0]
-    told = set(re.findall(r"^\| `([a-z-]+)` \|", spec, re.MULTILINE))
-    assert told <= set(get_args(Reason))
-    assert set(get_args(Reason)) - told == {"unknown-topic", "unknown-blob", "stale-bundle"}
+    after = (ROOT / "wire" / "SPEC.md").read_text().split("first reason that fits")[1]
+    refusals, declines = (
+        set(re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)) for part in after.split("## Policy")[0].split("## Declines")
+    )
+    assert set(get_args(Reason)) - refusals == {"unknown-topic", "unknown-blob"}
+    assert (refusals - set(get_args(Reason)), declines) == (set(), set(get_args(DeclineReason)))
 
 
 def test_simulation_page_names_every_field_of_the_summary_every_partition_and_every_model() -> None:
