@@ -49,8 +49,8 @@ def _invite(state: RunState, invited: Sequence[str], at_s: float) -> Step:
 
 
 def _invited(state: RunState, at_s: float) -> list[str]:
-    """The devices that are asked in this round: those that are awaited and do not rest (in the evaluation nobody does); where there are none,
-    all that are awaited; where there are none of these either, all."""
+    """The devices that are asked in this round: those that are awaited and do not rest (in the evaluation nobody does); where there are
+    none, all that are awaited; where there are none of these either, all."""
     devices = state.devices
     awaited = sorted(d for d in devices if _is_awaited(state, devices[d], at_s))
     rested = [d for d in awaited if devices[d].rests_until <= state.round or state.phase == "evaluating"]
