@@ -14,7 +14,7 @@ import msgspec
 from aggregator.adapters.sql_store import SCHEMA_VERSION, SqlStore, sqlite_url
 from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
-from aggregator.core.state import Event, RunState
+from aggregator.core.state import Event, RunState, decode_state
 
 ASKED_AGAIN = "devices are asked again for what the round then lacks"
 
@@ -177,7 +177,7 @@ def _replay(name: str, run: SavedRun, own: dict[int, Any], known: Collection[int
 def _decoded(payload: Any, kind: Any, what: str, damage: list[str]) -> Any:
     """What a row holds; None, and a line of `damage`, if it cannot be read."""
     try:
-        return msgspec.json.decode(payload, type=kind)
+        return decode_state(payload) if kind is RunState else msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         damage.append(f"{what} cannot be read: {error}")
         return None
