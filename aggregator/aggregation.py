@@ -4,6 +4,7 @@
 are what a simulation without messages has in common with them.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,7 @@ from aggregator.core.ports import Blobs
 from aggregator.core.state import ModelVersion, RoundAggregated, RunSettings, RunState, Started, TrainingSettings
 from aggregator.core.versions import farthest, worse_than
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.core.contract import Grouped, Probe, Programs, Work, exchanged
+from algorithms.core.contract import Grouped, LocalModel, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
 from wire import names
 from wire.bundle import Manifest
@@ -84,10 +85,11 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
     within bounds (`aggregator.core.influence`). Where what comes out is not fit to be offered, the last models stay; where devices say that
     they are much worse than earlier ones (`aggregator.core.versions`), those are offered again."""
     if (better := worse_than(run)) is not None:
-        return _gone_back(run, at_s, *better)
+        return _gone_back(run, at_s, _spent(run, algorithm), *better)
     kept, left_out, norms = bounded(run.settings, run.received, run.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
     if len(kept) < min(len(run.received), run.settings.min_updates):
+        remarks |= _spent(run, algorithm)
         return _as_it_was(run, at_s, remarks, f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed")
     held = _models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
@@ -98,6 +100,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
     state = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
     state, grouped = apply_algorithm(algorithm, state, contributions, probe, run.settings, run.round, run.preparing)
     if (broken := _not_finite(state)) is not None:
+        remarks |= _spent(run, algorithm)
         return _as_it_was(run, at_s, remarks, f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite")
     distances: dict[str, float] = {}
     if not run.preparing:
@@ -109,7 +112,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         remarks |= {"too_small": small} if small else {}
         remarks |= {"too_far": far} if far else {}
         if far and not distances:
-            return _as_it_was(run, at_s, remarks, "every new model is too far from the last one")
+            return _as_it_was(run, at_s, remarks | _spent(run, algorithm), "every new model is too far from the last one")
     unchanged = {key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]}
     stored = store_state(run.settings, algorithm, state, blobs, unchanged)
     starts = {device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership}
@@ -129,7 +132,16 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
     )
 
 
-def _gone_back(run: RunState, at_s: float, version: ModelVersion, drop: float) -> RoundAggregated:
+def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
+    """For the notes of a round that changes nothing: what the privacy mechanism has spent, the updates of this round included."""
+    if run.preparing:
+        return {}
+    models = [LocalModel(device_id, r.num_train, r.num_steps, r.start, {}) for device_id, r in sorted(run.received.items())]
+    epsilon = algorithm.privacy.epsilon(run.trained + 1, models, work_of(run.settings))
+    return {"epsilon": epsilon} if epsilon is not None and math.isfinite(epsilon) else {}
+
+
+def _gone_back(run: RunState, at_s: float, remarks: dict[str, Any], version: ModelVersion, drop: float) -> RoundAggregated:
     """A round that returns to earlier models, which were better by `drop`."""
     reason = f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than {run.settings.max_drop:g}"
     devices = list(run.made_by)
@@ -140,7 +152,7 @@ def _gone_back(run: RunState, at_s: float, version: ModelVersion, drop: float) -
         memory=version.memory,
         starts=version.starts,
         programs=version.programs,
-        notes={"rolled_back": {"from": run.made_in, "to": version.round, "reason": reason, "made_by": devices}},
+        notes=remarks | {"rolled_back": {"from": run.made_in, "to": version.round, "reason": reason, "made_by": devices}},
         made_in=version.round,
     )
 

@@ -190,7 +190,8 @@ class Service:
             return tensors
         bound = self._largest(role, [norms_of(r.tensors) for r in others])
         rng = np.random.default_rng([self.state.round, 7])
-        made = {name: rng.standard_normal(a.shape).astype(np.float32) if self.attack == "noise" else a for name, a in tensors.items()}
+        noise = self.attack == "noise"
+        made = {name: np.asarray(rng.standard_normal(a.shape), np.float32) if noise else a for name, a in tensors.items()}
         own = norms_of({name: a for name, a in made.items() if names.role_of(name) == role}).get(role, 0.0)
         factor = np.float32((-bound if self.attack == "sign" else bound) / own if own else 0.0)
         return {name: factor * made[name] if names.role_of(name) == role else a for name, a in tensors.items()}
@@ -252,9 +253,9 @@ def table(results: Mapping[str, Any]) -> str:
     lines = [
         f"Machine: {results['machine']}. {len(runs)} runs of {results['rounds']} rounds took {results['seconds'] / 60:.1f} minutes.",
         "",
-        f"{DEVICES} devices with equal data, one of which attacks in every round, inside every bound of `shoal serve` (weight cap 10, norm cap",
-        "10, the others by default). It knows what the others send. Numbers are the mean accuracy of the honest devices' final models; a number",
-        f"in bold is more than {100 * MARGIN:.0f} points below the same run without the attacker.",
+        f"{DEVICES} devices with equal data, one of which attacks in every round, inside every bound of `shoal serve` (weight cap",
+        "10, norm cap 10, the others by default). It knows what the others send. Numbers are the mean accuracy of the honest devices'",
+        f"final models; one in bold is more than {100 * MARGIN:.0f} points below the same run without the attacker.",
         f"Runs that did not end, or offered a model that was not finite: {bad}.",
         "",
         *(f"- *{name}*: the attacker {what}." for name, what in ATTACKS.items()),

@@ -39,9 +39,10 @@ class Bench:
         deadline_s: float = 100.0,
         settings: Mapping[str, Any] = MappingProxyType({}),
         mean: Mean | None = None,
+        algorithm: str = "fedavg",
         **changes: Any,
     ) -> None:
-        """`settings`: other fields of `RunSettings`; `mean`: in place of FedAvg's; `changes`: other arguments of `Runner`."""
+        """`settings`: other fields of `RunSettings`; `mean`: in place of the algorithm's; `changes`: other arguments of `Runner`."""
         self.topics, broker = Topics("f"), InProcessBroker()
         self.device = broker.connect("tester")
         self.device.subscribe("shoal/2/f/device/+/reply", "shoal/2/f/device/+/plan")
@@ -50,9 +51,9 @@ class Bench:
         self.store, self.blobs, self.clock = store or MemoryStore(), blobs or MemoryBlobs(), VirtualClock()
         link = Fleet(broker.connect("aggregator"), self.topics, "boot")
         probe = make_probe(objective.model, fleet.window.shape)
-        algorithm = make_algorithm(read_algorithm("fedavg"))
-        algorithm = replace(algorithm, mean=mean or algorithm.mean)
-        self.make = partial(Runner, algorithm, bundle, probe, self.store, self.blobs, link, self.clock, **changes)
+        made = make_algorithm(read_algorithm(algorithm))
+        made = replace(made, mean=mean or made.mean)
+        self.make = partial(Runner, made, bundle, probe, self.store, self.blobs, link, self.clock, **changes)
         self.runner = self.make()
         layout = bundle.manifest.reported("step")
         chosen = RunSettings(

@@ -23,8 +23,8 @@ from wire.tensors import Array
 CAPPED = msgspec.structs.replace(SETTINGS, weight_cap=10.0, norm_cap=10.0)
 
 
-def update(norm: float = 1.0, num_train: int = 10, **norms: float) -> Received:
-    return msgspec.structs.replace(RECEIVED, num_train=num_train, norms={"delta": norm, **norms})
+def update(norm: float = 1.0, num_train: int = 10) -> Received:
+    return msgspec.structs.replace(RECEIVED, num_train=num_train, norms={"delta": norm})
 
 
 def cohort(*updates: Received) -> dict[str, Received]:
@@ -40,7 +40,7 @@ class TestNorms:
 
     @pytest.mark.parametrize("role", ["statistic", "response"])
     def test_statistics_and_responses_have_bounds_of_their_own(self, role: str) -> None:
-        _, left_out, _ = bounded(CAPPED, cohort(*(update(1, **{role: norm}) for norm in (5, 6, 3e11))), {})
+        _, left_out, _ = bounded(CAPPED, cohort(*(msgspec.structs.replace(update(), norms={role: norm}) for norm in (5, 6, 3e11))), {})
         assert [*left_out] == ["d2"]
         assert role in left_out["d2"]
 
@@ -167,3 +167,12 @@ def test_the_fixed_bound_is_an_option(fleet: FleetData) -> None:
     bench = Bench(fleet, settings={"max_update_norm": 2.0})
     bench.tensors = {n: np.full_like(a, 1.0) if n.startswith("delta/") else a for n, a in bench.tensors.items()}
     assert bench.verdict(bench.payload("a")).reason == "norm-too-large"
+
+
+def test_rounds_that_change_nothing_have_spent_privacy_too(fleet: FleetData) -> None:
+    bounds = {"norm_cap": 10.0, "max_drop": 0.3, "keep_models": 3, "min_updates": 2}
+    bench, plain = (Bench(fleet, algorithm="fedavg+gaussian:noise_multiplier=2", settings=limits) for limits in (bounds, {}))
+    right = [(4, 4), (4, 4), (0, 0), (4, 4)]
+    told = [bench.close(a=(1.0, a), b=(99.0 if number == 0 else 1.0, b)) for number, (a, b) in enumerate(right)]
+    assert ["set_aside" in told[0], "rolled_back" in told[2]] == [True, True]
+    assert [notes["epsilon"] for notes in told] == [plain.close(a=(1.0, 4), b=(1.0, 4))["epsilon"] for _ in right]
