@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -176,7 +177,7 @@ class Duties:
                 if self._runner.paused:
                     self._runner.try_to_go_on(told=True)
             if self._rollback.exists():
-                told = self._rollback.read_text()
+                told = self._rollback.read_bytes().decode(errors="replace")
                 self._rollback.unlink(missing_ok=True)
                 self._roll_back(told)
         return False
@@ -185,7 +186,7 @@ class Duties:
         """Return to the models of an earlier round. `told`: what the operator's file holds."""
         settings = _state(self._runner).settings
         run, _, number = told.partition(" ")
-        if run != settings.name or not number.isdigit():
+        if run != settings.name or not re.fullmatch("[0-9]{1,9}", number):
             log.error("rollback: the file says %r, expected %r and the number of a round: nothing is done", told, settings.name)
             return
         self._runner.dispatch(RolledBack(self._clock(), int(number)))

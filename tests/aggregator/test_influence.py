@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregator.aggregation import _distances, _Group
 from aggregator.core.influence import FLOOR, bounded
 from aggregator.core.state import Received
+from algorithms.algorithm import State
 from algorithms.core.contract import Combined, Slice
 from algorithms.core.stack import Stack
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.aggregator.round_cases import RECEIVED
+from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS
 from wire.tensors import Array
 
@@ -161,6 +163,17 @@ class TestRound:
         bench.close(a=(1.0, 2), b=(1.0, 2))
         assert bench.close(a=(99.0, 2), b=(99.0, 2)) == {}
         assert (bench.state.made_in, bench.state.distances) == (2, ())
+
+
+def test_a_model_near_another_groups_last_one_is_not_too_far() -> None:
+    run = Run(norm_cap=10.0).state
+    run = msgspec.structs.replace(run, distances=({"shared": 1.0},))
+    before = {key: {"shared/w": np.full(4, value, np.float32)} for key, value in (("0", 0.0), ("1", 50.0))}
+    for value, too_far in ((4.0, False), (48.0, False), (20.0, True)):
+        state = State({"0": {"shared/w": np.full(4, value, np.float32)}, "1": before["1"]})
+        groups = {key: _Group(2, before[key]) for key in before}
+        far, distances = _distances(run, state, groups, before)
+        assert ([*far], distances) == ((["0"], {}) if too_far else ([], {"shared": 2 * value}))
 
 
 def test_the_fixed_bound_is_an_option(fleet: FleetData) -> None:

@@ -146,7 +146,7 @@ class TestOperator:
         assert bench.close(a=(1.0, 2), b=(1.0, 2)) == {}
         assert bench.state.made_in == 4
 
-    @pytest.mark.parametrize("text", ["run-1 7", "run-1 2", "other 0", "run-1", "", "run-1 -1"])
+    @pytest.mark.parametrize("text", ["run-1 7", "run-1 2", "other 0", "run-1", "", "run-1 -1", "run-1 \u00b2", "run-1 1 0"])
     def test_a_round_that_is_not_remembered_or_a_word_that_is_not_understood_changes_nothing(
         self, fleet: FleetData, tmp_path: Path, text: str
     ) -> None:
