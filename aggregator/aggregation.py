@@ -4,21 +4,25 @@
 are what a simulation without messages has in common with them.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median_low
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from aggregator.core.admission import norms_of
 from aggregator.core.influence import bounded
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import RoundAggregated, RunState, Started
+from aggregator.core.state import ModelVersion, RoundAggregated, RunState, Started
+from aggregator.core.versions import farthest, worse_than
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.core.contract import Grouped, Probe, Programs, Work, exchanged
+from algorithms.core.contract import Grouped, LocalModel, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
 from wire import names
 from wire.bundle import Manifest
@@ -79,10 +83,14 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
 
 def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, at_s: float) -> RoundAggregated:
     """The event that answers the command `Aggregate`: the algorithm, applied to the updates that the run's state names, as far as they are
-    within bounds (`aggregator.core.influence`). Where what comes out is not fit to be offered, the last models stay."""
+    within bounds (`aggregator.core.influence`). Where what comes out is not fit to be offered, the last models stay; where devices say that
+    they are much worse than earlier ones (`aggregator.core.versions`), those are offered again."""
+    if (better := worse_than(run)) is not None:
+        return _gone_back(run, at_s, _spent(run, algorithm), *better)
     kept, left_out, norms = bounded(run.settings, run.received, run.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
     if len(kept) < min(len(run.received), run.settings.min_updates):
+        remarks |= _spent(run, algorithm)
         return _as_it_was(run, at_s, remarks, f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed")
     held = _models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
@@ -90,13 +98,22 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         Contribution(device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, r.blob), r.trained.mean_loss)
         for device_id, r in sorted(kept.items())
     ]
-    state = decode_memory(blobs.get(run.memory), before)
+    state = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
     state, grouped = apply_algorithm(algorithm, state, contributions, probe, run.settings, run.round, run.preparing)
     if (broken := _not_finite(state)) is not None:
+        remarks |= _spent(run, algorithm)
         return _as_it_was(run, at_s, remarks, f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite")
+    distances: dict[str, float] = {}
     if not run.preparing:
-        state, small = _without_small_groups(state, algorithm, {d: r.start for d, r in kept.items()}, before, run.settings.min_group)
+        groups = _groups(state, algorithm, {d: r.start for d, r in kept.items()}, before)
+        small = {key: group.size for key, group in groups.items() if 0 < group.size < run.settings.min_group}
+        state = _with_last(state, groups, small)
+        far, distances = _distances(run, state, groups, before)
+        state = _with_last(state, groups, far)
         remarks |= {"too_small": small} if small else {}
+        remarks |= {"too_far": far} if far else {}
+        if far and not distances:
+            return _as_it_was(run, at_s, remarks | _spent(run, algorithm), "every new model is too far from the last one")
     unchanged = {key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]}
     stored = store_state(run.settings, algorithm, state, blobs, unchanged)
     starts = {device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership}
@@ -111,6 +128,33 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         views=blobs.put(encode_views(grouped))[0] if grouped.views else "",
         notes=round_notes(state, grouped) | remarks,
         norms=norms,
+        left_out=tuple(sorted(left_out)),
+        distances=distances,
+    )
+
+
+def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
+    """For the notes of a round that changes nothing: what the privacy mechanism has spent, the updates of this round included."""
+    if run.preparing:
+        return {}
+    models = [LocalModel(device_id, r.num_train, r.num_steps, r.start, {}) for device_id, r in sorted(run.received.items())]
+    epsilon = algorithm.privacy.epsilon(run.trained + 1, models, work_of(run.settings))
+    return {"epsilon": epsilon} if epsilon is not None and math.isfinite(epsilon) else {}
+
+
+def _gone_back(run: RunState, at_s: float, remarks: dict[str, Any], version: ModelVersion, drop: float) -> RoundAggregated:
+    """A round that returns to earlier models, which were better by `drop`."""
+    reason = f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than {run.settings.max_drop:g}"
+    devices = list(run.made_by)
+    return RoundAggregated(
+        at_s=at_s,
+        round=run.round,
+        models=version.models,
+        memory=version.memory,
+        starts=version.starts,
+        programs=version.programs,
+        notes=remarks | {"rolled_back": {"from": run.made_in, "to": version.round, "reason": reason, "made_by": devices}},
+        made_in=version.round,
     )
 
 
@@ -125,6 +169,7 @@ def _as_it_was(run: RunState, at_s: float, remarks: dict[str, Any], reason: str)
         programs=run.programs,
         preparing=run.preparing,
         notes=remarks | {"set_aside": reason},
+        made_in=run.made_in,
     )
 
 
@@ -137,17 +182,58 @@ def _not_finite(state: State) -> tuple[str, str] | None:
     return None
 
 
-def _without_small_groups(
-    state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors], least: int
-) -> tuple[State, dict[str, int]]:
-    """The state with the last model for every group of which fewer than `least` devices were counted, and how many these were. A new
-    group's last model is the one that its devices started from (`started`, by device)."""
+@dataclass(frozen=True)
+class _Group:
+    """A group after a round: how many of its devices were counted, and its last model; None where it has none."""
+
+    size: int
+    last: Tensors | None
+
+
+def _groups(state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]) -> dict[str, _Group]:
+    """By key, the groups that have a model. A new group's last model is the one that its first device started from (`started`)."""
     members: dict[str, list[str]] = {}
     for device_id in started:
         members.setdefault(algorithm.start(state.memory, device_id), []).append(device_id)
-    small = {key: len(devices) for key, devices in members.items() if len(devices) < least and key in state.models}
-    last = {key: before.get(key, before[started[members[key][0]]]) for key in small}
-    return (replace(state, models={**state.models, **last}) if small else state), small
+    return {
+        key: _Group(len(devices := members.get(key, [])), before.get(key, before[started[devices[0]]] if devices else None))
+        for key in state.models
+    }
+
+
+def _with_last(state: State, groups: Mapping[str, _Group], keys: Iterable[str]) -> State:
+    """The state with the last models of these groups."""
+    last = {key: model for key in keys if (model := groups[key].last) is not None}
+    return replace(state, models={**state.models, **last}) if last else state
+
+
+def _distances(
+    run: RunState, state: State, groups: Mapping[str, _Group], before: Mapping[str, Tensors]
+) -> tuple[dict[str, str], dict[str, float]]:
+    """By key, why a new model is too far from every last one; and by role, the median distance of the others from their own last ones."""
+    bounds, far, near = farthest(run.settings, run.distances), dict[str, str](), list[dict[str, float]]()
+    for key, group in groups.items():
+        model, last = state.models[key], group.last
+        if last is None or model is last or run.settings.norm_cap <= 0:
+            continue
+        distance = _distance(model, last)
+        beyond = _beyond(distance, bounds)
+        if beyond and all(_beyond(_distance(model, other), bounds) for other in before.values()):
+            far[key] = f"the distance of its {beyond} is {distance[beyond]:.3g}: more than {bounds[beyond]:.3g} is not usual in this run"
+        else:
+            near.append(distance)
+    roles = sorted({role for distance in near for role in distance})
+    return far, {role: median_low(distance.get(role, 0.0) for distance in near) for role in roles}
+
+
+def _distance(model: Tensors, other: Tensors) -> dict[str, float]:
+    """By role, the Euclidean distance of two models."""
+    return norms_of({name: array - other[name] for name, array in model.items() if array.dtype.kind == "f"})
+
+
+def _beyond(distance: Mapping[str, float], bounds: Mapping[str, float]) -> str:
+    """The first role whose distance is out of bounds; empty where none is."""
+    return next((role for role, bound in bounds.items() if distance.get(role, 0.0) > bound), "")
 
 
 def apply_algorithm(

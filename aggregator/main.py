@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -13,10 +14,11 @@ from aggregator.adapters.http_api import Conditions, create_api
 from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.core.ports import Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import RunState
+from aggregator.core.state import RolledBack, RunState
 from aggregator.fleet import Fleet
-from aggregator.identity import RESUME, SteadyClock, boot_ids, find_epoch, lock_folder, own_secret, service_signer
+from aggregator.identity import RESUME, ROLLBACK, SteadyClock, boot_ids, find_epoch, lock_folder, own_secret, service_signer
 from aggregator.runner import Observer, Runner
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -61,6 +63,12 @@ class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
     weight_cap: float = 10.0
     """As in `RunSettings`."""
     norm_cap: float = 10.0
+    """As in `RunSettings`."""
+    max_update_norm: float = 1e6
+    """As in `RunSettings`."""
+    max_drop: float = 0.3
+    """As in `RunSettings`."""
+    keep_models: int = 3
     """As in `RunSettings`."""
     take_over: bool = False
     """Whether to begin although another aggregator is at work; that one then ends."""
@@ -136,7 +144,7 @@ def _serve(
         state = _state(runner)
         log.info("run=%s phase=%s round=%d: waiting for devices, at least %d", settings.run, state.phase, state.round, settings.min_devices)
         api = create_api(lambda: _state(runner), store, blobs, lambda: conditions(runner), lambda: time.monotonic() - started_s)
-        duties = Duties(runner, folder)
+        duties = Duties(runner, folder, clock)
         with HttpServer(api, settings.http_host, settings.http_port):
             runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
         state = _state(runner)
@@ -152,10 +160,10 @@ def conditions(runner: Runner) -> Conditions:
 
 
 class Duties:
-    """What a service does beside messages and deadlines: it holds its lease, and looks for the operator's word to go on."""
+    """What a service does beside messages and deadlines: it holds its lease, and looks for the operator's words to go on or to go back."""
 
-    def __init__(self, runner: Runner, folder: Path) -> None:
-        self._runner, self._resume = runner, folder / RESUME
+    def __init__(self, runner: Runner, folder: Path, clock: Clock) -> None:
+        self._runner, self._resume, self._rollback, self._clock = runner, folder / RESUME, folder / ROLLBACK, clock
         self._announce_at_s = 0.0
 
     def done(self) -> bool:
@@ -169,7 +177,25 @@ class Duties:
                 self._resume.unlink(missing_ok=True)  # also where nothing is paused: it must not end a later pause
                 if self._runner.paused:
                     self._runner.try_to_go_on(told=True)
+            if self._rollback.exists():
+                told = self._rollback.read_bytes().decode(errors="replace")
+                self._rollback.unlink(missing_ok=True)
+                self._roll_back(told)
         return False
+
+    def _roll_back(self, told: str) -> None:
+        """Return to the models of an earlier round. `told`: what the operator's file holds."""
+        settings = _state(self._runner).settings
+        run, _, number = told.partition(" ")
+        if run != settings.name or not re.fullmatch("[0-9]{1,9}", number):
+            log.error("rollback: the file says %r, expected %r and the number of a round: nothing is done", told, settings.name)
+            return
+        self._runner.dispatch(RolledBack(self._clock(), int(number)))
+        made_in = _state(self._runner).made_in
+        if made_in == int(number):
+            log.warning("rolled back to the models of round %d", made_in)
+        else:
+            log.error("rollback: the models of round %s are not remembered, those of round %d stay", number, made_in)
 
 
 def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSettings:
@@ -183,6 +209,9 @@ def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSet
         min_group=settings.min_group,
         weight_cap=settings.weight_cap,
         norm_cap=settings.norm_cap,
+        max_update_norm=settings.max_update_norm,
+        max_drop=settings.max_drop,
+        keep_models=settings.keep_models,
         data=settings.data or bundle.manifest.name,
         min_devices=settings.min_devices,
         deadline_s=settings.deadline_s,

@@ -331,7 +331,8 @@ class Runner:
         state = self._known()
         self._fleet.withdraw_all_but(_offered(state))
         try:
-            self._blobs.keep(_offered(state) | self._views | {state.memory} | {r.blob for r in state.received.values()})
+            earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
+            self._blobs.keep(_offered(state) | self._views | earlier | {state.memory} | {r.blob for r in state.received.values()})
         except OSError as error:
             log.warning("blobs that are not needed cannot be deleted: %s", error)
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "vouch": Command("aggregator", "Sign a service's key with the root key, so that devices believe the service."),
     "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
     "resume": Command("aggregator", "End a pause of a service, once its cause is gone."),
+    "models": Command("aggregator", "List the models of a run's last rounds, and return to one."),
     "doctor": Command("aggregator", "Check everything in a service's folder, and mend what can be mended."),
 }
 

@@ -78,7 +78,7 @@ def close(state: RunState) -> Step:
     if state.phase != "evaluating":
         return replace(state, phase="aggregating"), [Aggregate(state.round)]
     state = replace(state, phase="finished")
-    return state, [finish_command(state, device_id) for device_id in sorted(state.devices)]
+    return state, finish_commands(state)
 
 
 def next_phase(state: RunState) -> OpenPhase:
@@ -130,6 +130,10 @@ def start_key(state: RunState, device_id: str) -> str:
 def acknowledgements(state: RunState) -> list[Command]:
     """Of the updates of the latest round."""
     return [Acknowledge(device_id, received.blob) for device_id, received in state.received.items()]
+
+
+def finish_commands(state: RunState) -> list[Command]:
+    return [finish_command(state, device_id) for device_id in sorted(state.devices)]
 
 
 def finish_command(state: RunState, device_id: str) -> FinishRun:

@@ -37,6 +37,7 @@ DeviceDeclined  -            excuse        -               -
 DeadlinePassed  -            expire        -               -
 RoundAggregated -            -             advance         -
 UpdatesLost     -            ask_again     ask_again       -
+RolledBack      -            roll_back     roll_back       replace_all
 Resumed         take_epoch   command_again aggregate_again dismiss_all
 =============== ============ ============= =============== ============
 
@@ -56,6 +57,7 @@ from aggregator.core.opening import (
     close_if_full,
     failed,
     finish_command,
+    finish_commands,
     is_missing,
     is_short,
     lacks_updates,
@@ -79,6 +81,7 @@ from aggregator.core.state import (
     OpenPhase,
     Phase,
     Resumed,
+    RolledBack,
     RoundAggregated,
     RunState,
     SendPlan,
@@ -87,6 +90,7 @@ from aggregator.core.state import (
     UpdateAdmitted,
     UpdatesLost,
 )
+from aggregator.core.versions import returned, taken_over
 
 OPEN: tuple[OpenPhase, ...] = get_args(OpenPhase)
 
@@ -227,15 +231,7 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
     if event.round != state.round:
         return state, []
     trained = state.trained + (not state.preparing)
-    state = replace(
-        state,
-        models=event.models,
-        memory=event.memory,
-        starts=event.starts,
-        programs=event.programs,
-        trained=trained,
-        norms=event.norms or state.norms,
-    )
+    state = replace(taken_over(state, event), trained=trained)
     if trained >= state.settings.rounds:
         return open_round(state, state.round + 1, "evaluating", event.at_s)
     state = replace(state, preparing=event.preparing)
@@ -249,6 +245,21 @@ def _ask_again(state: RunState, event: UpdatesLost) -> Step:
     received = {d: r for d, r in state.received.items() if d not in event.device_ids}
     phase = next_phase(state) if state.phase == "aggregating" else state.phase
     return open_again(replace(state, phase=phase), received, event.at_s)
+
+
+def _roll_back(state: RunState, event: RolledBack) -> Step:
+    """Open the round again with the models of an earlier one, without the updates to those that are given up."""
+    after = returned(state, event.to)
+    if after is None:
+        return state, []
+    phase = next_phase(after) if after.phase == "aggregating" else after.phase
+    return open_again(replace(after, phase=phase, cohort={}, received={}), {}, event.at_s)
+
+
+def _replace_all(state: RunState, event: RolledBack) -> Step:
+    """Give every device its model of an earlier round."""
+    after = returned(state, event.to)
+    return (state, []) if after is None else (after, finish_commands(after))
 
 
 # Transitions: the aggregator came up again. What was commanded before it stopped may be lost, so that what is open is commanded again.
@@ -278,7 +289,7 @@ def _aggregate_again(state: RunState, event: Resumed) -> Step:
 def _dismiss_all(state: RunState, event: Resumed) -> Step:
     """Every device's model."""
     state, _ = _take_epoch(state, event)
-    return state, [*acknowledgements(state), *(finish_command(state, device_id) for device_id in sorted(state.devices))]
+    return state, [*acknowledgements(state), *finish_commands(state)]
 
 
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
@@ -289,6 +300,7 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceDeclined: _excuse,
     DeadlinePassed: _expire,
     UpdatesLost: _ask_again,
+    RolledBack: _roll_back,
     Resumed: _command_again,
 }
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
@@ -301,9 +313,16 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
         UpdatesLost: _ask_again,
+        RolledBack: _roll_back,
         Resumed: _aggregate_again,
     },
     "evaluating": _OPEN_ROUND,
-    "finished": {DeviceCheckedIn: _dismiss, DeviceHeard: _come, DeviceLost: _mark_lost, Resumed: _dismiss_all},
+    "finished": {
+        DeviceCheckedIn: _dismiss,
+        DeviceHeard: _come,
+        DeviceLost: _mark_lost,
+        RolledBack: _replace_all,
+        Resumed: _dismiss_all,
+    },
 }
 """What each event does in each phase; an event that is not there is ignored."""

@@ -65,7 +65,11 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """A device weighs at most so many times the median of its round's devices; 0: as much as it says."""
     norm_cap: float = 0.0
     """An update is left out whose change, statistics or responses have a norm of more than so many times the median of its round's; 0:
-    none is."""
+    none is. A new model is set aside whose distance from the last is more than so many times the usual one."""
+    max_drop: float = 1.0
+    """A round's models are given up if the mean accuracy of devices that also evaluated earlier ones fell by more than this; 1: never."""
+    keep_models: int = 0
+    """Of so many of the last rounds the models are remembered."""
 
     @classmethod
     def for_bundle(

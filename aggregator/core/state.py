@@ -57,6 +57,19 @@ class Received(Report, frozen=True, kw_only=True):
     """By role (delta, statistic, response), the Euclidean norm of its tensors."""
 
 
+class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """The models as a round left them; fields as in `RunState`."""
+
+    round: int
+    """The round that made them; 0: the run began with them."""
+    models: dict[str, Digest]
+    memory: MaybeDigest
+    starts: dict[str, str]
+    programs: dict[str, tuple[Verb, ...]]
+    evaluated: dict[str, Metrics] = {}
+    """By device, the metrics with which it met them, before it trained."""
+
+
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run but the tensors."""
 
@@ -98,6 +111,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Until when the round waits for devices that have never been counted; 0 as long as it also waits for others."""
     norms: dict[str, float] = {}
     """By role, the median norm of the updates of the latest aggregated round."""
+    made_in: int = 0
+    """The round that made `models`; 0: the run began with them."""
+    made_by: tuple[str, ...] = ()
+    """The devices whose updates they were made of."""
+    history: tuple[ModelVersion, ...] = ()
+    """The last `keep_models` versions that devices have met, by round."""
+    distances: tuple[dict[str, float], ...] = ()
+    """Of the last rounds, by role, how far the new models were from those before."""
 
 
 def encode_state(state: RunState) -> bytes:
@@ -203,6 +224,19 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     notes: dict[str, Any] = {}
     norms: dict[str, float] = {}
     """As in `RunState`."""
+    left_out: tuple[str, ...] = ()
+    """The devices whose updates were not within bounds."""
+    made_in: int | None = None
+    """The round that made the models, where they are earlier ones."""
+    distances: dict[str, float] = {}
+    """By role, how far the models are from those before."""
+
+
+class RolledBack(msgspec.Struct, frozen=True, tag="rolled-back"):
+    """The operator returns to the models that the round `to` made, if they are remembered."""
+
+    at_s: float
+    to: int
 
 
 class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):
@@ -224,6 +258,7 @@ Event = (
     | DeadlinePassed
     | RoundAggregated
     | UpdatesLost
+    | RolledBack
 )
 
 

@@ -23,7 +23,7 @@ HALF_WRITTEN = re.compile(r".*\.new|check\.[0-9]+")
 class Need(NamedTuple):
     """For what a blob is needed."""
 
-    kind: Literal["bundle", "model", "memory", "update", "views"]
+    kind: Literal["bundle", "model", "memory", "update", "views", "earlier"]
     which: str = ""
     """A model's key, a device's id, or a round's number."""
 
@@ -34,6 +34,7 @@ class Need(NamedTuple):
             "memory": "what the algorithm remembers",
             "update": f"the update of device {self.which}",
             "views": f"the distances of round {self.which}",
+            "earlier": f"a part of the models of round {self.which}",
         }[self.kind]
 
 
@@ -47,6 +48,8 @@ def needs(run: SavedRun) -> dict[str, list[Need]]:
         named.append((state.memory, Need("memory")))
     if state.phase != "finished":
         named += [(received.blob, Need("update", device_id)) for device_id, received in state.received.items()]
+    for version in state.history:
+        named += [(name, Need("earlier", str(version.round))) for name in (*version.models.values(), version.memory)]
     named += [(record.views, Need("views", str(record.round))) for record in run.records if record.views]
     for name, need in named:
         found.setdefault(name, []).append(need)
@@ -112,6 +115,10 @@ class BlobCheck:
                     self._forget_views(need.which)
                     return Finding("mended", where, f"{told}: only people looked at them; the round's record does not name them any more")
                 return Finding("wrong", where, f"{told}: only people look at them. `--mend` takes them off the round's record")
+            case "earlier":
+                return Finding(
+                    "wrong", where, f"{told}: the run goes on, but cannot return to that round. {RESTORE[0].upper()}{RESTORE[1:]}"
+                )
             case "bundle":
                 return self._restore_bundle(where, name, told)
         return Finding(

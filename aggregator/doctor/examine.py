@@ -10,11 +10,11 @@ from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.doctor.database import check_database
 from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
-from aggregator.identity import RESUME
+from aggregator.identity import RESUME, ROLLBACK
 from wire.errors import BundleError, ConfigError
 from wire.keys import PublicKey, read_public
 
-_OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{RESUME}|secret\.key|service\.(key|pub|voucher)")
+_OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{RESUME}|{ROLLBACK}|secret\.key|service\.(key|pub|voucher)")
 
 
 def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Iterator[Finding]:

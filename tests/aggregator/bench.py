@@ -1,6 +1,9 @@
 """A runner under test, with two devices in its first round."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -12,6 +15,7 @@ from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
+from algorithms.core.contract import Mean
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from export.describe import describe_bundle
@@ -29,8 +33,17 @@ class Bench:
     """A runner with two devices in its first round, and what it answers."""
 
     def __init__(
-        self, fleet: FleetData, store: Store | None = None, blobs: Blobs | None = None, deadline_s: float = 100.0, **changes: Any
+        self,
+        fleet: FleetData,
+        store: Store | None = None,
+        blobs: Blobs | None = None,
+        deadline_s: float = 100.0,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        mean: Mean | None = None,
+        algorithm: str = "fedavg",
+        **changes: Any,
     ) -> None:
+        """`settings`: other fields of `RunSettings`; `mean`: in place of the algorithm's; `changes`: other arguments of `Runner`."""
         self.topics, broker = Topics("f"), InProcessBroker()
         self.device = broker.connect("tester")
         self.device.subscribe("shoal/2/f/device/+/reply", "shoal/2/f/device/+/plan")
@@ -39,26 +52,25 @@ class Bench:
         self.store, self.blobs, self.clock = store or MemoryStore(), blobs or MemoryBlobs(), VirtualClock()
         link = Fleet(broker.connect("aggregator"), self.topics, "boot")
         probe = make_probe(objective.model, fleet.window.shape)
-        self.make = partial(
-            Runner, make_algorithm(read_algorithm("fedavg")), bundle, probe, self.store, self.blobs, link, self.clock, **changes
-        )
+        made = make_algorithm(read_algorithm(algorithm))
+        made = replace(made, mean=mean or made.mean)
+        self.make = partial(Runner, made, bundle, probe, self.store, self.blobs, link, self.clock, **changes)
         self.runner = self.make()
         layout = bundle.manifest.reported("step")
-        self.runner.start_or_resume(
-            RunSettings(
-                run_id="r",
-                algorithm="fedavg",
-                data="x",
-                bundle=bundle.digest,
-                rounds=5,
-                min_devices=2,
-                deadline_s=deadline_s,
-                grace_s=1.0,
-                reported={"step": layout},
-                responses={"evaluate": ()},
-                max_update_norm=100.0,
-            )
+        chosen = RunSettings(
+            run_id="r",
+            algorithm="fedavg",
+            data="x",
+            bundle=bundle.digest,
+            rounds=5,
+            min_devices=2,
+            deadline_s=deadline_s,
+            grace_s=1.0,
+            reported={"step": layout},
+            responses={"evaluate": ()},
+            max_update_norm=100.0,
         )
+        self.runner.start_or_resume(msgspec.structs.replace(chosen, **settings))
         self.tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in layout}
         for device_id in ("a", "b"):
             self.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
@@ -84,6 +96,18 @@ class Bench:
         """An update of this device that is as it should be, but for changes of its message."""
         update = msgspec.structs.replace(self.update, device_id=device_id, round=self.state.round, **changes)
         return encode_update(msgspec.structs.replace(update, model=self.state.models[self.state.cohort[device_id]]), self.tensors)
+
+    def close(self, **updates: tuple[float, int]) -> Mapping[str, Any]:
+        """Send the updates of these devices, which end the round: by device, the Euclidean norm of its change, and how many of four test
+        windows the received model had right. Returns the notes of the round."""
+        number = self.state.round
+        for device_id, (norm, right) in updates.items():
+            total = sum(array.size for name, array in self.tensors.items() if name.startswith("delta/"))
+            fill = np.float32(norm / total**0.5)
+            self.tensors = {n: np.full_like(a, fill) if n.startswith("delta/") else a for n, a in self.tensors.items()}
+            self.verdict(self.payload(device_id, evaluated=m.Metrics(4, 1.0, right)), device_id)
+        assert self.state.round == number + 1, "the round is over"
+        return next(record.notes for record in self.store.rounds() if record.round == number)
 
     def verdict(self, payload: bytes, device_id: str = "a") -> Any:
         self.answers()

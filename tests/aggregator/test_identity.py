@@ -266,5 +266,5 @@ class TestResume:
         runner: Any = self.Paused()
         runner.paused = paused
         (tmp_path / "resume").write_bytes(b"")
-        assert not Duties(runner, tmp_path).done()
+        assert not Duties(runner, tmp_path, lambda: 0.0).done()
         assert (runner.told, (tmp_path / "resume").exists()) == (int(bool(paused)), False)

@@ -37,7 +37,7 @@ def test_the_docstring_says_of_every_event_in_every_phase_what_the_table_of_tran
 
 def in_every_phase() -> dict[s.Phase, Run]:
     """A run of one device in each phase; its update is missing where a round is open."""
-    runs = {phase: Run(rounds=1, preparing=phase == "preparing") for phase in get_args(s.Phase)}
+    runs = {phase: Run(rounds=1, preparing=phase == "preparing", keep_models=1) for phase in get_args(s.Phase)}
     for phase, run in runs.items():
         if phase != "waiting":
             run.check_in("a")
@@ -54,7 +54,7 @@ def in_every_phase() -> dict[s.Phase, Run]:
 def any_event(kind: Any, run: Run) -> s.Event:
     """An event of this kind that concerns the run's device and its latest round."""
     values = {"at_s": 1e6, "device_id": "a", "round": run.state.round, "num_train": 1, "num_test": 1, "models": run.state.models}
-    values |= {"memory": MEMORY, "starts": {}, "programs": PROGRAMS, "update": RECEIVED, "epoch": 5, "device_ids": ("a",)}
+    values |= {"memory": MEMORY, "starts": {}, "programs": PROGRAMS, "update": RECEIVED, "epoch": 5, "device_ids": ("a",), "to": 0}
     made: s.Event = kind(**{name: values[name] for name in kind.__struct_fields__ if name in values})
     return made
 
@@ -66,6 +66,7 @@ def test_an_event_is_ignored_where_the_table_has_no_transition_and_does_somethin
     before = run.state
     commands = run.feed(any_event(kind, run))
     nobody = phase == "waiting" and kind in (s.DeviceLost, s.DeviceHeard)  # no device has checked in
+    nobody |= kind is s.RolledBack and not before.history
     unmoved = msgspec.structs.replace(run.state, at_s=before.at_s), commands
     assert (unmoved == (before, [])) == (kind not in TRANSITIONS[phase] or nobody)
 
@@ -86,6 +87,7 @@ events = st.lists(
         st.tuples(st.just("heard"), st.sampled_from("abc")),
         st.tuples(st.just("declined"), st.sampled_from("abc")),
         st.tuples(st.just("updates lost"), st.sampled_from("abc")),
+        st.tuples(st.just("rolled back"), st.integers(0, 3)),
         st.tuples(st.just("resumed"), st.none()),
     ),
     max_size=60,
@@ -95,7 +97,7 @@ events = st.lists(
 @settings(max_examples=200)
 @given(events)
 def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history: list[tuple[str, Any]]) -> None:
-    run = Run(min_devices=2, min_updates=2, rounds=2, preparing=True, deadline_s=5.0, grace_s=2.0)
+    run = Run(min_devices=2, min_updates=2, rounds=2, preparing=True, deadline_s=5.0, grace_s=2.0, keep_models=2)
     log: list[s.Event] = []
     original = run.feed
 
@@ -119,6 +121,10 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
             run.feed(s.DeviceDeclined(at_s, value, run.state.round))
         elif kind == "updates lost":
             run.feed(s.UpdatesLost(at_s, run.state.round, (value,)))
+        elif kind == "rolled back":
+            run.feed(s.RolledBack(at_s, value))
+            known = {v.round: v for v in before.history}
+            assert run.state.models == (known[value].models if value in known else before.models)
         elif kind == "deadline":
             run.feed(s.DeadlinePassed(at_s + value, run.state.round))
         elif kind == "aggregated" and run.state.phase == "aggregating":
@@ -129,8 +135,12 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
         assert run.state.received.keys() <= run.state.cohort.keys() <= set(run.state.devices)
         assert run.state.num_online == sum(device.online for device in run.state.devices.values())
         assert before.round <= run.state.round <= 4
+        rounds = [version.round for version in run.state.history]
+        assert rounds == sorted(set(rounds))
+        assert len(rounds) <= 2
+        assert all(number <= run.state.made_in for number in rounds)
         assert before.phase != "finished" or run.state.phase == "finished"
-        if run.state.round == before.round and run.state.phase == before.phase and kind != "updates lost":
+        if run.state.round == before.round and run.state.phase == before.phase and kind not in ("updates lost", "rolled back"):
             assert before.received.keys() <= run.state.received.keys(), "an acknowledged update was lost"
     replayed, _ = step(None, s.Started(0.0, run.state.settings, {"initial": MODEL}, MEMORY, PROGRAMS, True))
     for event in log:

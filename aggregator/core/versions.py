@@ -1,0 +1,114 @@
+"""The models of a run's last rounds: what is remembered of them, when they are returned to, and how far a new model may be from the last.
+
+Devices evaluate the model that they receive before they train it. So a round's updates say how good the models of the round before are, on
+the windows of the devices themselves. Pure.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median_low
+
+from msgspec.structs import replace
+
+from aggregator.core.influence import FLOOR
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState
+from wire.messages import Metrics
+
+DISTANCES = 5
+"""A new model's distance from the last is held against those of so many rounds."""
+
+
+def taken_over(state: RunState, event: RoundAggregated) -> RunState:
+    """The state with the models that a round ends with. Those before it join the history, unless the round returned from them."""
+    history, made_in, made_by = _remembered(state), state.made_in, state.made_by
+    if event.made_in is None:
+        made_in, made_by = state.round, tuple(sorted(state.received.keys() - set(event.left_out)))
+    elif event.made_in != state.made_in:
+        history, made_in, made_by = _up_to(state.history, event.made_in), event.made_in, ()
+    return replace(
+        state,
+        models=event.models,
+        memory=event.memory,
+        starts=event.starts,
+        programs=event.programs,
+        norms=event.norms or state.norms,
+        made_in=made_in,
+        made_by=made_by,
+        history=history,
+        distances=(*state.distances, event.distances)[-DISTANCES:] if event.distances else state.distances,
+    )
+
+
+def returned(state: RunState, number: int) -> RunState | None:
+    """The state with the models of an earlier round of this number; None where they are not remembered. What came later is forgotten."""
+    version = next((v for v in state.history if v.round == number), None)
+    if version is None:
+        return None
+    return replace(
+        state,
+        models=version.models,
+        memory=version.memory,
+        starts=version.starts,
+        programs=version.programs,
+        made_in=version.round,
+        made_by=(),
+        history=_up_to(state.history, number),
+    )
+
+
+def worse_than(state: RunState) -> tuple[ModelVersion, float] | None:
+    """The remembered version that is better than the state's models by more than `max_drop`, by the most if there are several, and by how
+    much; None if none is.
+
+    Versions are compared on the devices that have evaluated both, at least `min_updates`. Of these the one whose accuracy fell most does
+    not count, if there are others: no single device can have a round's work set aside by what it says of its accuracy.
+    """
+    if state.settings.max_drop >= 1 or state.preparing:
+        return None
+    now, worst = met(state.received), None
+    for version in state.history:
+        both = now.keys() & version.evaluated.keys()
+        if version.round == state.made_in or len(both) < max(1, state.settings.min_updates):
+            continue
+        drops = sorted(version.evaluated[d].accuracy - now[d].accuracy for d in both)
+        drop = fmean(drops[:-1] or drops)
+        if drop > state.settings.max_drop and (worst is None or drop >= worst[1]):
+            worst = version, drop
+    return worst
+
+
+def met(received: Mapping[str, Received]) -> dict[str, Metrics]:
+    """By device, the metrics of the model that it received, where it has evaluated it."""
+    return {d: r.evaluated for d, r in received.items() if r.evaluated.num_examples and math.isfinite(r.evaluated.accuracy)}
+
+
+def farthest(settings: RunSettings, distances: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """By role, the distance from the last model beyond which a new one is set aside, from the distances of the last rounds; without any
+    nothing is."""
+    if settings.norm_cap <= 0:
+        return {}
+    roles = {role for distance in distances for role in distance}
+    return {role: max(FLOOR, settings.norm_cap * median_low(d[role] for d in distances if role in d)) for role in sorted(roles)}
+
+
+def _remembered(state: RunState) -> tuple[ModelVersion, ...]:
+    """The history together with the models that a round of training met."""
+    keep = state.settings.keep_models
+    if state.preparing or not keep:
+        return state.history
+    others = tuple(v for v in state.history if v.round != state.made_in)
+    before = next((v.evaluated for v in state.history if v.round == state.made_in), {})
+    version = ModelVersion(
+        round=state.made_in,
+        models=state.models,
+        memory=state.memory,
+        starts=state.starts,
+        programs=state.programs,
+        evaluated={**before, **met(state.received)},
+    )
+    return (*others, version)[-keep:]
+
+
+def _up_to(history: Sequence[ModelVersion], number: int) -> tuple[ModelVersion, ...]:
+    return tuple(version for version in history if version.round <= number)

@@ -1,0 +1,305 @@
+"""One attacker among ten devices, inside every bound of the service. ``python -m benchmarks.attackers``.
+
+A run is made by the service's own functions (the round core, admission, `aggregate`) with the settings that `shoal serve` has by default;
+messages alone are left out. The attacker knows what the others send: its norm is the largest that the bounds let through. Every grouping
+of the registry meets every mean. Writes ``benchmarks/results/attackers.json`` and a section of RESULTS.md.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from aggregator.adapters.memory import MemoryBlobs
+from aggregator.aggregation import aggregate, start_run
+from aggregator.core.admission import admit, norms_of
+from aggregator.core.influence import FLOOR
+from aggregator.core.record import record_of
+from aggregator.core.round import step
+from aggregator.core.state import Aggregate, Command, DeviceCheckedIn, Event, Received, RunState, SendPlan, UpdateAdmitted
+from aggregator.main import ServeSettings, run_settings
+from algorithms.core.contract import Objective, Probe
+from algorithms.core.probe import make_probe
+from algorithms.registry import GROUPINGS, MEANS, make_algorithm, read_algorithm
+from benchmarks.results.report import describe_machine, keep
+from edge_client.core.ports import Windows
+from export.describe import describe_bundle
+from host.native.arithmetic import NativeArithmetic
+from host.threads import one_thread
+from simulation.datasets.windows import FleetData
+from simulation.engine.graphs.native import NativeGraphs
+from simulation.engine.workers.attacks import Attack, flipped_classes
+from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec, DeviceResult
+from simulation.objective import objective_for_fleet
+from wire import names
+from wire.bundle import Bundle, Window
+from wire.codec import encode_update
+from wire.links.mqtt import BrokerAddress
+from wire.messages import Metrics, Plan, Update
+from wire.tensors import Tensors, decode_tensors
+
+OUT = Path(__file__).parents[1] / "benchmarks" / "results" / "attackers.json"
+DEVICES, ROUNDS, EPOCHS, TRAIN, TEST, NOISE = 10, 20, 3, 96, 60, 0.7
+ATTACKER = "d3"
+CLAIMED = 10**6
+"""Windows that an attacker says it has."""
+MARGIN = 0.05
+ATTACKS = {
+    "labels": "flips its labels (0-3 and 1-4, 2-5)",
+    "sign": "sends its change the other way, as loud as the bound on norms allows",
+    "noise": "sends Gaussian noise as loud as the bound allows",
+    "statistics": "sends BatchNorm's statistics as large as the bound allows",
+    "weight": "flips its labels, and says that it has a million windows",
+}
+ROBUST = ("median", "trimmed", "krum", "multi-krum", "gra", "irls", "credit")
+"""The means that are meant to withstand one attacker of ten."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A fleet, and what a service of it is made of."""
+
+    data: FleetData
+    objective: Objective
+    bundle: Bundle
+    probe: Probe
+    graphs: NativeGraphs
+
+
+class Kept:
+    """What devices keep, in memory."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Tensors] = {}
+
+    def get(self, device_id: str, number: int) -> Tensors:
+        return dict(self._held.get(device_id, {}))
+
+    def put(self, device_id: str, number: int, tensors: Tensors) -> None:
+        self._held[device_id] = {name: array.copy() for name, array in tensors.items()}
+
+
+@cache
+def make_field(seed: int = 0) -> Field:
+    """Ten devices with equal data: six classes that differ in frequency, in noise."""
+    rng = np.random.default_rng(seed)
+    axis = np.arange(32)
+
+    def windows(count: int) -> tuple[np.ndarray, np.ndarray]:
+        y = np.arange(count) % 6
+        phase = rng.uniform(0, 6.28, (count, 2, 1))
+        x = np.sin((y[:, None, None] + 1) * 0.25 * axis + phase) + rng.normal(0, NOISE, (count, 2, 32))
+        return x.astype(np.float32), y.astype(np.int64)
+
+    devices = {f"d{i}": Windows(*windows(TRAIN), *windows(TEST)) for i in range(DEVICES)}
+    data = FleetData("ten-alike", Window(("a", "b"), 32, 32), tuple("abcdef"), devices)
+    objective = objective_for_fleet(data, read_algorithm("fedavg"), seed)
+    bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
+    graphs = NativeGraphs(objective, data.window.shape, ["step"])
+    return Field(data, objective, bundle, make_probe(objective.model, data.window.shape), graphs)
+
+
+class Service:
+    """A run by the service's functions, and devices that carry out its plans. `attack`: one of `ATTACKS`; empty for none."""
+
+    def __init__(self, name: str, attack: str, rounds: int = ROUNDS) -> None:
+        field, spec = make_field(), read_algorithm(name)
+        self.attack, self.blobs, self.probe = attack, MemoryBlobs(), field.probe
+        asked = ServeSettings(
+            folder=Path(),
+            bundle=Path(),
+            broker=BrokerAddress("nowhere", 1883),
+            algorithm=spec,
+            rounds=rounds,
+            local_epochs=EPOCHS,
+            min_devices=DEVICES,
+            min_group=1 if spec.grouping.name == "individual" else 2,
+        )
+        settings = msgspec.structs.replace(run_settings(asked, field.bundle, "attackers"), min_updates=DEVICES // 2)
+        self.algorithm = make_algorithm(spec, arithmetic=NativeArithmetic())
+        flips = attack in ("labels", "weight")
+        attackers = Attack("label-flip", frozenset([ATTACKER]), 1.0, flipped_classes(6)) if flips else None
+        graphs = field.graphs
+        hosted = DeviceHostSpec(settings, field.bundle, self.algorithm, lambda: graphs, field.data.devices, attackers)
+        self.host = DeviceHost(hosted, graphs, Kept())
+        self.notes: list[Mapping[str, Any]] = []
+        self.finite = True
+        started = start_run(settings, self.algorithm, self.probe, field.bundle.initial, self.blobs, 0.0)
+        self.state, _ = step(None, started)
+        self.commands: list[Command] = []
+        for device_id, windows in field.data.devices.items():
+            claimed = CLAIMED if self._claims(device_id) else windows.num_train
+            self.feed(DeviceCheckedIn(0.0, device_id, claimed, windows.num_test))
+
+    def feed(self, event: Event) -> None:
+        """Take in an event, and keep the commands that follow."""
+        before: RunState = self.state
+        self.state, commands = step(before, event)
+        record = record_of(before, event, self.state)
+        if record is not None:
+            self.notes.append(record.notes)
+        self.commands += commands
+
+    def run(self) -> float:
+        """Run to the end; the mean accuracy over honest devices of the models that they are given."""
+        while self.state.phase != "finished":
+            commands, self.commands = self.commands, []
+            self._answer([command.plan for command in commands if isinstance(command, SendPlan)])
+            if any(isinstance(command, Aggregate) for command in self.commands):
+                self.feed(aggregate(self.state, self.algorithm, self.probe, self.blobs, self.state.at_s))
+                self._check()
+        return statistics.fmean(r.evaluated.accuracy for d, r in self.state.received.items() if d != ATTACKER)
+
+    def _answer(self, plans: Sequence[Plan]) -> None:
+        """Carry out plans, attack, and send the updates through admission."""
+        models = {digest: decode_tensors(self.blobs.get(digest))[0] for digest in self.state.models.values()}
+        results = {plan.device_id: self.host.carry_out(plan, models) for plan in plans}
+        for plan in plans:
+            result = results[plan.device_id]
+            assert not result.problem, f"{plan.device_id}: {result.problem}"
+            tensors = result.tensors
+            if plan.device_id == ATTACKER and self.state.phase == "training":
+                tensors = self._tampered(tensors, [r for d, r in results.items() if d != ATTACKER])
+            self._send(plan, result, tensors)
+
+    def _send(self, plan: Plan, result: DeviceResult, tensors: Tensors) -> None:
+        num_train = CLAIMED if self._claims(plan.device_id) else result.num_train
+        update = Update(
+            *(plan.run_id, plan.epoch, plan.round, plan.attempt, plan.device_id, result.model),
+            *(num_train, result.num_steps, result.evaluated, result.trained if result.num_steps else Metrics()),
+        )
+        payload = encode_update(update, tensors)
+        verdict = admit(self.state, plan.device_id, update, tensors, self.blobs.put(payload)[0], len(payload))
+        assert isinstance(verdict, Received), f"the attacker is to stay inside the bounds: {verdict}"
+        self.feed(UpdateAdmitted(self.state.at_s + 1, plan.device_id, plan.round, verdict))
+
+    def _tampered(self, tensors: Tensors, others: Sequence[DeviceResult]) -> Tensors:
+        """What the attacker sends in place of its update."""
+        role = names.STATISTIC if self.attack == "statistics" else names.DELTA
+        if self.attack not in ("sign", "noise", "statistics"):
+            return tensors
+        bound = self._largest(role, [norms_of(r.tensors) for r in others])
+        rng = np.random.default_rng([self.state.round, 7])
+        noise = self.attack == "noise"
+        made = {name: np.asarray(rng.standard_normal(a.shape), np.float32) if noise else a for name, a in tensors.items()}
+        own = norms_of({name: a for name, a in made.items() if names.role_of(name) == role}).get(role, 0.0)
+        factor = np.float32((-bound if self.attack == "sign" else bound) / own if own else 0.0)
+        return {name: factor * made[name] if names.role_of(name) == role else a for name, a in tensors.items()}
+
+    def _largest(self, role: str, norms: Sequence[Mapping[str, float]]) -> float:
+        """A norm just inside the bound, from those of all other devices."""
+        settings, before = self.state.settings, self.state.norms
+        known = [norm[role] for norm in norms] + ([before[role]] if role in before else [])
+        return 0.999 * max(FLOOR, settings.norm_cap * statistics.median_low([*known, float("inf")]))
+
+    def _claims(self, device_id: str) -> bool:
+        return self.attack == "weight" and device_id == ATTACKER
+
+    def _check(self) -> None:
+        """Look at every model that is offered, and forget blobs as the runner does."""
+        for digest in self.state.models.values():
+            model = decode_tensors(self.blobs.get(digest))[0]
+            self.finite &= all(np.isfinite(array).all() for array in model.values() if array.dtype.kind == "f")
+        earlier = {digest for version in self.state.history for digest in (*version.models.values(), version.memory)}
+        self.blobs.keep({self.state.memory, *self.state.models.values(), *earlier})
+
+
+def measure(case: tuple[str, str, str], rounds: int = ROUNDS) -> dict[str, Any]:
+    """One run: its honest accuracy, whether every offered model was finite, and how many rounds were set aside or given up."""
+    grouping, mean, attack = case
+    with one_thread():
+        service = Service(f"{grouping}+{mean}" if grouping != "none" else mean, attack, rounds)
+        accuracy = service.run()
+    return {
+        "grouping": grouping,
+        "mean": mean,
+        "attack": attack,
+        "accuracy": round(accuracy, 4),
+        "finite": bool(service.finite),
+        "rounds": service.state.trained,
+        "set_aside": sum("set_aside" in notes for notes in service.notes),
+        "rolled_back": sum("rolled_back" in notes for notes in service.notes),
+        "left_out": sum("left_out" in notes for notes in service.notes),
+        "too_far": sum("too_far" in notes for notes in service.notes),
+        "groups": len({key for device_id, key in service.state.starts.items() if device_id}),
+    }
+
+
+def cases() -> list[tuple[str, str, str]]:
+    """Every grouping with every mean, without an attacker and under each attack."""
+    return [*product(GROUPINGS, MEANS, ("", *ATTACKS))]
+
+
+def falls(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
+    """By grouping, mean and attack, by how much the honest accuracy is below that without the attacker."""
+    accuracy = {(run["grouping"], run["mean"], run["attack"]): run["accuracy"] for run in runs}
+    return {case: accuracy[*case[:2], ""] - value for case, value in accuracy.items() if case[2]}
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """The results as Markdown: a summary by mean, and every run."""
+    runs, fell = results["runs"], falls(results["runs"])
+    bad = sum(not run["finite"] or run["rounds"] < results["rounds"] for run in runs)
+    lines = [
+        f"Machine: {results['machine']}. {len(runs)} runs of {results['rounds']} rounds took {results['seconds'] / 60:.1f} minutes.",
+        "",
+        f"{DEVICES} devices with equal data, one of which attacks in every round, inside every bound of `shoal serve` (weight cap",
+        "10, norm cap 10, the others by default). It knows what the others send. Numbers are the mean accuracy of the honest devices'",
+        f"final models; one in bold is more than {100 * MARGIN:.0f} points below the same run without the attacker.",
+        f"Runs that did not end, or offered a model that was not finite: {bad}.",
+        "",
+        *(f"- *{name}*: the attacker {what}." for name, what in ATTACKS.items()),
+        "",
+        "| mean | attacked runs within 5 points | largest fall | where |",
+        "|---|---|---|---|",
+    ]
+    for mean in MEANS:
+        own = {case: fall for case, fall in fell.items() if case[1] == mean}
+        worst = max(own, key=own.__getitem__)
+        within = sum(fall <= MARGIN for fall in own.values())
+        lines.append(f"| {mean} | {within} of {len(own)} | {100 * own[worst]:.1f} | {worst[0]}, {worst[2]} |")
+    lines += [
+        "",
+        f"| grouping | mean | no attacker | {' | '.join(ATTACKS)} | rounds set aside | given up |",
+        "|---" * (5 + len(ATTACKS)) + "|",
+    ]
+    for grouping, mean in product(GROUPINGS, MEANS):
+        own_runs = {run["attack"]: run for run in runs if (run["grouping"], run["mean"]) == (grouping, mean)}
+        values = [f"{100 * own_runs['']['accuracy']:.1f}"]
+        for attack in ATTACKS:
+            text = f"{100 * own_runs[attack]['accuracy']:.1f}"
+            values.append(f"**{text}**" if fell[grouping, mean, attack] > MARGIN else text)
+        counts = [str(sum(run[what] for run in own_runs.values())) for what in ("set_aside", "rolled_back")]
+        lines.append(f"| {' | '.join([grouping, mean, *values, *counts])} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make every run, by several processes; write the results and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args(arguments)
+    began = time.perf_counter()
+    with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
+        runs = [*pool.map(partial(measure, rounds=given.rounds), cases())]
+    seconds = round(time.perf_counter() - began)
+    results = {"machine": describe_machine(), "rounds": given.rounds, "seconds": seconds, "runs": runs}
+    text = table(results)
+    keep(results, given.out, OUT, "attackers", f"## One attacker among ten\n\n{text}")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

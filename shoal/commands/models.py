@@ -1,0 +1,100 @@
+"""`shoal models`: the models of a run's last rounds, and the way back to them."""
+
+import os
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+import typer
+
+from aggregator.adapters.salvage import read_database
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.core.state import ModelVersion, RolledBack, RunState
+from aggregator.core.versions import met
+from aggregator.identity import ROLLBACK, is_served, lock_folder
+from host.files import write_atomically
+from wire.errors import ConfigError
+
+Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
+Run = Annotated[str, typer.Option(help="Name of the run.")]
+Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
+
+models = typer.Typer(rich_markup_mode=None, help="List the models of a run's last rounds, and return to one.", no_args_is_help=True)
+
+
+@models.command("list")
+def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> None:
+    """List the models that a run has and remembers, and how devices met them before they trained."""
+    store, state = _load(folder, run, database)
+    store.close()
+    current = ModelVersion(
+        round=state.made_in,
+        models=state.models,
+        memory=state.memory,
+        starts=state.starts,
+        programs=state.programs,
+        evaluated=met(state.received) if state.phase != "aggregating" else {},
+    )
+    print(f"{'made in':>8}  {'models':>6}  {'devices':>7}  {'accuracy':>8}  {'loss':>8}")
+    for version in (*(v for v in state.history if v.round != state.made_in), current):
+        print(_line(version) + ("  offered now" if version is current else ""))
+
+
+@models.command("rollback")
+def roll_back(
+    folder: Folder,
+    to: Annotated[int, typer.Option(min=0, help="The round that made the models; `shoal models list` says which there are.")],
+    run: Run = "run-1",
+    database: Database = "",
+) -> None:
+    """Return to the models of an earlier round. Later ones, and what was received in the open round, are given up."""
+    store, state = _load(folder, run, database)
+    try:
+        known = [version.round for version in state.history if version.round != state.made_in]
+        if to not in known:
+            held = ", ".join(map(str, known)) or "none"
+            raise ConfigError(f"--to {to}: run {run} offers the models of round {state.made_in}; of earlier rounds it remembers: {held}")
+        if is_served(folder):
+            write_atomically(folder / ROLLBACK, f"{run} {to}".encode())
+            print(f"the service in {folder} is told: it returns to the models of round {to} within seconds; its log says so")
+            return
+        held_lock = lock_folder(folder)
+        try:
+            store.commit([RolledBack(max(time.time(), state.at_s), to)])
+        finally:
+            os.close(held_lock)
+        print(f"run {run} in {folder} has the models of round {to}; `shoal serve` goes on with them")
+    except OSError as error:
+        raise ConfigError(f"folder {folder}: {error.strerror}") from None
+    finally:
+        store.close()
+
+
+def _load(folder: Path, run: str, database: str) -> tuple[SqlStore, RunState]:
+    """The run's store and its state.
+
+    Raises:
+        ConfigError: there is no such run.
+    """
+    if not database and not (folder / "shoal.db").exists():
+        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
+    if not database and run not in read_database(folder / "shoal.db").runs:  # a store would make it
+        raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
+    store = SqlStore(database or sqlite_url(folder / "shoal.db"), run)
+    state = store.load()
+    if state is None:
+        store.close()
+        raise ConfigError(f"folder {folder}: run {run!r} has not begun")
+    return store, state
+
+
+def _line(version: ModelVersion) -> str:
+    """A version's line in the table; a dash where no device has evaluated it."""
+    evaluated = version.evaluated.values()
+    accuracy, loss = _mean([m.accuracy for m in evaluated]), _mean([m.mean_loss for m in evaluated])
+    return f"{version.round:>8}  {len(version.models):>6}  {len(evaluated):>7}  {accuracy:>8}  {loss:>8}"
+
+
+def _mean(values: list[float]) -> str:
+    return f"{fmean(values):.4f}" if values else "-"

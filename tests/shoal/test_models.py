@@ -1,0 +1,93 @@
+"""`shoal models`, on the folder of a run of which three rounds are over."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.salvage import read_database
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.doctor.examine import examine
+from aggregator.identity import ROLLBACK, lock_folder
+from aggregator.runner import Runner
+from shoal.cli import application
+from simulation.datasets.windows import FleetData
+from tests.aggregator.bench import Bench
+from tests.known import known
+from wire.errors import ConfigError
+
+
+def shoal(*arguments: object) -> None:
+    application("models")(["models", *map(str, arguments)], standalone_mode=False)
+
+
+@pytest.fixture
+def bench(fleet: FleetData, tmp_path: Path) -> Bench:
+    store = SqlStore(sqlite_url(tmp_path / "shoal.db"), "run-1")
+    bench = Bench(fleet, store, BlobFolder(tmp_path / "blobs" / "run-1"), settings={"keep_models": 3, "rounds": 9})
+    for right in (1, 2, 3):
+        bench.close(a=(1.0, right), b=(1.0, right))
+    return bench
+
+
+def test_list_says_how_devices_met_each_of_the_models(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shoal("list", tmp_path)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["made", "in", "models", "devices", "accuracy", "loss"]
+    assert lines[1:4] == [[str(n), str(min(n + 1, 2)), "2", f"{(n + 1) / 4:.4f}", "0.2500"] for n in range(3)]
+    assert lines[4] == ["3", "2", "0", "-", "-", "offered", "now"]
+
+
+def test_a_stopped_run_returns_to_the_models_of_a_round(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    earlier = bench.state.history[1]
+    shoal("rollback", tmp_path, "--to", 1)
+    assert "has the models of round 1" in capsys.readouterr().out
+    assert not (tmp_path / ROLLBACK).exists()
+    arguments = list(bench.make.args)
+    arguments[3:5] = [SqlStore(sqlite_url(tmp_path / "shoal.db"), "run-1"), BlobFolder(tmp_path / "blobs" / "run-1")]
+    runner = Runner(*arguments, epoch=9)
+    state = runner.start_or_resume(known(runner.state).settings)
+    assert (state.models, state.made_in, state.phase, state.round, state.attempt) == (earlier.models, 1, "training", 4, 1)
+    assert (runner.paused, runner.refused) == ("", {})
+
+
+def test_a_service_that_runs_is_told(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = lock_folder(tmp_path)
+    shoal("rollback", tmp_path, "--to", 2)
+    assert (tmp_path / ROLLBACK).read_text() == "run-1 2"
+    assert "is told" in capsys.readouterr().out
+    assert known(bench.store.load()).made_in == 3
+    assert held
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--to", 7], r"--to 7: run run-1 offers the models of round 3; of earlier rounds it remembers: 0, 1, 2"),
+        (["--to", 3], r"--to 3: run run-1 offers the models of round 3"),
+        (["--to", 1, "--run", "other"], r"there is no run 'other' \(--run\)"),
+    ],
+)
+def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_path: Path, arguments: list[object], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        shoal("rollback", tmp_path, *arguments)
+    assert known(bench.store.load()) == bench.state
+    assert [*read_database(tmp_path / "shoal.db").runs] == ["run-1"]
+    with pytest.raises(ConfigError, match=r"there is no shoal\.db"):
+        shoal("list", tmp_path / "none")
+
+
+def test_it_needs_no_torch(bench: Bench, tmp_path: Path) -> None:
+    code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, "models", "list", str(tmp_path)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "False")
+
+
+def test_the_doctor_looks_for_the_models_of_earlier_rounds(bench: Bench, tmp_path: Path) -> None:
+    lost = next(digest for digest in bench.state.history[1].models.values() if digest not in bench.state.models.values())
+    (tmp_path / "blobs" / "run-1" / lost).unlink()
+    wrong = [str(finding) for finding in examine(tmp_path) if finding.verdict == "wrong" and lost[:12] in str(finding)]
+    assert len(wrong) == 1, "\n".join(map(str, examine(tmp_path)))
+    assert "a part of the models of round 1 is lost: the run goes on, but cannot return to that round" in wrong[0]
