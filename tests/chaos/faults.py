@@ -10,16 +10,15 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
 from tests.chaos.deployment import DEADLINE_S, FLEET, Deployment, ServiceEnded, kill
 from tests.chaos.mutation import Mutation
-from tests.chaos.power import PowerLine, build
+from tests.chaos.power import PowerLine
+from tests.chaos.preload import build
 
-FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 HOUR_S = 3600
 DISK_BYTES = 48 * 2**20
 MUTATIONS = 2000
@@ -44,11 +43,10 @@ class Trial:
     seconds: float = 0.0
     """From then until a round was aggregated."""
 
-    @cached_property
-    def library(self) -> Path:
-        """The library that notes what was synchronised."""
+    def library(self, name: str) -> Path:
+        """A library to preload."""
         try:
-            return build(self.deployment.folder)
+            return build(name, self.deployment.folder)
         except (OSError, subprocess.CalledProcessError) as error:
             raise Skipped(f"no C compiler: {error}") from None
 
@@ -111,7 +109,7 @@ def kill_all(trial: Trial) -> None:
 def _lose_power(trial: Trial, rng: random.Random | None) -> None:
     deployment = trial.deployment
     deployment.stop()
-    line = PowerLine(deployment.served, trial.library)
+    line = PowerLine(deployment.served, trial.library("fsynced"))
     deployment.environment = line.environment
     try:
         deployment.start()
@@ -253,17 +251,13 @@ def _fill(path: Path) -> None:
 
 def shift_clock(trial: Trial) -> None:
     """The service's clock goes an hour back or forth, while it runs and over a restart, and is right again."""
-    if not FAKETIME:
-        raise Skipped("libfaketime is not installed: apt-get install faketime would run this")
-    deployment = trial.deployment
-    offsets = deployment.folder / "faketime"
-    offsets.write_text("+0")
-    environment = {"LD_PRELOAD": str(FAKETIME[0]), "FAKETIME_TIMESTAMP_FILE": str(offsets), "FAKETIME_NO_CACHE": "1"}
-    deployment.restart({**environment, "FAKETIME_DONT_FAKE_MONOTONIC": "1"})
+    deployment, offset = trial.deployment, trial.deployment.folder / "clock"
+    offset.write_text("0")
+    deployment.restart({"LD_PRELOAD": str(trial.library("shifted")), "CLOCK_OFFSET": str(offset)})
     deployment.wait_for_rounds(1, 2 * DEADLINE_S)
     trial.at_random()
     for restarts in (False, True):
-        offsets.write_text(f"{trial.rng.choice((-HOUR_S, HOUR_S)):+d}")
+        offset.write_text(str(trial.rng.choice((-HOUR_S, HOUR_S))))
         if restarts:
             deployment.restart(deployment.environment)
         trial.await_round(time.monotonic())

@@ -7,23 +7,10 @@ folder since the folder's.
 
 import random
 import shutil
-import subprocess
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("fsynced.c")
 BLOCK = 4096
 ROOT_NAMES = "root"
-
-
-def build(to: Path) -> Path:
-    """Compile the library into a folder with the system's C compiler.
-
-    Raises:
-        OSError, subprocess.CalledProcessError: there is none, or it fails.
-    """
-    library = to / "fsynced.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-o", str(library), str(SOURCE), "-ldl"], check=True)
-    return library
 
 
 class PowerLine:

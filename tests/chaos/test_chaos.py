@@ -20,7 +20,8 @@ from tests.chaos import faults
 from tests.chaos.deployment import Deployment
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.mutation import Mutation
-from tests.chaos.power import PowerLine, build
+from tests.chaos.power import PowerLine
+from tests.chaos.preload import build
 from tests.chaos.run import try_faults
 from tests.conftest import synthetic_fleet
 from tests.shared import shared_folder
@@ -30,7 +31,7 @@ QUICK = (
     *(faults.kill_aggregator, faults.kill_device, faults.kill_broker),
     *(faults.lose_folder, faults.restore_backup, faults.second_aggregator, faults.shift_clock),
 )
-SECONDS = 45.0
+SECONDS = 30.0
 
 
 def fails(chosen: Sequence[Fault], seconds: float, factory: pytest.TempPathFactory, folder: Path) -> list[str]:
@@ -102,7 +103,7 @@ def test_a_power_loss_leaves_what_was_synchronised(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "old").write_text("old")
     try:
-        line = PowerLine(folder, build(tmp_path))
+        line = PowerLine(folder, build("fsynced", tmp_path))
     except OSError:
         pytest.skip("there is no C compiler: apt-get install gcc would run this")
     script = f"""
