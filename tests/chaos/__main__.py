@@ -46,9 +46,10 @@ Machine: {results["machine"]}. Made by `make chaos` in {results["minutes"]:.0f} 
 
 {table(results)}
 
-*Lost*: a device was told that its update is safe, and the record of that round lacks it. *Counted twice*: a round's sums or its new model
-are not those of one update of each of its devices, computed again from what went over the broker. *Stalled*: no round was aggregated
-within two deadlines after the fault. The time runs from the fault, or from its end where it lasts (disk, clock, messages). What a
+*Lost*: a device was told that its update is safe, and the record of that round lacks it, or the device was asked for it again
+(but where blobs or pages are damaged, where asking again is the cure). *Counted twice*: a round's sums or its new model are not those of
+one update of each of its devices, computed again from what went over the broker. *Stalled*: no round was aggregated within two
+deadlines after the fault. The time runs from the fault, or from its end where it lasts (disk, clock, messages). What a
 client with another device's certificate can do is tested in `tests/wire/test_access.py`."""
 
 

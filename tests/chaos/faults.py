@@ -139,6 +139,7 @@ def lose_power_at_birth(trial: Trial) -> None:
     deployment = trial.deployment
     deployment.stop()
     deployment.settle()
+    deployment.witness.forget_run()
     shutil.rmtree(deployment.served)
     deployment.served.mkdir()
     _lose_power(trial, None)
@@ -149,6 +150,8 @@ def lose_folder(trial: Trial) -> None:
     trial.at_random()
     deployment = trial.deployment
     kill(deployment.service)
+    deployment.settle()
+    deployment.witness.forget_run()
     shutil.rmtree(deployment.served)
     deployment.start()
 
@@ -343,6 +346,8 @@ class Fault:
     name: str
     bring_about: Callable[[Trial], None]
     share: float = 1.0
+    forgets: bool = False
+    """Whether the service may ask again for updates that it acknowledged: where its memory of them is damaged."""
     models: bool = True
     """Whether the models of its rounds can be computed again: not where updates are left out for their norm."""
 
@@ -361,8 +366,8 @@ FAULTS = (
     Fault("second aggregator takes over", take_over, 1),
     Fault("disk full and back", fill_disk, 1),
     Fault("clock an hour back or forth", shift_clock, 1),
-    Fault("a blob damaged", damage_blob, 1.5),
-    Fault("a database page damaged", damage_database, 1),
+    Fault("a blob damaged", damage_blob, 1.5, forgets=True),
+    Fault("a database page damaged", damage_database, 1, forgets=True),
     Fault("broker and a device killed, the device stays away", lose_wills, 1),
     Fault("2,000 messages nearly right", send_mutations, 1, models=False),
 )

@@ -36,6 +36,8 @@ class Verdict:
 
     lost: list[str] = field(default_factory=list)
     """Acknowledged updates that the record of their round lacks."""
+    asked_again: list[str] = field(default_factory=list)
+    """Updates that devices were asked for again after they had been acknowledged: the service had forgotten them."""
     twice: list[str] = field(default_factory=list)
     """Rounds whose record or model is not what the updates of its devices make, each counted once."""
     acknowledged: int = 0
@@ -56,6 +58,8 @@ class Witness:
         self._models: dict[Place, set[str]] = defaultdict(set)
         self._blobs: dict[str, bytes] = {}
         self._pending: list[int] = []
+        self._safe: set[tuple[Place, str]] = set()
+        self._asked_again: list[str] = []
         self._seeds: dict[str, bytes] = {}
         self._link = MqttLink(BrokerAddress.parse(broker), f"{fleet}.witness", wait_s=30.0, persistent=False)
         self._link.subscribe(f"shoal/2/{fleet}/#")
@@ -83,8 +87,17 @@ class Witness:
         with self._lock:
             del self._acknowledged[mark:]
             self._pending = [at for at in self._pending if at < mark]
+            self._safe = {self._work(device_id, name) for device_id, name in self._acknowledged}
+            self._asked_again.clear()
             for later in [other for other in self._models if other.run_id == place.run_id and other.round > place.round]:
                 del self._models[later]
+
+    def forget_run(self) -> None:
+        """Leave out everything that was acknowledged: the service has no way to know of it."""
+        with self._lock:
+            self._pending.clear()
+            self._safe.clear()
+            self._asked_again.clear()
 
     def audit(self, run_id: str, records: Sequence[RoundRecord], since: int, models: bool = True) -> Verdict:
         """Hold the records from round `since` on, and every acknowledgement that was not audited yet, against each other. `models`:
@@ -104,11 +117,13 @@ class Witness:
                 record = by_round.get(update.round)
                 if update.run_id == run_id and record is None:
                     waiting.append(at)
-                elif update.run_id == run_id and record is not None:
+                else:
                     verdict.acknowledged += 1
-                    if device_id not in record.evaluated:
+                    if update.run_id != run_id or record is None or device_id not in record.evaluated:
                         verdict.lost.append(f"device {device_id}, round {update.round}, update {name[:12]}")
             self._pending = waiting
+            verdict.asked_again += self._asked_again
+            self._asked_again.clear()
             for record in records:
                 if models and record.round >= since and record.phase == "training":
                     self._check(Place(run_id, record.round), record, versions, verdict)
@@ -141,6 +156,11 @@ class Witness:
         payload = self._blobs.get(next(iter(names))) if len(names) == 1 else None
         return decode_tensors(payload)[0] if payload else None
 
+    def _work(self, device_id: str, name: str) -> tuple[Place, str]:
+        """The round that an update is of, and its device; no round where nobody saw the update."""
+        update = self._updates.get(name)
+        return Place(update[0].run_id, update[0].round) if update else Place("", 0), device_id
+
     def _read(self) -> None:
         while not self._stopping.is_set():
             event = self._link.receive(timeout_s=0.2)
@@ -160,10 +180,13 @@ class Witness:
                     if isinstance(reply, m.Acknowledge):
                         self._pending.append(len(self._acknowledged))
                         self._acknowledged.append((reply.device_id, reply.update))
+                        self._safe.add(self._work(reply.device_id, reply.update))
                 case "plan":
                     plan: m.Plan = self._verifier.open(delivery.payload, m.Plan, 0.0)
                     place = Place(plan.run_id, plan.round)
                     self._models[place].add(plan.model)
+                    if (place, plan.device_id) in self._safe:
+                        self._asked_again.append(f"device {plan.device_id} was asked again, round {plan.round}, attempt {plan.attempt}")
                 case "blob" if delivery.payload:  # without one, the broker is told to forget it
                     self._blobs[delivery.topic.rpartition("/")[2]] = delivery.payload
                 case "check-in" | "status" | "decline" | "fetch":

@@ -65,7 +65,7 @@ def try_once(deployment: Deployment, fault: Fault, rng: random.Random, row: Row)
     verdict = deployment.audit(min(since, place.round) - 1 if place.run_id == run_id else 1, fault.models)
     row.acknowledged += verdict.acknowledged
     row.rounds += verdict.rounds
-    row.lost += verdict.lost
+    row.lost += verdict.lost if fault.forgets else verdict.lost + verdict.asked_again
     row.twice += verdict.twice
     row.spent_s += time.monotonic() - started_s
 
@@ -100,6 +100,8 @@ def _place(deployment: Deployment) -> tuple[int, str]:
 def _begin_again(deployment: Deployment, name: str) -> None:
     """Put the folder of a failure aside, and begin another run with every process alive."""
     deployment.stop()
+    deployment.settle()
+    deployment.witness.forget_run()
     aside = deployment.folder / "failed" / name.replace("/", "-")
     aside.parent.mkdir(exist_ok=True)
     with suppress(OSError):
