@@ -326,8 +326,9 @@ def lose_wills(trial: Trial) -> None:
 def send_mutations(trial: Trial) -> None:
     """2,000 messages that are nearly right, in the name of one device of the fleet and of eleven that nobody knows."""
     deployment, rng = trial.deployment, trial.rng
-    ids = (*(sorted(deployment.devices.processes)[-1],) * 11, *(f"stranger-{i}" for i in range(11)))
-    mutation = Mutation(deployment.witness.seeds, FLEET, ids, rng)
+    *others, last = sorted(deployment.devices.processes)
+    ids = (*(last,) * 11, *(f"stranger-{i}" for i in range(11)))
+    mutation = Mutation(lambda: deployment.witness.seeds(others), FLEET, ids, rng)
     before_bytes = deployment.resident_bytes()
     trial.at_random()
     for _ in range(MUTATIONS):

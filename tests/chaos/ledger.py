@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from aggregator.core.record import RoundRecord
 from wire import messages as m
-from wire.codec import decode, decode_update, digest
+from wire.codec import decode_update, digest
 from wire.errors import WireError
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
@@ -60,7 +60,7 @@ class Witness:
         self._pending: list[int] = []
         self._safe: set[tuple[Place, str]] = set()
         self._asked_again: list[str] = []
-        self._seeds: dict[str, bytes] = {}
+        self._seeds: dict[tuple[str, str], bytes] = {}
         self._link = MqttLink(BrokerAddress.parse(broker), f"{fleet}.witness", wait_s=30.0, persistent=False)
         self._link.subscribe(f"shoal/2/{fleet}/#")
         self._stopping = threading.Event()
@@ -72,10 +72,10 @@ class Witness:
         """The connection, to publish by."""
         return self._link
 
-    def seeds(self) -> dict[str, bytes]:
-        """The last message of each kind that devices send, as it came."""
+    def seeds(self, device_ids: Collection[str]) -> dict[str, bytes]:
+        """The last message of each kind that one of these devices sent, as it came."""
         with self._lock:
-            return dict(self._seeds)
+            return {kind: payload for (device_id, kind), payload in self._seeds.items() if device_id in device_ids}
 
     def mark(self) -> int:
         """The number of acknowledgements so far. A backup is taken at it."""
@@ -173,6 +173,7 @@ class Witness:
             address = self._topics.parse(delivery.topic)
             match address.kind:
                 case "update":
+                    self._seeds[address.device_id, address.kind] = delivery.payload
                     update, tensors = decode_update(delivery.payload)
                     self._updates[digest(delivery.payload)] = update, tensors
                 case "reply":
@@ -190,9 +191,7 @@ class Witness:
                 case "blob" if delivery.payload:  # without one, the broker is told to forget it
                     self._blobs[delivery.topic.rpartition("/")[2]] = delivery.payload
                 case "check-in" | "status" | "decline" | "fetch":
-                    decode(delivery.payload, m.FromDeviceMessage)
-            if delivery.payload and address.kind not in ("reply", "plan", "blob", "aggregator"):
-                self._seeds[address.kind] = delivery.payload
+                    self._seeds[address.device_id, address.kind] = delivery.payload
         except WireError:
             pass  # what the storm sends
 
