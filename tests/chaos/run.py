@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.chaos.deployment import DEADLINE_S, Deployment, ServiceEnded
-from tests.chaos.faults import Fault, Skipped, Trial
+from tests.chaos.faults import Fault
+from tests.chaos.trial import Skipped, Trial
 
 
 @dataclass

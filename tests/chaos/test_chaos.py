@@ -25,6 +25,7 @@ from tests.chaos.preload import build
 from tests.chaos.run import try_faults
 from tests.conftest import synthetic_fleet
 from tests.shared import shared_folder
+from wire.codec import digest
 from wire.links.port import Delivery
 
 QUICK = (
@@ -108,9 +109,11 @@ def test_a_power_loss_leaves_what_was_synchronised(tmp_path: Path) -> None:
         pytest.skip("there is no C compiler: apt-get install gcc would run this")
     script = f"""
 import os, pathlib
+from aggregator.adapters.blob_folder import BlobFolder
 from host.files import write_atomically
 folder = pathlib.Path({str(folder)!r})
 write_atomically(folder / "safe", b"safe")
+BlobFolder(folder / "blobs" / "run").put(b"blob")
 (folder / "old").write_text("new")
 (folder / "unsafe").write_text("unsafe")
 with (folder / "safe").open("ab") as file:
@@ -120,6 +123,7 @@ with (folder / "safe").open("ab") as file:
     file.write(b"?")
 """
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, **line.environment})
-    assert sorted(path.name for path in folder.iterdir()) == ["old", "safe", "unsafe"]
+    assert sorted(path.name for path in folder.iterdir()) == ["blobs", "old", "safe", "unsafe"]
     line.lose()
-    assert {path.name: path.read_text() for path in folder.iterdir()} == {"old": "old", "safe": "safe!"}
+    left = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert left == {"old": "old", "safe": "safe!", f"blobs/run/{digest(b'blob')}": "blob"}
