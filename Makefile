@@ -1,4 +1,4 @@
-# make demo | test | check | native | bench | papers | peers: each makes .venv and installs what it needs, in pinned versions, when it is
+# make demo | test | check | native | bench | chaos | papers | peers: each makes .venv and installs what it needs, in pinned versions, when it is
 # missing; make setup installs all of it.
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export SHOAL_DATA ?= $(abspath ../shared/data)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: setup demo test slow check native bench papers peers clean
+.PHONY: setup demo test slow check native bench chaos papers peers clean
 
 setup: $(VENV)/.dev
 
@@ -46,14 +46,18 @@ BENCHMARKS := first_light native server clustering virtual_time transport export
 bench: setup deploy/.debian
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
+# Real processes on which faults are brought about for 20 minutes, or ARGS="--minutes 5".
+chaos: setup deploy/.debian
+	$(BIN)/python -m tests.chaos $(ARGS)
+
 papers: setup
 	$(BIN)/python -m benchmarks.papers $(ARGS)
 
 peers: setup
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-# Debian packages that tests use: the Mosquitto broker; Java, JUnit, npm (it brings the Kotlin compiler), a C++ compiler and Android's
-# tools for the phone client. Installed when missing and we may; a test that needs one says so otherwise.
+# Debian packages that tests use: the Mosquitto broker; Java, JUnit, npm (it brings the Kotlin compiler), a C++ compiler and
+# Android's tools for the phone client. Installed when missing and we may; a test that needs one says so otherwise.
 .PHONY: deploy/.debian
 deploy/.debian:
 	@deploy/install-debian mosquitto c++=g++ junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res

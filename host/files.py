@@ -34,6 +34,18 @@ def write_aside(path: Path, payload: bytes, mode: int = 0o666) -> Path:
     return temporary
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those that it is to be in, so that all of their names are on the disk when this returns.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Put a folder's names on the disk.
 

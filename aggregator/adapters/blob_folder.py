@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from aggregator.core.ports import BlobLost, StorageFailed
-from host.files import sync_folder, write_aside, write_atomically
+from host.files import make_folder, sync_folder, write_aside, write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
@@ -24,7 +24,7 @@ class BlobFolder:
             ConfigError: the folder cannot be made.
         """
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         except OSError as error:
             raise ConfigError(f"blob folder {folder}: {error.strerror}") from None
         self._folder = folder

@@ -1,0 +1,129 @@
+"""A share of `make chaos`: some of each fault, and messages that are nearly right through a runner in this process."""
+
+import gc
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from algorithms.registry import read_algorithm
+from simulation.datasets.windows import FleetData
+from tests.aggregator.bench import Bench
+from tests.bundles import write_bundle
+from tests.chaos import faults
+from tests.chaos.deployment import Deployment
+from tests.chaos.faults import FAULTS, Fault
+from tests.chaos.mutation import Mutation
+from tests.chaos.power import PowerLine
+from tests.chaos.preload import build
+from tests.chaos.run import try_faults
+from tests.conftest import synthetic_fleet
+from tests.shared import shared_folder
+from wire.codec import digest
+from wire.links.port import Delivery
+
+QUICK = (
+    *(faults.kill_aggregator, faults.kill_device, faults.kill_broker),
+    *(faults.lose_folder, faults.restore_backup, faults.second_aggregator, faults.shift_clock),
+)
+SECONDS = 30.0
+
+
+def fails(chosen: Sequence[Fault], seconds: float, factory: pytest.TempPathFactory, folder: Path) -> list[str]:
+    """What must not be and was, after so many seconds of these faults."""
+    data = synthetic_fleet(num_devices=3, num_windows=120)
+    said: list[str] = []
+    bundle = shared_folder(factory, "fedavg-chaos", lambda to: write_bundle(to, data, read_algorithm("fedavg")))
+    with Deployment(data, bundle, folder) as deployment:
+        rows = try_faults(deployment, chosen, seconds, random.Random(1), said.append)
+    assert all(row.tried or row.skipped for row in rows.values()), said
+    assert sum(row.rounds for row in rows.values()) > 0, "no round was computed again"
+    return [f"{name}: {text}" for name, row in rows.items() for text in row.failures]
+
+
+def test_some_faults(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    assert fails([fault for fault in FAULTS if fault.bring_about in QUICK], SECONDS, tmp_path_factory, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_fault(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    assert fails(FAULTS, 600, tmp_path_factory, tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [2_000, pytest.param(200_000, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))])
+def test_messages_that_are_nearly_right_end_nothing(fleet: FleetData, number: int) -> None:
+    """The runner takes, refuses or ignores each; nothing is a defect, its memory does not grow, and the run goes on."""
+    bench, rng = Bench(fleet), random.Random(5)
+    ids = (*("a", "b") * 25, *(f"stranger-{i}" for i in range(50)))
+    settings = replace(bench.state.settings, rounds=10**6, deadline_s=20.0)
+    bench.runner.state = replace(bench.state, settings=settings)
+    updates: dict[int, bytes] = {}
+
+    def seeds() -> dict[str, bytes]:
+        """An update of the open round, as it should be; of an earlier one where nobody is asked."""
+        number, cohort = bench.state.round, bench.state.cohort
+        if number not in updates and cohort:
+            updates.clear()
+            updates[number] = bench.payload(next(iter(cohort)))
+        return {"update": next(iter(updates.values()))}
+
+    mutation = Mutation(seeds, "f", ids, rng)
+    process, resident = psutil.Process(), []
+    for at in range(number):
+        bench.runner.handle(Delivery(*mutation.message()))
+        bench.clock.now_s += rng.choice((0.0, 0.1, 2.0))
+        bench.runner.tick()
+        bench.answers()
+        if at % (number // 4) == 0:
+            gc.collect()
+            resident.append(process.memory_info().rss)
+    assert bench.runner.refused.get("defect", 0) == 0
+    assert {"malformed", "wrong-device", "unknown-topic", "wrong-layout", "not-finite"} <= bench.runner.refused.keys()
+    assert resident[-1] - resident[1] < 32 * 2**20
+    goal = bench.state.round + 1
+    for _ in range(200):
+        bench.clock.now_s += 60
+        bench.runner.tick()
+        for device_id in ("a", "b"):
+            if device_id in bench.state.cohort:
+                bench.send(device_id, "update", bench.payload(device_id))
+    assert bench.state.round >= goal or bench.state.phase == "finished"
+
+
+def test_a_power_loss_leaves_what_was_synchronised(tmp_path: Path) -> None:
+    """The library sees a process's own fsync, of files and of folders, and nothing else."""
+
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    try:
+        line = PowerLine(folder, build("fsynced", tmp_path))
+    except OSError:
+        pytest.skip("there is no C compiler: apt-get install gcc would run this")
+    script = f"""
+import os, pathlib
+from aggregator.adapters.blob_folder import BlobFolder
+from host.files import write_atomically
+folder = pathlib.Path({str(folder)!r})
+write_atomically(folder / "safe", b"safe")
+BlobFolder(folder / "blobs" / "run").put(b"blob")
+(folder / "old").write_text("new")
+(folder / "unsafe").write_text("unsafe")
+with (folder / "safe").open("ab") as file:
+    file.write(b"!")
+    file.flush()
+    os.fsync(file.fileno())
+    file.write(b"?")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, **line.environment})
+    assert sorted(path.name for path in folder.iterdir()) == ["blobs", "old", "safe", "unsafe"]
+    line.lose()
+    left = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert left == {"old": "old", "safe": "safe!", f"blobs/run/{digest(b'blob')}": "blob"}
