@@ -13,6 +13,7 @@ from typing import Any, Literal
 from algorithms.algorithm import Algorithm
 from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Privacy
+from algorithms.core.limits import Limits
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
 from algorithms.groupings.distfl import DistFL
@@ -56,7 +57,7 @@ from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
-from algorithms.spec import Choice, Limits, Option, Value, check, read, read_joined
+from algorithms.spec import Choice, Option, Value, check, read, read_joined
 from wire.errors import ConfigError
 
 Kind = Literal["objective", "grouping", "mean", "privacy"]

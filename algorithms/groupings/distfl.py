@@ -29,6 +29,7 @@ import numpy as np
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
 from algorithms.core.keys import NEWCOMER
+from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, Limits
 from algorithms.groupings.base import Defaults, group_of
 from algorithms.groupings.gap import group_by_gap
 from algorithms.groupings.identity import keep_names
@@ -37,7 +38,6 @@ from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import Surveys
 from algorithms.groupings.views import Points, Responses, View
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, Limits
 from wire.errors import ConfigError
 from wire.tensors import Tensors
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.core.contract import Combined, Slice
+from algorithms.core.limits import Limits
 from algorithms.core.stack import Stack
-from algorithms.spec import Limits
 from wire.errors import ConfigError
 from wire.tensors import Array
 

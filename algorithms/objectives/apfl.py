@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
+from algorithms.core.limits import NOT_NEGATIVE, SHARE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.personal_model import (
     as_model,
@@ -33,7 +34,6 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
-from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire import names
 
 _ALPHA = names.private("alpha")

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, descend, differentiate, following_values
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.messages import Evaluate, Train, Verb
 from wire.tensors import Tensors

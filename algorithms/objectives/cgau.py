@@ -12,11 +12,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
+from algorithms.core.limits import AT_LEAST_ONE, PART, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import keep
 from algorithms.models.gated import EXPRESSION, MODULATION, GatedClassifier, OnFrozen, PlainClassifier
 from algorithms.objectives.supervised import MOMENTUM, Pass, Supervised
-from algorithms.spec import AT_LEAST_ONE, PART, Limits
 from wire import names
 
 

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, Sgd, TorchTensors, Work
+from algorithms.core.limits import NOT_NEGATIVE, SHARE, Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised, slot_of
-from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire import names
 from wire.messages import Evaluate, Verb
 from wire.tensors import Tensors

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchTensors, Work
+from algorithms.core.limits import NOT_NEGATIVE, Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.personal_model import (
@@ -34,7 +35,6 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
-from algorithms.spec import NOT_NEGATIVE, Limits
 from wire import names
 from wire.messages import MOST_EPOCHS, Verb
 

@@ -17,12 +17,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import UnitInputs
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.supervised import LR, MOMENTUM, Supervised, following_values
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS, Annotate, Evaluate, Verb

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import Made, negative_log_likelihood
 from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
 from algorithms.objectives.supervised import following_values
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire import names
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS, Apply, Evaluate, Train, Verb

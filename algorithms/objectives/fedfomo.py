@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Sgd, TorchTensors, Work, exchanged
+from algorithms.core.limits import AT_LEAST_ONE, SHARE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
 from algorithms.objectives.supervised import Supervised, following_values
-from algorithms.spec import AT_LEAST_ONE, SHARE, Limits
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Tensors

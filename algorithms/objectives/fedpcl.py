@@ -22,12 +22,12 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, Sgd, TorchTensors, Work
 from algorithms.core.keys import NEWCOMER
+from algorithms.core.limits import AT_LEAST_ONE, POSITIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.local import Local
 from algorithms.objectives.supervised import Pass, batch_metrics, following_values
-from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Array, Tensors

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
+from algorithms.core.limits import NOT_NEGATIVE, Limits
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
-from algorithms.spec import NOT_NEGATIVE, Limits
 from wire import names
 
 

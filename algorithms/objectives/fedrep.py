@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchTensors, Work
+from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Supervised, batch_metrics, descend, differentiate, following_values
-from algorithms.spec import Limits
 from wire import names
 from wire.messages import MOST_EPOCHS, Verb
 

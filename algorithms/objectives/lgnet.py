@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from algorithms.core.contract import ObjectiveMemory, Work
+from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.spec import Limits
 from wire.messages import MOST_EPOCHS, Verb
 
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work, exchanged
+from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, following_values
-from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
 from wire import names
 from wire.messages import Apply, Verb
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, TorchTensors
+from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.lgnet import FineTuned
 from algorithms.objectives.supervised import LR, Supervised, batch_metrics, descend, differentiate, following_values
-from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
 from wire.errors import ConfigError
 
 Hessian = Literal["none", "free"]

@@ -15,11 +15,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
+from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.personal_model import as_model, copy_as_personal_model, personal_key
 from algorithms.objectives.supervised import LR, Supervised, batch_metrics, differentiate, following_values
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.messages import Apply, Verb
 
 

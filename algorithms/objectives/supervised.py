@@ -14,11 +14,11 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
 from algorithms.core.functional import functional
+from algorithms.core.limits import NOT_NEGATIVE, PART, Limits
 from algorithms.core.probe import watch_norms
 from algorithms.models.classifier import Classifier, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.objectives.gradients import grad_and_value
-from algorithms.spec import NOT_NEGATIVE, PART, Limits
 from wire import names
 
 LR, MOMENTUM = 0.005, 0.9

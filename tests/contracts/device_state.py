@@ -4,7 +4,7 @@ import numpy as np
 
 from edge_client.core.ports import Current, DeviceState
 from edge_client.core.session import Session
-from tests.edge_client.plans import plan
+from tests.plans import plan
 from wire.codec import digest
 
 

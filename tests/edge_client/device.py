@@ -10,7 +10,7 @@ from edge_client.agent import Agent
 from edge_client.core.ports import DeviceState, GraphLoader
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
-from tests.edge_client.plans import plan
+from tests.plans import plan
 from wire import messages as m
 from wire.bundle import Bundle
 from wire.codec import decode, decode_update, digest, encode

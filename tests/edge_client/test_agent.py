@@ -14,7 +14,7 @@ from edge_client.core.session import Session
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device
-from tests.edge_client.plans import plan
+from tests.plans import plan
 from wire import messages as m
 from wire.codec import decode, decode_update, digest, encode
 from wire.keys import new_key

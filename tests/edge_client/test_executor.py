@@ -12,7 +12,7 @@ from edge_client.core.ports import Windows
 from edge_client.executor import Executor
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
-from tests.edge_client.plans import plan
+from tests.plans import plan
 from wire import messages as m
 from wire.errors import BundleError, DataError, WrongLayout
 

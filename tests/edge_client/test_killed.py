@@ -20,7 +20,7 @@ from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState, only_process
 from edge_client.agent import Agent
 from edge_client.core.ports import Windows
-from tests.edge_client.plans import plan
+from tests.plans import plan
 from wire import messages as m
 from wire.bundle import unpack
 from wire.codec import decode, decode_update, digest, encode

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.core.session import MOST_TRIES, Session, on_adopted, on_adopting, on_executed, on_plan, on_reply, on_start, on_stopped
-from tests.edge_client.plans import plan
+from tests.plans import plan
 from wire import messages as m
 
 A, B = "a" * 64, "b" * 64
