@@ -63,6 +63,20 @@ ATTACKS = {
 }
 ROBUST = ("median", "trimmed", "krum", "multi-krum", "gra", "irls", "credit")
 """The means that are meant to withstand one attacker of ten."""
+WITHOUT_DEFENCE = {(grouping, "credit", "statistics") for grouping in GROUPINGS if grouping != "individual"}
+"""Where a robust mean fails: `credit` weighs devices by their convolutions, and does not look at statistics."""
+WHY = (
+    "- `weighted` and `uniform` are averages: they withstand noise, and flipped labels of a device that weighs no more than others. The",
+    "  bounds keep their models finite, and end a single loud update; a device that is ten times as loud as the others in every round",
+    "  still decides where an average goes. Some groupings part the attacker from most others (two groups): AutoCFL",
+    "  and CFL under *weight*, FL+HC under *sign*.",
+    "- `credit` weighs devices by their convolutions and does not look at statistics, so an attacker there goes unseen. The bound on",
+    "  statistics is on their norm, not on their change, and ten times the usual running mean ruins a model.",
+    "- No round was set aside, and few were given up: an attacker that is there from the first round leaves no good models to return to.",
+    "- `krum` keeps one device's model and learns as slowly as a device by itself, with or without an attacker. With `individual`",
+    "  (`--min-group 1`) no device meets another's model.",
+)
+"""What the results say, and why."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +273,8 @@ def table(results: Mapping[str, Any]) -> str:
         f"Runs that did not end, or offered a model that was not finite: {bad}.",
         "",
         *(f"- *{name}*: the attacker {what}." for name, what in ATTACKS.items()),
+        "",
+        *WHY,
         "",
         "| mean | attacked runs within 5 points | largest fall | where |",
         "|---|---|---|---|",
