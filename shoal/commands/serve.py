@@ -13,6 +13,7 @@ from aggregator.core.summary import count_groups
 from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
 from algorithms.registry import read_algorithm
+from host.logs import log_to_stderr
 from shoal.commands import options as opt
 from wire.links.mqtt import BrokerAddress
 
@@ -52,7 +53,7 @@ def serve(
     key: Pem = None,
 ) -> None:
     """Run the aggregator until Ctrl-C or SIGTERM. Started again, it goes on where it stopped."""
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr("INFO")
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
