@@ -21,6 +21,7 @@ from edge_client.executor import Executor
 from tests.wire.test_fuzz import changed, refuses
 from tests.wire.write_vectors import MESSAGES
 from wire import messages as m
+from wire import names
 from wire.bundle import Graph, Manifest, Window, pack, unpack
 from wire.codec import decode, digest, encode, encode_update
 from wire.keys import new_key, public_pem
@@ -194,6 +195,16 @@ RESPONSES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "survey": (("gradient", (2, 3)), ("weight", ())),
     "double": (("norm", ()),),
 }
+MOVED = ("slot/m", "shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p")
+SUMS = ("metric/loss_sum", "metric/num_correct")
+OUTPUTS = {
+    "step": (*(names.following(key) for key in MOVED), *SUMS),
+    "evaluate": SUMS,
+    "survey": ("metric/gradient", "metric/weight"),
+    "weigh": ("output/weight",),
+    "double": ("next/private/p", "metric/norm"),
+    "predict": ("output/probabilities",),
+}
 MANIFEST = Manifest(
     name="fake",
     version=3,
@@ -213,10 +224,7 @@ MANIFEST = Manifest(
         TensorSpec("c", "received", "float32", (1,)),
         TensorSpec("start.w", "received", "float32", (2, 3)),
     ),
-    graphs={
-        name: Graph(f"{name}.onnx", (), ("next/shared/w",), RESPONSES.get(name, ()))
-        for name in ("step", "evaluate", "survey", "weigh", "double", "predict")
-    },
+    graphs={name: Graph(f"{name}.onnx", (), outputs, RESPONSES.get(name, ())) for name, outputs in OUTPUTS.items()},
     files={},
     columns={"weight": ()},
     random={"uniform/u": (2,), "normal/z": (2,)},
