@@ -1,9 +1,9 @@
 """What an aggregator bears: updates a second, the pause from a round's last acknowledgement to the next round's first plan, and check-ins.
 
 Run as ``python -m benchmarks.load``; writes ``benchmarks/results/load.json``. The devices are one client that answers every plan with an
-update of 45,190 floats. Admission, store, blobs, signatures and mean are the service's own; only the broker is in this process, so that
-what is measured is the aggregator alone: the time that it spends on messages, not the devices'. The folder is on a RAM disk and on this
-machine's disk, whose fsync is measured beside it.
+update of about 45,000 floats. Admission, store, blobs, signatures and mean are the service's own; only the broker is in this process, so
+that what is measured is the aggregator alone: the time that it spends on messages, not the devices'. The folder is on a RAM disk and on
+this machine's disk, whose fsync is measured beside it.
 """
 
 import argparse
@@ -47,6 +47,8 @@ RAM = Path("/dev/shm")
 FLEETS = (100, 1000, 1500)
 CHECK_INS = (1_000, 10_000, 20_000)
 ROUNDS = 4
+LENGTH = 345
+"""Samples in a window; it decides how large the model is."""
 TOPICS = Topics("load")
 
 
@@ -67,8 +69,8 @@ class Bench:
     """A service without its broker, in a folder, and the devices that answer it."""
 
     def __init__(self, folder: Path, devices: int, rounds: int = ROUNDS) -> None:
-        window = Window(tuple(f"c{i}" for i in range(9)), 128, 64)
-        x = np.random.default_rng(0).standard_normal((64, 9, 128)).astype(np.float32)
+        window = Window(tuple(f"c{i}" for i in range(9)), LENGTH, LENGTH)
+        x = np.random.default_rng(0).standard_normal((64, 9, LENGTH)).astype(np.float32)
         data = FleetData("load", window, tuple("abcdef"), {"d": Windows(x, np.arange(64) % 6, x, np.arange(64) % 6)})
         algorithm = read_algorithm("fedavg")
         objective = objective_for_fleet(data, algorithm, 0)
@@ -179,7 +181,9 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="+", default=FLEETS)
     parser.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()), help="a folder on this machine's disk")
     arguments = parser.parse_args()
-    results: dict[str, Any] = {"machine": describe_machine(), "places": {}}
+    with tempfile.TemporaryDirectory(dir=RAM) as name:
+        floats = Bench(Path(name), 1).num_floats
+    results: dict[str, Any] = {"machine": describe_machine(), "floats": floats, "places": {}}
     for place, root in (("RAM disk", RAM), ("disk", arguments.disk)):
         results["places"][place] = measure_place(root, arguments.devices, lambda line: print(line, flush=True))
     keep(results, arguments.out, OUT, "load", table(results))
