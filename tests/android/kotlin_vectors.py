@@ -1,7 +1,6 @@
 """What Kotlin's tests compare themselves with, made by the Python side: messages, tensor files, numbers, and updates of a fake model.
 
-``python -m tests.android.kotlin_vectors`` writes the committed ones, numpy's random numbers; `write` the others, into a folder for one
-test run.
+`write` writes them into a folder for one test run.
 """
 
 import json
@@ -18,6 +17,7 @@ import numpy as np
 from edge_client.adapters.windows import load_folder
 from edge_client.core.ports import Windows
 from edge_client.executor import Executor
+from tests.android.numpy_vectors import cases, lines
 from tests.wire.test_fuzz import changed, refuses
 from tests.wire.write_vectors import MESSAGES
 from wire import messages as m
@@ -28,41 +28,13 @@ from wire.keys import new_key, public_pem
 from wire.signed import vouch
 from wire.tensors import Array, Tensors, TensorSpec, decode_tensors, encode_tensors
 
-NUMPY = Path(__file__).parents[2] / "android_bridge" / "core" / "src" / "test" / "resources" / "numpy.json"
 F32 = np.float32
-
-
-def numpy_cases() -> list[dict[str, Any]]:
-    """Seeds, and what ``default_rng`` draws from them: permutations, then float32 numbers (as bits)."""
-    return _numpy_cases(random.Random(1), 60, 100)
-
-
-def _numpy_cases(rng: random.Random, number: int, largest: int) -> list[dict[str, Any]]:
-    cases = []
-    seeds = [[0], [1], [2**32], [2**53, 0], [0, 0], [3000012, 1234567890], [2**32 - 1, 2**32 - 1], [1, 2, 3, 4, 5, 2**40]]
-    seeds += [[rng.randrange(2 ** rng.randrange(1, 54)), rng.randrange(2**32)] for _ in range(number)]
-    for each in seeds:
-        generator = np.random.default_rng(each)
-        counts = list(dict.fromkeys([1, 2, rng.randrange(3, 40), rng.randrange(40, largest)]))
-        orders = {str(n): generator.permutation(n).tolist() for n in counts}
-        bits = generator.random(rng.randrange(1, 9), np.float32).view(np.uint32).tolist()
-        cases.append({"seeds": each, "counts": counts, "orders": orders, "float_bits": bits})
-    return cases
-
-
-def numpy_text() -> str:
-    """The committed file, a case a line."""
-    return _lines(numpy_cases())
-
-
-def _lines(cases: list[dict[str, Any]]) -> str:
-    return "[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]\n"
 
 
 def write(folder: Path) -> None:
     """Write the vectors of one run."""
     rng = random.Random(2)
-    (folder / "numpy.json").write_text(_lines(_numpy_cases(rng, 500, 2000)))
+    (folder / "numpy.json").write_text(lines(cases(rng, 500, 2000)))
     (folder / "floats.txt").write_text("\n".join(_float_lines(rng)))
     (folder / "messages.jsonl").write_bytes(b"\n".join(encode(_message(rng)) for _ in range(300)))
     (folder / "verdicts.txt").write_text("\n".join(_verdicts(rng)))
@@ -197,14 +169,9 @@ RESPONSES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
 }
 MOVED = ("slot/m", "shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p")
 SUMS = ("metric/loss_sum", "metric/num_correct")
-OUTPUTS = {
-    "step": (*(names.following(key) for key in MOVED), *SUMS),
-    "evaluate": SUMS,
-    "survey": ("metric/gradient", "metric/weight"),
-    "weigh": ("output/weight",),
-    "double": ("next/private/p", "metric/norm"),
-    "predict": ("output/probabilities",),
-}
+EXAMPLES = {"weigh": ("output/weight",), "predict": ("output/probabilities",)}
+STEP = {"step": (*(names.following(key) for key in MOVED), *SUMS), "double": ("next/private/p", "metric/norm")}
+OUTPUTS = {**STEP, **EXAMPLES, "evaluate": SUMS, "survey": ("metric/gradient", "metric/weight")}
 MANIFEST = Manifest(
     name="fake",
     version=3,
@@ -380,7 +347,3 @@ def _write_recordings(folder: Path) -> None:
         cut = load_folder(case / "csv", length, stride)
         arrays = {"train_x": cut.train_x, "train_y": cut.train_y, "test_x": cut.test_x, "test_y": cut.test_y}
         (case / "windows.safetensors").write_bytes(encode_tensors(arrays))
-
-
-if __name__ == "__main__":
-    NUMPY.write_text(numpy_text())

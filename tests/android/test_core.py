@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.android.bridge import run_build
-from tests.android.kotlin_vectors import NUMPY, numpy_text, write
+from tests.android.kotlin_vectors import write
+from tests.android.numpy_vectors import FILE, text
 
 HOSTILE_PLANS = 50_000
 
@@ -30,4 +31,4 @@ def test_fifty_thousand_hostile_plans_neither_end_a_device_nor_get_what_its_poli
 
 
 def test_numpy_vectors_are_those_of_this_numpy() -> None:
-    assert NUMPY.read_text() == numpy_text(), "run python -m tests.android.kotlin_vectors"
+    assert FILE.read_text() == text(), "run python -m tests.android.numpy_vectors"
