@@ -1,15 +1,13 @@
 """Who speaks for a fleet: a service's key and voucher, its epoch, and whether another aggregator is there (SPEC.md, 'Who speaks for the
 fleet')."""
 
-import fcntl
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from host.files import write_atomically
+from host.files import is_locked, lock_folder, write_atomically
 from wire.errors import BundleError, ConfigError, ShoalError, WireError
 from wire.keys import PrivateKey, PublicKey, key_name, new_key, private_pem, public_pem, read_private
 from wire.links.port import Delivery, Link
@@ -30,23 +28,18 @@ ROLLBACK = "rollback"
 """A file of this name in the service's folder, with the run's name and the number of a round, returns to the models of that round."""
 
 
-def lock_folder(folder: Path) -> int:
-    """Take a folder for this process; the file descriptor of its lock, which the process holds until it ends.
+def lock_service(folder: Path) -> int:
+    """Take a service's folder for this process; the file descriptor of its lock, which the process holds until it ends.
 
     Raises:
         ConfigError: the folder cannot be made, or another process has it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        return lock_folder(folder)
+    except BlockingIOError:
+        raise ConfigError(f"folder {folder}: another `shoal serve` uses it") from None
     except OSError as error:
         raise ConfigError(f"folder {folder}: {error.strerror}") from None
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(held)
-        raise ConfigError(f"folder {folder}: another `shoal serve` uses it") from None
-    return held
 
 
 def is_served(folder: Path) -> bool:
@@ -56,18 +49,9 @@ def is_served(folder: Path) -> bool:
         ConfigError: it cannot be told.
     """
     try:
-        held = os.open(folder / "lock", os.O_RDONLY)
-    except FileNotFoundError:
-        return False
+        return is_locked(folder)
     except OSError as error:
         raise ConfigError(f"folder {folder}: {error.strerror}") from None
-    try:
-        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(held)
-    return False
 
 
 def own_secret(path: Path) -> bytes:

@@ -18,7 +18,7 @@ from aggregator.core.ports import Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RolledBack, RunState
 from aggregator.fleet import Fleet
-from aggregator.identity import RESUME, ROLLBACK, SteadyClock, boot_ids, find_epoch, lock_folder, own_secret, service_signer
+from aggregator.identity import RESUME, ROLLBACK, SteadyClock, boot_ids, find_epoch, lock_service, own_secret, service_signer
 from aggregator.runner import Observer, Runner
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -89,7 +89,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
     """
     check_name(settings.run, "run name")
     topics, folder = Topics(settings.fleet), settings.folder
-    held = lock_folder(folder)
+    held = lock_service(folder)
     try:
         trusted, root = _root_keys(settings)
         store = SqlStore(settings.database or sqlite_url(folder / "shoal.db"), settings.run)

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from cryptography import x509
 
-from edge_client.adapters.state import FolderState, only_process
+from edge_client.adapters.state import FolderState
 from edge_client.current import CurrentModel
 from edge_client.options import broker_address, graph_loader, is_local, policy_of, trusted_keys, windows_of
+from host.files import is_locked
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
 from wire.links.mqtt import MqttLink
 from wire.links.port import Delivery
@@ -108,12 +109,9 @@ def _existing(folder: Path) -> Path:
 
 
 def _is_in_use(folder: Path) -> bool:
-    if not (folder / "lock").exists():
-        return False
     try:
-        with only_process(folder):
-            return False
-    except ConfigError:
+        return is_locked(folder)
+    except OSError:
         return True
 
 

@@ -1,5 +1,6 @@
-"""Files that are whole or absent, whatever interrupts the writing."""
+"""Files that are whole or absent, whatever interrupts the writing, and folders that one process has at a time."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -57,3 +58,39 @@ def sync_folder(folder: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def lock_folder(folder: Path) -> int:
+    """Take a folder, which is made if there is none, for this process; the file descriptor of its lock, which holds until it is closed.
+
+    Raises:
+        BlockingIOError: another process has the folder.
+        OSError: it cannot be made or written.
+    """
+    make_folder(folder)
+    held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise
+    return held
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process has the folder now.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    try:
+        held = os.open(folder / "lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(held)
+    return False

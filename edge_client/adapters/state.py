@@ -1,7 +1,7 @@
 """Where a device keeps its state: a folder of small files, or memory (simulation)."""
 
-import fcntl
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +11,7 @@ import msgspec
 
 from edge_client.core.ports import Current
 from edge_client.core.session import Session
-from host.files import write_atomically
+from host.files import lock_folder, make_folder, write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError, WireError
 from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
@@ -31,15 +31,15 @@ def only_process(folder: Path) -> Iterator[None]:
         ConfigError: another process uses it, or it cannot be made or written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("a")
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = lock_folder(folder)
     except BlockingIOError:
         raise ConfigError(f"state folder {folder}: another process uses it; each device needs a folder of its own") from None
     except OSError as error:
         raise ConfigError(f"state folder {folder}: {error.strerror}") from None
-    with file:
+    try:
         yield
+    finally:
+        os.close(held)
 
 
 class FolderState:
@@ -53,7 +53,7 @@ class FolderState:
         """
         self._folder, self._blobs = folder, folder / "blobs"
         try:
-            self._blobs.mkdir(parents=True, exist_ok=True)
+            make_folder(self._blobs)
         except OSError as error:
             raise ConfigError(f"state folder {folder}: {error.strerror}") from None
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from aggregator.doctor.examine import examine
-from aggregator.identity import lock_folder
+from aggregator.identity import lock_service
 
 
 def doctor(
@@ -16,7 +16,7 @@ def doctor(
     mend: Annotated[bool, typer.Option("--mend", help="Mend what can be mended; no service may have the folder.")] = False,
 ) -> None:
     """Check everything in a service's folder, and mend what can be mended. The status is 0 if all is well or mended, else 1."""
-    held = lock_folder(folder) if mend and folder.is_dir() else None
+    held = lock_service(folder) if mend and folder.is_dir() else None
     try:
         verdicts = set()
         for finding in examine(folder, bundle, mend):

@@ -12,7 +12,7 @@ from aggregator.adapters.salvage import read_database
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.state import ModelVersion, RolledBack, RunState
 from aggregator.core.versions import met
-from aggregator.identity import ROLLBACK, is_served, lock_folder
+from aggregator.identity import ROLLBACK, is_served, lock_service
 from host.files import write_atomically
 from wire.errors import ConfigError
 
@@ -59,7 +59,7 @@ def roll_back(
             write_atomically(folder / ROLLBACK, f"{run} {to}".encode())
             print(f"the service in {folder} is told: it returns to the models of round {to} within seconds; its log says so")
             return
-        held_lock = lock_folder(folder)
+        held_lock = lock_service(folder)
         try:
             store.commit([RolledBack(max(time.time(), state.at_s), to)])
         finally:

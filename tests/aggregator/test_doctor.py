@@ -19,7 +19,7 @@ from aggregator.core.state import DeviceCheckedIn
 from aggregator.doctor.blobs import needs
 from aggregator.doctor.examine import examine
 from aggregator.doctor.finding import Finding
-from aggregator.identity import lock_folder, own_secret, service_signer
+from aggregator.identity import lock_service, own_secret, service_signer
 from aggregator.runner import Runner
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
@@ -96,7 +96,7 @@ def test_all_is_well_with_a_whole_folder_also_while_a_service_has_it(served: Ser
     before = {path: path.read_bytes() for path in one.folder.rglob("*") if path.is_file()}
     assert {finding.verdict for finding in one.examine()} == {"ok"}
     assert {path: path.read_bytes() for path in one.folder.rglob("*") if path.is_file()} == before, "a check writes nothing"
-    held = lock_folder(one.folder)
+    held = lock_service(one.folder)
     store = one.store()
     store.commit([DeviceCheckedIn(9.0, "new", 5, 2)])
     assert {finding.verdict for finding in one.examine()} == {"ok"}
@@ -246,7 +246,7 @@ def test_the_command(served: Served, tmp_path: Path) -> None:
     done = doctor("--bundle", str(one.bundle))
     assert (done.returncode, done.stderr) == (0, "False\n"), done.stdout
     one.blobs[0].write_bytes(b"")
-    held = lock_folder(one.folder)
+    held = lock_service(one.folder)
     assert doctor().returncode == 1
     refused = doctor("--mend")
     assert refused.returncode == 2

@@ -15,7 +15,7 @@ from aggregator.identity import (
     boot_ids,
     find_epoch,
     is_served,
-    lock_folder,
+    lock_service,
     own_secret,
     service_key,
     service_signer,
@@ -226,18 +226,18 @@ class TestClockAndFolder:
 
         folder = tmp_path / "a" / "b"
         assert not is_served(folder)
-        held = lock_folder(folder)
+        held = lock_service(folder)
         assert is_served(folder)
         with pytest.raises(ConfigError, match="another `shoal serve` uses it"):
-            lock_folder(folder)
+            lock_service(folder)
         os.close(held)
         assert not is_served(folder)
-        os.close(lock_folder(folder))
+        os.close(lock_service(folder))
 
     def test_a_file_in_place_of_the_folder_is_one_clear_error(self, tmp_path: Path) -> None:
         (tmp_path / "README.md").write_text("x")
         with pytest.raises(ConfigError, match=r"folder .*README\.md: File exists"):
-            lock_folder(tmp_path / "README.md")
+            lock_service(tmp_path / "README.md")
         with pytest.raises(ConfigError, match=r"folder .*README\.md: Not a directory"):
             is_served(tmp_path / "README.md")
 

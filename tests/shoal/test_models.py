@@ -10,7 +10,7 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.salvage import read_database
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.doctor.examine import examine
-from aggregator.identity import ROLLBACK, lock_folder
+from aggregator.identity import ROLLBACK, lock_service
 from aggregator.runner import Runner
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
@@ -54,7 +54,7 @@ def test_a_stopped_run_returns_to_the_models_of_a_round(bench: Bench, tmp_path: 
 
 
 def test_a_service_that_runs_is_told(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held = lock_folder(tmp_path)
+    held = lock_service(tmp_path)
     shoal("rollback", tmp_path, "--to", 2)
     assert (tmp_path / ROLLBACK).read_text() == "run-1 2"
     assert "is told" in capsys.readouterr().out

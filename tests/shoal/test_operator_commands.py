@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from aggregator.identity import RESUME, lock_folder, service_key, service_signer
+from aggregator.identity import RESUME, lock_service, service_key, service_signer
 from aggregator.main import ServeSettings, serve
 from algorithms.registry import read_algorithm
 from shoal.cli import application
@@ -97,7 +97,7 @@ def test_resume_tells_a_service_that_is_there_and_leaves_nothing_for_one_that_is
     with pytest.raises(ConfigError, match="no service runs here"):
         shoal("resume", tmp_path)
     assert not (tmp_path / RESUME).exists()
-    held = lock_folder(tmp_path)
+    held = lock_service(tmp_path)
     shoal("resume", tmp_path)
     os.close(held)
     assert (tmp_path / RESUME).exists()
