@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from aggregator.core.admission import norms_of
-from aggregator.core.influence import bounded
+from aggregator.core.influence import bounded, first_beyond
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs
 from aggregator.core.settings import RunSettings, TrainingSettings
@@ -86,12 +86,18 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
     within bounds (`aggregator.core.influence`). Where what comes out is not fit to be offered, the last models stay; where devices say that
     they are much worse than earlier ones (`aggregator.core.versions`), those are offered again."""
     if (better := worse_than(run)) is not None:
-        return _gone_back(run, at_s, _spent(run, algorithm), *better)
+        version, drop = better
+        reason = f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than {run.settings.max_drop:g}"
+        rolled_back = {"from": run.made_in, "to": version.round, "reason": reason, "made_by": list(run.made_by)}
+        return _offered_again(run, algorithm, at_s, version, version.round, {"rolled_back": rolled_back})
     kept, left_out, norms = bounded(run.settings, run.received, run.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
+
+    def set_aside(reason: str) -> RoundAggregated:
+        return _offered_again(run, algorithm, at_s, run, run.made_in, remarks | {"set_aside": reason})
+
     if len(kept) < min(len(run.received), run.settings.min_updates):
-        remarks |= _spent(run, algorithm)
-        return _as_it_was(run, at_s, remarks, f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed")
+        return set_aside(f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed")
     held = _models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [
@@ -101,8 +107,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
     state = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
     state, grouped = apply_algorithm(algorithm, state, contributions, probe, run.settings, run.round, run.preparing)
     if (broken := _not_finite(state)) is not None:
-        remarks |= _spent(run, algorithm)
-        return _as_it_was(run, at_s, remarks, f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite")
+        return set_aside(f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite")
     distances: dict[str, float] = {}
     if not run.preparing:
         groups = _groups(state, algorithm, {d: r.start for d, r in kept.items()}, before)
@@ -113,7 +118,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         remarks |= {"too_small": small} if small else {}
         remarks |= {"too_far": far} if far else {}
         if far and not distances:
-            return _as_it_was(run, at_s, remarks | _spent(run, algorithm), "every new model is too far from the last one")
+            return set_aside("every new model is too far from the last one")
     unchanged = {key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]}
     stored = store_state(run.settings, algorithm, state, blobs, unchanged)
     starts = {device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership}
@@ -142,10 +147,10 @@ def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
     return {"epsilon": epsilon} if epsilon is not None and math.isfinite(epsilon) else {}
 
 
-def _gone_back(run: RunState, at_s: float, remarks: dict[str, Any], version: ModelVersion, drop: float) -> RoundAggregated:
-    """A round that returns to earlier models, which were better by `drop`."""
-    reason = f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than {run.settings.max_drop:g}"
-    devices = list(run.made_by)
+def _offered_again(
+    run: RunState, algorithm: Algorithm, at_s: float, version: RunState | ModelVersion, made_in: int, remarks: dict[str, Any]
+) -> RoundAggregated:
+    """A round that ends with models that were there before: those of this version, which the round `made_in` had made."""
     return RoundAggregated(
         at_s=at_s,
         round=run.round,
@@ -153,23 +158,9 @@ def _gone_back(run: RunState, at_s: float, remarks: dict[str, Any], version: Mod
         memory=version.memory,
         starts=version.starts,
         programs=version.programs,
-        notes=remarks | {"rolled_back": {"from": run.made_in, "to": version.round, "reason": reason, "made_by": devices}},
-        made_in=version.round,
-    )
-
-
-def _as_it_was(run: RunState, at_s: float, remarks: dict[str, Any], reason: str) -> RoundAggregated:
-    """A round that changes nothing: its models are those before it."""
-    return RoundAggregated(
-        at_s=at_s,
-        round=run.round,
-        models=run.models,
-        memory=run.memory,
-        starts=run.starts,
-        programs=run.programs,
         preparing=run.preparing,
-        notes=remarks | {"set_aside": reason},
-        made_in=run.made_in,
+        notes=_spent(run, algorithm) | remarks,
+        made_in=made_in,
     )
 
 
@@ -217,8 +208,8 @@ def _distances(
         if last is None or model is last or run.settings.norm_cap <= 0:
             continue
         distance = _distance(model, last)
-        beyond = _beyond(distance, bounds)
-        if beyond and all(_beyond(_distance(model, other), bounds) for other in before.values()):
+        beyond = first_beyond(distance, bounds)
+        if beyond and all(first_beyond(_distance(model, other), bounds) for other in before.values()):
             far[key] = f"the distance of its {beyond} is {distance[beyond]:.3g}: more than {bounds[beyond]:.3g} is not usual in this run"
         else:
             near.append(distance)
@@ -229,11 +220,6 @@ def _distances(
 def _distance(model: Tensors, other: Tensors) -> dict[str, float]:
     """By role, the Euclidean distance of two models."""
     return norms_of({name: array - other[name] for name, array in model.items() if array.dtype.kind == "f"})
-
-
-def _beyond(distance: Mapping[str, float], bounds: Mapping[str, float]) -> str:
-    """The first role whose distance is out of bounds; empty where none is."""
-    return next((role for role, bound in bounds.items() if distance.get(role, 0.0) > bound), "")
 
 
 def apply_algorithm(

@@ -4,7 +4,7 @@ A bound that is relative to the round's other devices needs no knowledge of the 
 the devices cannot move far; of an even number the lower one, so that of two devices the louder cannot excuse itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median_low
 
 from msgspec.structs import replace
@@ -23,9 +23,12 @@ def bounded(
     median norm. `before`: the medians of the round before, which count as one more device."""
     roles = sorted({role for update in received.values() for role in update.norms})
     norms = {role: [update.norms.get(role, 0.0) for update in received.values()] for role in roles}
-    usual = {role: median_low(norms[role] + ([before[role]] if role in before else [])) for role in roles}
-    bounds = {role: max(FLOOR, settings.norm_cap * usual[role]) for role in roles} if settings.norm_cap > 0 else {}
-    left_out = {device_id: why for device_id, update in received.items() if (why := _too_far(update, bounds))}
+    bounds = bounds_of(settings, {role: norms[role] + ([before[role]] if role in before else []) for role in roles})
+    beyond = {device_id: role for device_id, update in received.items() if (role := first_beyond(update.norms, bounds))}
+    left_out = {
+        d: f"the norm of its {role} is {received[d].norms[role]:.3g}: more than {bounds[role]:.3g} is not usual in this round"
+        for d, role in beyond.items()
+    }
     kept = {device_id: update for device_id, update in received.items() if device_id not in left_out}
     if settings.weight_cap > 0 and kept:
         most = max(1, round(settings.weight_cap * median_low(update.num_train for update in kept.values())))
@@ -33,9 +36,13 @@ def bounded(
     return kept, left_out, {role: median_low(norms[role]) for role in roles}
 
 
-def _too_far(update: Received, bounds: Mapping[str, float]) -> str:
-    """Which norm of an update is out of bounds, in words; empty where none is."""
-    for role, bound in bounds.items():
-        if update.norms.get(role, 0.0) > bound:
-            return f"the norm of its {role} is {update.norms[role]:.3g}: more than {bound:.3g} is not usual in this round"
-    return ""
+def bounds_of(settings: RunSettings, norms: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """By role, the norm beyond which something is set aside, from the norms that are usual; none where the cap is off."""
+    if settings.norm_cap <= 0:
+        return {}
+    return {role: max(FLOOR, settings.norm_cap * median_low(usual)) for role, usual in norms.items()}
+
+
+def first_beyond(norms: Mapping[str, float], bounds: Mapping[str, float]) -> str:
+    """The first role whose norm is out of bounds; empty where none is."""
+    return next((role for role, bound in bounds.items() if norms.get(role, 0.0) > bound), "")

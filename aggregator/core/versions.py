@@ -6,11 +6,11 @@ the windows of the devices themselves. Pure.
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median_low
+from statistics import fmean
 
 from msgspec.structs import replace
 
-from aggregator.core.influence import FLOOR
+from aggregator.core.influence import bounds_of
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState
 from wire.messages import Metrics
@@ -86,10 +86,8 @@ def met(received: Mapping[str, Received]) -> dict[str, Metrics]:
 def farthest(settings: RunSettings, distances: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """By role, the distance from the last model beyond which a new one is set aside, from the distances of the last rounds; without any
     nothing is."""
-    if settings.norm_cap <= 0:
-        return {}
-    roles = {role for distance in distances for role in distance}
-    return {role: max(FLOOR, settings.norm_cap * median_low(d[role] for d in distances if role in d)) for role in sorted(roles)}
+    roles = sorted({role for distance in distances for role in distance})
+    return bounds_of(settings, {role: [d[role] for d in distances if role in d] for role in roles})
 
 
 def _remembered(state: RunState) -> tuple[ModelVersion, ...]:
