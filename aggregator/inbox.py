@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from aggregator.core.admission import Duplicate, Refused, admit
+from aggregator.core.opening import is_missing
 from aggregator.core.ports import Clock
 from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, Event, RunState, UpdateAdmitted
 from wire import names
@@ -32,6 +33,10 @@ class Reading:
     """What follows from a message: events, in order, replies, an update's bytes to keep, a blob that a device asks for, a proof."""
 
     device_id: str = ""
+    about: str = ""
+    """The kind of the message's topic."""
+    digest: str = ""
+    """Of an update, the digest of its bytes."""
     events: list[Event] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     update: bytes | None = None
@@ -54,6 +59,13 @@ class Inbox:
         self._budgets: dict[tuple[str, str], tuple[float, float]] = {}
         self.refused: dict[str, int] = {}
         """How often something that arrived was refused, by reason."""
+        self._readers: dict[str, Callable[[RunState, bytes, Reading], None]] = {
+            "check-in": self._check_in,
+            "update": self._update,
+            "decline": self._decline,
+            "fetch": self._fetch,
+            "status": self._status,
+        }
         self.heard: dict[str, float] = {}
         """By device, when something last came from it."""
 
@@ -64,20 +76,22 @@ class Inbox:
         except UnknownTopic as error:
             self.count("unknown-topic", str(error))
             return Reading()
-        device_id = address.device_id
-        reading = Reading(device_id)
-        if not self._affords(address):
+        reading = Reading(address.device_id, address.kind)
+        if address.kind not in self._readers or not self._affords(address):
             return reading
+        if address.kind == "update":
+            reading.digest = digest(delivery.payload)
         try:
-            self._read(state, address, delivery.payload, delivery.retained, reading)
+            self._readers[address.kind](state, delivery.payload, reading)
+            if not delivery.retained:
+                self._hear(state, reading)
         except WireError as error:
-            reason: Reason = "too-large" if isinstance(error, LimitExceeded) else "malformed"
-            self._refuse(reading, device_id, reason, str(error), address.kind, delivery)
+            self._refuse(reading, "too-large" if isinstance(error, LimitExceeded) else "malformed", str(error))
             if address.kind == "update":  # the device would send the same again
-                self._excuse(state, device_id, reading)
+                self._excuse(state, reading)
         except Exception as error:  # a defect of a reader must not end the service: the message is refused as what it is, not understood
             log.exception("defect in reading a message topic=%s", printable(delivery.topic))
-            self._refuse(reading, device_id, "malformed", f"{type(error).__name__}: {error}", address.kind, delivery)
+            self._refuse(reading, "malformed", f"{type(error).__name__}: {error}")
         return reading
 
     def count(self, reason: str, detail: str) -> None:
@@ -85,97 +99,81 @@ class Inbox:
         self.refused[reason] = self.refused.get(reason, 0) + 1
         log.warning("refused reason=%s %s", reason, printable(detail))
 
-    def unknown_blob(self, reading: Reading) -> Refuse:
-        """The refusal of a fetch of what is not on offer."""
-        self.count("unknown-blob", f"device={reading.device_id}: {reading.fetch}")
-        return Refuse(reading.device_id, "unknown-blob", f"blob {reading.fetch[:12]} is not on offer", "fetch")
+    def refuse_fetch(self, reading: Reading) -> None:
+        """Refuse a fetch of what is not on offer."""
+        self._refuse(reading, "unknown-blob", f"blob {reading.fetch[:12]} is not on offer")
 
     def silent(self, state: RunState, since_s: float) -> list[str]:
         """The devices that count as online, and of which nothing has come since then."""
         return [d for d, known in state.devices.items() if known.online and max(known.last_seen_s, self.heard.get(d, 0.0)) < since_s]
 
-    def _read(self, state: RunState, address: Address, payload: bytes, retained: bool, reading: Reading) -> None:
-        readers: dict[str, Callable[[RunState, str, bytes, Reading], None]] = {
-            "check-in": self._check_in,
-            "update": self._update,
-            "decline": self._decline,
-            "fetch": self._fetch,
-            "status": self._status,
-        }
-        if (reader := readers.get(address.kind)) is not None:
-            reader(state, address.device_id, payload, reading)
-            if not retained:
-                self._hear(state, address.device_id, reading)
-
-    def _check_in(self, _state: RunState, device_id: str, payload: bytes, reading: Reading) -> None:
+    def _check_in(self, _state: RunState, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
-        if self._own(message, device_id, "check-in", reading):
+        if self._own(message, reading):
             said = (message.num_train, message.num_test, message.runtime, message.bundle)
-            reading.events.append(DeviceCheckedIn(self._clock(), device_id, *said))
+            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said))
 
-    def _update(self, state: RunState, device_id: str, payload: bytes, reading: Reading) -> None:
-        name = digest(payload)
+    def _update(self, state: RunState, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)
-        verdict = admit(state, device_id, message, tensors, name, len(payload))
+        verdict = admit(state, reading.device_id, message, tensors, reading.digest, len(payload))
         match verdict:
             case Refused(reason, detail):
-                self._refuse(reading, device_id, reason, detail, "update", Delivery("", payload))
+                self._refuse(reading, reason, detail)
                 if reason in ("wrong-layout", "not-finite", "norm-too-large"):
-                    self._excuse(state, device_id, reading)
+                    self._excuse(state, reading)
             case Duplicate():
-                reading.replies.append(Acknowledge(device_id, name))
+                reading.replies.append(Acknowledge(reading.device_id, reading.digest))
             case _:
                 reading.update = payload
-                reading.events.append(UpdateAdmitted(self._clock(), device_id, message.round, verdict))
+                reading.events.append(UpdateAdmitted(self._clock(), reading.device_id, message.round, verdict))
 
-    def _decline(self, state: RunState, device_id: str, payload: bytes, reading: Reading) -> None:
+    def _decline(self, state: RunState, payload: bytes, reading: Reading) -> None:
         message: Decline = decode(payload, Decline)
-        if not self._own(message, device_id, "decline", reading):
+        if not self._own(message, reading):
             return
-        log.warning("declined device=%s round=%d reason=%s: %s", device_id, message.round, message.reason, printable(message.detail))
+        detail = printable(message.detail)
+        log.warning("declined device=%s round=%d reason=%s: %s", reading.device_id, message.round, message.reason, detail)
         if (message.run_id, message.round, message.attempt) == (state.settings.run_id, state.round, state.attempt):
             if message.reason == "stale":
                 reading.proof = message.proof
             else:
-                self._excuse(state, device_id, reading, message.reason != "expired")
+                self._excuse(state, reading, message.reason != "expired")
 
-    def _excuse(self, state: RunState, device_id: str, reading: Reading, failed: bool = True) -> None:
-        """Stop waiting in this round for the device, if the round does."""
-        if device_id in state.cohort and device_id not in state.received:
-            reading.events.append(DeviceDeclined(self._clock(), device_id, state.round, failed))
-
-    def _fetch(self, _state: RunState, device_id: str, payload: bytes, reading: Reading) -> None:
+    def _fetch(self, _state: RunState, payload: bytes, reading: Reading) -> None:
         message: Fetch = decode(payload, Fetch)
-        if self._own(message, device_id, "fetch", reading):
+        if self._own(message, reading):
             reading.fetch = message.digest
 
-    def _status(self, state: RunState, device_id: str, payload: bytes, reading: Reading) -> None:
+    def _status(self, state: RunState, payload: bytes, reading: Reading) -> None:
         message: DeviceStatus = decode(payload, DeviceStatus)
         reading.gone = not message.online
-        known = state.devices.get(device_id)
-        if self._own(message, device_id, "status", reading) and reading.gone and known is not None and known.online:
-            reading.events.append(DeviceLost(self._clock(), device_id))
+        known = state.devices.get(reading.device_id)
+        if self._own(message, reading) and reading.gone and known is not None and known.online:
+            reading.events.append(DeviceLost(self._clock(), reading.device_id))
 
-    def _own(self, message: CheckIn | Decline | Fetch | DeviceStatus, device_id: str, kind: str, reading: Reading) -> bool:
-        if message.device_id == device_id:
+    def _excuse(self, state: RunState, reading: Reading, failed: bool = True) -> None:
+        """Stop waiting in this round for the device, if the round does."""
+        if is_missing(state, reading.device_id):
+            reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed))
+
+    def _own(self, message: CheckIn | Decline | Fetch | DeviceStatus, reading: Reading) -> bool:
+        if message.device_id == reading.device_id:
             return True
-        detail = f"{kind} of {message.device_id} on the topic of {device_id}"
-        self._refuse(reading, device_id, "wrong-device", detail, kind, Delivery("", b""))
+        self._refuse(reading, "wrong-device", f"{reading.about} of {message.device_id} on the topic of {reading.device_id}")
         return False
 
-    def _hear(self, state: RunState, device_id: str, reading: Reading) -> None:
+    def _hear(self, state: RunState, reading: Reading) -> None:
         """A device that sends something is there, unless it says that it goes."""
-        known = state.devices.get(device_id)
+        known = state.devices.get(reading.device_id)
         if known is None or reading.gone:
             return
-        self.heard[device_id] = self._clock()
+        self.heard[reading.device_id] = self._clock()
         if not known.online and not any(isinstance(event, DeviceCheckedIn) for event in reading.events):
-            reading.events.insert(0, DeviceHeard(self._clock(), device_id))
+            reading.events.insert(0, DeviceHeard(self._clock(), reading.device_id))
 
-    def _refuse(self, reading: Reading, device_id: str, reason: Reason, detail: str, about: str, delivery: Delivery) -> None:
-        self.count(reason, f"device={device_id}: {detail}")
-        update = digest(delivery.payload) if about == "update" else ""
-        reading.replies.append(Refuse(device_id, reason, printable(detail)[:1000], about, update))
+    def _refuse(self, reading: Reading, reason: Reason, detail: str) -> None:
+        self.count(reason, f"device={reading.device_id}: {detail}")
+        reading.replies.append(Refuse(reading.device_id, reason, printable(detail)[:1000], reading.about, reading.digest))
 
     def _affords(self, address: Address) -> bool:
         """Whether the device may send one more of these messages now."""

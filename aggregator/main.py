@@ -141,13 +141,13 @@ def _serve(
             )
         started_s = time.monotonic()
         runner.start_or_resume(wanted)
-        state = _state(runner)
+        state = runner.known()
         log.info("run=%s phase=%s round=%d: waiting for devices, at least %d", settings.run, state.phase, state.round, settings.min_devices)
-        api = create_api(lambda: _state(runner), store, blobs, lambda: conditions(runner), lambda: time.monotonic() - started_s)
+        api = create_api(runner.known, store, blobs, lambda: conditions(runner), lambda: time.monotonic() - started_s)
         duties = Duties(runner, folder, clock)
         with HttpServer(api, settings.http_host, settings.http_port):
             runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
-        state = _state(runner)
+        state = runner.known()
         fleet.announce(state.epoch, clock(), state.settings.run_id, online=False)
         return state
     finally:
@@ -185,13 +185,13 @@ class Duties:
 
     def _roll_back(self, told: str) -> None:
         """Return to the models of an earlier round. `told`: what the operator's file holds."""
-        settings = _state(self._runner).settings
+        settings = self._runner.known().settings
         run, _, number = told.partition(" ")
         if run != settings.name or not re.fullmatch("[0-9]{1,9}", number):
             log.error("rollback: the file says %r, expected %r and the number of a round: nothing is done", told, settings.name)
             return
         self._runner.dispatch(RolledBack(self._clock(), int(number)))
-        made_in = _state(self._runner).made_in
+        made_in = self._runner.known().made_in
         if made_in == int(number):
             log.warning("rolled back to the models of round %d", made_in)
         else:
@@ -237,11 +237,6 @@ def _read(path: Path, parse: Callable[[bytes], T]) -> T:
         raise ConfigError(f"bundle file {path}: {error.strerror}; `shoal export` writes it") from None
     except BundleError as error:
         raise ConfigError(f"bundle file {path}: {error}") from None
-
-
-def _state(runner: Runner) -> RunState:
-    assert runner.state is not None
-    return runner.state
 
 
 def _differences(had: RunSettings, wanted: RunSettings) -> str:

@@ -98,14 +98,18 @@ class Runner:
             check_fit(settings, self._algorithm, self._bundle.manifest)
             self._blobs.put(self._bundle.payload)
             started = start_run(settings, self._algorithm, self._probe, self._bundle.initial, self._blobs, self._clock(), self._epoch)
-            state, _ = step(None, started)
             self._store.commit([started])
-            self.state = state
-            self._observe(state, started)
+            self.state, _ = step(None, started)
+            self._observe(self.state, started)
         else:
             self._offer(_offered(self.state))
             self.dispatch(Resumed(self._clock(), self._epoch))
-        return self._known()
+        return self.known()
+
+    def known(self) -> RunState:
+        """The state of a run that was started."""
+        assert self.state is not None, "the run was started"
+        return self.state
 
     @property
     def link(self) -> Link:
@@ -163,7 +167,7 @@ class Runner:
         Raises:
             ConfigError: another aggregator has taken over the fleet.
         """
-        group = Group(self._known())
+        group = Group(self.known())
         deliveries = []
         proofs = []
         for event in events:
@@ -180,7 +184,7 @@ class Runner:
                 case Denied(action, topic):
                     self._inbox.count("denied", f"the broker does not let the aggregator {action} {topic}")
                 case Delivery(topic, payload) if topic == self._fleet.topics.aggregator:
-                    self._rivals.check(payload, self._fleet.boot_id, self._known().epoch)
+                    self._rivals.check(payload, self._fleet.boot_id, self.known().epoch)
                     deliveries.append(event)
                 case Delivery():
                     proofs += self._take(group, event)
@@ -200,7 +204,7 @@ class Runner:
 
         A command is carried out only when its event is safe, and may be carried out again after a crash (`Resumed`).
         """
-        group = Group(self._known())
+        group = Group(self.known())
         for event in events:
             self._add(group, event)
         self._commit(group)
@@ -215,7 +219,7 @@ class Runner:
         if self._pause.ends(told):
             self._fleet.rename()
             self._deadlines.clear()
-            self.dispatch(Resumed(self._clock(), self._known().epoch))
+            self.dispatch(Resumed(self._clock(), self.known().epoch))
             self.announce()
 
     def _begin_pause(self, reason: str, cause: Callable[[], object] | None = None) -> None:
@@ -229,7 +233,7 @@ class Runner:
             return []
         reading = self._inbox.read(group.state, delivery)
         if reading.fetch and not self._fleet.offer_again(reading.fetch):
-            reading.replies.append(self._inbox.unknown_blob(reading))
+            self._inbox.refuse_fetch(reading)
         group.replies += reading.replies
         if self.paused:
             return []
@@ -286,7 +290,7 @@ class Runner:
                 case Aggregate():
                     self._aggregate()
                 case FinishRun(device_id, model):
-                    state = self._known()
+                    state = self.known()
                     self._offer({model, state.settings.bundle})
                     self._fleet.reply(messages.Finish(device_id, state.settings.run_id, state.epoch, state.settings.bundle, model))
         except (BlobLost, StorageFailed) as error:
@@ -298,7 +302,7 @@ class Runner:
 
     def _aggregate(self) -> None:
         """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else stands in the way pauses the run."""
-        state = self._known()
+        state = self.known()
         try:
             event: Event = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock())
         except BlobLost as error:
@@ -318,8 +322,8 @@ class Runner:
     def _on_proof(self, device_id: str, proof: str) -> None:
         """A device has a plan of a greater epoch: this aggregator came from an older state. It takes a greater epoch yet."""
         proven = self._rivals.proven_epoch(device_id, proof)
-        if proven >= self._known().epoch and not self.paused:
-            log.warning("device=%s has a plan of epoch %d, this was %d: a greater one is taken", device_id, proven, self._known().epoch)
+        if proven >= self.known().epoch and not self.paused:
+            log.warning("device=%s has a plan of epoch %d, this was %d: a greater one is taken", device_id, proven, self.known().epoch)
             self.dispatch(Resumed(self._clock(), proven + 1))
             self.announce()
 
@@ -328,7 +332,7 @@ class Runner:
 
     def _forget(self) -> None:
         """Take away what nobody needs any more. What stays for want of a disk is forgotten after a later round."""
-        state = self._known()
+        state = self.known()
         self._fleet.withdraw_all_but(_offered(state))
         try:
             earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
@@ -339,10 +343,6 @@ class Runner:
     def _check_storage(self) -> None:
         self._blobs.check()
         self._store.check()
-
-    def _known(self) -> RunState:
-        assert self.state is not None, "the run was started"
-        return self.state
 
 
 def _offered(state: RunState) -> set[str]:

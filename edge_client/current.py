@@ -12,7 +12,7 @@ from edge_client.core.ports import Current, DeviceState, GraphLoader, Windows
 from edge_client.core.session import Session
 from edge_client.executor import Executor
 from edge_client.memory import Memory
-from edge_client.work import BlobMissing
+from edge_client.work import BlobMissing, read_blob
 from wire import names
 from wire.bundle import Bundle, check_version, unpack
 from wire.codec import digest
@@ -72,7 +72,7 @@ class CurrentModel:
             raise ConfigError("this device has no model yet: no run has finished on it")
         if self._loaded is None:
             try:
-                bundle = unpack(self._read(self.current.bundle))  # its hash and its signature were checked when it came into use
+                bundle = unpack(read_blob(self._state, self.current.bundle))  # its signature was checked when it came into use
                 self._loaded = self._load(bundle, self.current)
             except BlobMissing as error:
                 raise ConfigError(
@@ -116,7 +116,7 @@ class CurrentModel:
     def _adopt(self, session: Session, trusted: Sequence[PublicKey], policy: Policy, now_s: float) -> Bundle:
         """Take the offered model into use, if its bundle verifies, its graphs load, and it answers on one of this device's windows. If
         anything is raised, the model before stays in use."""
-        bundle = unpack(self._read(session.final_bundle), trusted)
+        bundle = unpack(read_blob(self._state, session.final_bundle), trusted)
         check_version(bundle.manifest, session.versions)
         if policy.bundles is not None and bundle.manifest.name not in policy.bundles:
             raise BundleError(f"the policy does not permit the bundle {bundle.manifest.name}")
@@ -141,9 +141,9 @@ class CurrentModel:
         return self._state.private(session.final_run, session.final_round + 1) if session.final_round else {}
 
     def _load(self, bundle: Bundle, current: Current) -> _Loaded:
-        model = decode_tensors(self._read(current.model))[0]
+        model = decode_tensors(read_blob(self._state, current.model))[0]
         check_layout(model, [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()], f"model {current.model[:12]}")
-        private = decode_tensors(self._read(current.private), OWN_FILES)[0] if current.private else {}
+        private = decode_tensors(read_blob(self._state, current.private), OWN_FILES)[0] if current.private else {}
         return _Loaded(Executor(bundle, self._load_graphs(bundle), self._windows), model, private)
 
     def _check_answer(self, loaded: _Loaded, bundle: Bundle) -> None:
@@ -156,9 +156,3 @@ class CurrentModel:
         total = float(answer.sum(dtype=np.float64))
         if not np.isfinite(answer).all() or abs(total - 1) > SUM_TOLERANCE:
             raise BundleError(f"the model answers with probabilities that sum to {total}, expected 1")
-
-    def _read(self, name: str) -> bytes:
-        payload = self._state.blob(name)
-        if payload is None:
-            raise BlobMissing(name)
-        return payload

@@ -46,6 +46,18 @@ class BlobMissing(Exception):
     """A stored blob is gone, or was damaged and set aside: it has to be fetched again."""
 
 
+def read_blob(state: DeviceState, name: str) -> bytes:
+    """A stored blob.
+
+    Raises:
+        BlobMissing: it is not there, or was damaged.
+    """
+    payload = state.blob(name)
+    if payload is None:
+        raise BlobMissing(name)
+    return payload
+
+
 class Work:
     """Carries out plans, with one bundle loaded at a time. `bundle` is that one."""
 
@@ -98,7 +110,7 @@ class Work:
         """
         if self.bundle is None or self.bundle.digest != plan.bundle:
             self.bundle = self._executor = None
-            payload = self._read(plan.bundle)
+            payload = read_blob(self._state, plan.bundle)
             try:
                 self.bundle = unpack(payload, self._trusted)
             except Exception as error:  # whatever it is, it is the bundle's fault: these bytes have the hash that the plan names
@@ -124,14 +136,8 @@ class Work:
         private = self._state.private(plan.run_id, plan.round)
         return self._executor.execute(plan, self._tensors(plan.model), private, self._tensors, between)
 
-    def _read(self, name: str) -> bytes:
-        payload = self._state.blob(name)
-        if payload is None:
-            raise BlobMissing(name)
-        return payload
-
     def _tensors(self, name: str) -> Tensors:
-        return decode_tensors(self._read(name))[0]
+        return decode_tensors(read_blob(self._state, name))[0]
 
 
 def decline_of(error: Exception) -> Declined:
