@@ -26,7 +26,7 @@ from wire import messages as m
 from wire.codec import digest, encode_update
 from wire.errors import printable
 from wire.keys import PublicKey
-from wire.links.port import Delivery, Link, LinkDown, LinkEvent, LinkUp
+from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.tensors import Array
 from wire.topics import Topics
 
@@ -90,8 +90,8 @@ class Agent:
     @property
     def retry_at_s(self) -> float:
         """When `tick` has something to do, by the agent's clock; infinity if nothing waits. The heartbeat is not counted."""
-        waits_for_status = self._clock() < self._ready_at_s < math.inf and (self.session.stage == "working" or self._is_offered())
-        return min(self._backoff.at_s, self._ready_at_s if waits_for_status else math.inf)
+        has_work = self.session.stage == "working" or self._model.is_offered(self.session)
+        return min(self._backoff.at_s, self._ready_at_s if has_work and self._clock() < self._ready_at_s else math.inf)
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Handle events until `stop` says so. It is asked at least once a second, and between batches."""
@@ -140,6 +140,8 @@ class Agent:
             case LinkDown(reason):
                 self._outbox.connected = False
                 log.warning("connection lost, trying again device=%s reason=%s", self.device_id, reason)
+            case Denied(action, topic):
+                log.error("the broker does not let device=%s %s %s", self.device_id, action, topic)
             case Delivery():
                 self._bytes_received += len(event.payload)
                 self._outbox.count(event.payload)
@@ -248,7 +250,7 @@ class Agent:
             self._backoff.begin()
         if self._clock() < self._ready_at_s or self._stop():
             return
-        if self._is_offered() and self._fetching.has({self.session.final_bundle, self.session.final_model}):
+        if self._model.is_offered(self.session) and self._fetching.has({self.session.final_bundle, self.session.final_model}):
             self._take_up()
         plan = self._plan_in_work()
         if plan is None:
@@ -319,9 +321,6 @@ class Agent:
         changed, _ = core.on_declined(self.session, plan, declined.reason, printable(declined.detail)[:1000])
         self._memory.note(changed)
         self._outbox.decline(plan, declined)
-
-    def _is_offered(self) -> bool:
-        return self._model.is_offered(self.session)
 
     def _take_up(self) -> None:
         if self._clock() >= self._take_up_at_s:

@@ -18,7 +18,7 @@ from tests.plans import plan
 from wire import messages as m
 from wire.codec import decode, decode_update, digest, encode
 from wire.keys import new_key
-from wire.links.port import Delivery, LinkUp
+from wire.links.port import Delivery, Denied, LinkUp
 from wire.signed import Signer, Verifier, vouch
 
 Make = Callable[..., Device]
@@ -41,6 +41,13 @@ def finished(device: Device, number: int = 1, **changes: Any) -> bytes:
     device.turn()
     (payload,) = device.sent("update")
     return payload
+
+
+@pytest.mark.parametrize("action", ["publish", "subscribe"])
+def test_what_the_broker_denies_is_said(device: Device, action: str, caplog: pytest.LogCaptureFixture) -> None:
+    device.agent.handle(Denied(action, "shoal/2/f/device/d0/plan"))
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said == [f"the broker does not let device=d0 {action} shoal/2/f/device/d0/plan"]
 
 
 class TestRounds:
