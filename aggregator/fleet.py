@@ -46,6 +46,14 @@ class Fleet:
         """Whether this blob is on offer."""
         return digest in self._offered
 
+    def offered(self, digest: str) -> bytes:
+        """The bytes of a blob that is on offer.
+
+        Raises:
+            KeyError: it is not.
+        """
+        return self._offered[digest]
+
     def offer_again(self, digest: str | None = None) -> bool:
         """Publish the blob of this digest again, or all that are on offer: a broker that was restarted may have lost them.
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 from aggregator.core.admission import Duplicate, Refused, admit
@@ -15,7 +16,7 @@ from wire.codec import decode, decode_update, digest
 from wire.errors import LimitExceeded, UnknownTopic, WireError, printable
 from wire.links.port import Delivery
 from wire.messages import Acknowledge, CheckIn, Decline, DeviceStatus, Fetch, Reason, Refuse, Reply
-from wire.tensors import Limits
+from wire.tensors import Limits, Tensors, decode_tensors
 from wire.topics import Address, Topics
 
 log = logging.getLogger("shoal.aggregator")
@@ -26,6 +27,9 @@ RATES = {"check-in": (20.0, 0.5), "fetch": (200.0, 2.0), "status": (20.0, 0.5), 
 """By kind: how many messages a device may send at once, and how many a second on average."""
 MOST_BUDGETS = 100_000
 """Of so many devices and kinds is it remembered, at most, how many messages they may send."""
+
+MOST_MODELS = 1000
+"""Of so many models are the statistics remembered, at most."""
 
 
 @dataclass
@@ -50,8 +54,10 @@ class Reading:
 class Inbox:
     """Reads what devices send. Nothing that arrives raises: it is refused with a reason, or counted."""
 
-    def __init__(self, topics: Topics, manifest: Manifest, clock: Clock) -> None:
-        self._topics, self._clock = topics, clock
+    def __init__(self, topics: Topics, manifest: Manifest, clock: Clock, offered: Callable[[str], bytes]) -> None:
+        """`offered`: the bytes of a blob that is on offer, by its digest."""
+        self._topics, self._clock, self._offered = topics, clock, offered
+        self._statistics = lru_cache(MOST_MODELS)(self._read_statistics)
         shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
         measured = sum(4 * prod(shape) for shape in shapes)
         specs = manifest.of_role(*names.EXCHANGED)
@@ -115,7 +121,7 @@ class Inbox:
 
     def _update(self, state: RunState, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)
-        verdict = admit(state, reading.device_id, message, tensors, reading.digest, len(payload))
+        verdict = admit(state, reading.device_id, message, tensors, reading.digest, len(payload), self._statistics)
         match verdict:
             case Refused(reason, detail):
                 self._refuse(reading, reason, detail)
@@ -126,6 +132,10 @@ class Inbox:
             case _:
                 reading.update = payload
                 reading.events.append(UpdateAdmitted(self._clock(), reading.device_id, message.round, verdict))
+
+    def _read_statistics(self, model: str) -> Tensors:
+        tensors, _ = decode_tensors(self._offered(model))
+        return {name: array.copy() for name, array in names.of_role(tensors, names.STATISTIC).items()}
 
     def _decline(self, state: RunState, payload: bytes, reading: Reading) -> None:
         message: Decline = decode(payload, Decline)

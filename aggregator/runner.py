@@ -79,7 +79,7 @@ class Runner:
         self._algorithm, self._bundle, self._probe = algorithm, bundle, probe
         self._store, self._blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
         self._epoch, self._silence_s = epoch, silence_s
-        self._inbox = Inbox(fleet.topics, bundle.manifest, clock)
+        self._inbox = Inbox(fleet.topics, bundle.manifest, clock, fleet.offered)
         self._rivals = Rivals(verifier, clock, self._inbox.count)
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
         self._was_connected, self.connected = False, False

@@ -8,7 +8,7 @@ of the registry meets every mean. Writes ``benchmarks/results/attackers.json`` a
 import argparse
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -58,20 +58,16 @@ ATTACKS = {
     "labels": "flips its labels (0-3 and 1-4, 2-5)",
     "sign": "sends its change the other way, as loud as the bound on norms allows",
     "noise": "sends Gaussian noise as loud as the bound allows",
-    "statistics": "sends BatchNorm's statistics as large as the bound allows",
+    "statistics": "moves BatchNorm's statistics as far as the bound allows",
     "weight": "flips its labels, and says that it has a million windows",
 }
 ROBUST = ("median", "trimmed", "krum", "multi-krum", "gra", "irls", "credit")
 """The means that are meant to withstand one attacker of ten."""
-WITHOUT_DEFENCE = {(grouping, "credit", "statistics") for grouping in GROUPINGS if grouping != "individual"}
-"""Where a robust mean fails: `credit` weighs devices by their convolutions, and does not look at statistics."""
 WHY = (
     "- `weighted` and `uniform` are averages: they withstand noise, and flipped labels of a device that weighs no more than others. The",
     "  bounds keep their models finite, and end a single loud update; a device that is ten times as loud as the others in every round",
     "  still decides where an average goes. Some groupings part the attacker from most others (two groups): AutoCFL",
     "  and CFL under *weight*, FL+HC under *sign*.",
-    "- `credit` weighs devices by their convolutions and does not look at statistics, so an attacker there goes unseen. The bound on",
-    "  statistics is on their norm, not on their change, and ten times the usual running mean ruins a model.",
     "- No round was set aside, and few were given up: an attacker that is there from the first round leaves no good models to return to.",
     "- `krum` keeps one device's model and learns as slowly as a device by itself, with or without an attacker. With `individual`",
     "  (`--min-group 1`) no device meets another's model.",
@@ -183,32 +179,40 @@ class Service:
             assert not result.problem, f"{plan.device_id}: {result.problem}"
             tensors = result.tensors
             if plan.device_id == ATTACKER and self.state.phase == "training":
-                tensors = self._tampered(tensors, [r for d, r in results.items() if d != ATTACKER])
-            self._send(plan, result, tensors)
+                tensors = self._tampered(
+                    tensors, models[result.model], [(r.tensors, models[r.model]) for d, r in results.items() if d != ATTACKER]
+                )
+            self._send(plan, result, tensors, lambda model: models[model])
 
-    def _send(self, plan: Plan, result: DeviceResult, tensors: Tensors) -> None:
+    def _send(self, plan: Plan, result: DeviceResult, tensors: Tensors, offered: Callable[[str], Tensors]) -> None:
         num_train = CLAIMED if self._claims(plan.device_id) else result.num_train
         update = Update(
             *(plan.run_id, plan.epoch, plan.round, plan.attempt, plan.device_id, result.model),
             *(num_train, result.num_steps, result.evaluated, result.trained if result.num_steps else Metrics()),
         )
         payload = encode_update(update, tensors)
-        verdict = admit(self.state, plan.device_id, update, tensors, self.blobs.put(payload)[0], len(payload))
+        verdict = admit(self.state, plan.device_id, update, tensors, self.blobs.put(payload)[0], len(payload), offered)
         assert isinstance(verdict, Received), f"the attacker is to stay inside the bounds: {verdict}"
         self.feed(UpdateAdmitted(self.state.at_s + 1, plan.device_id, plan.round, verdict))
 
-    def _tampered(self, tensors: Tensors, others: Sequence[DeviceResult]) -> Tensors:
-        """What the attacker sends in place of its update."""
+    def _tampered(self, tensors: Tensors, received: Tensors, others: Sequence[tuple[Tensors, Tensors]]) -> Tensors:
+        """What the attacker sends in place of its update. `others`: the updates of the other devices, each with the model it received."""
         role = names.STATISTIC if self.attack == "statistics" else names.DELTA
         if self.attack not in ("sign", "noise", "statistics"):
             return tensors
-        bound = self._largest(role, [norms_of(r.tensors) for r in others])
+        bound = self._largest(role, [norms_of(*other) for other in others])
         rng = np.random.default_rng([self.state.round, 7])
         noise = self.attack == "noise"
-        made = {name: np.asarray(rng.standard_normal(a.shape), np.float32) if noise else a for name, a in tensors.items()}
-        own = norms_of({name: a for name, a in made.items() if names.role_of(name) == role}).get(role, 0.0)
-        factor = np.float32((-bound if self.attack == "sign" else bound) / own if own else 0.0)
-        return {name: factor * made[name] if names.role_of(name) == role else a for name, a in tensors.items()}
+        false = {}
+        for name, array in names.of_role(tensors, role).items():
+            if noise:
+                false[name] = np.asarray(rng.standard_normal(array.shape), np.float32)
+            else:  # the other way; a variance cannot be negative, so it grows
+                change = array - received.get(name, np.float32(0))
+                false[name] = abs(change) if names.is_variance(name) else -change
+        own = norms_of(false).get(role, 0.0)
+        factor = np.float32(bound / own if own else 0.0)
+        return tensors | {name: received.get(name, np.float32(0)) + factor * change for name, change in false.items()}
 
     def _largest(self, role: str, norms: Sequence[Mapping[str, float]]) -> float:
         """A norm just inside the bound, from those of all other devices."""

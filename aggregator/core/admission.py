@@ -1,7 +1,7 @@
 """Which updates are admitted, and why others are not. Pure: the verdict follows from the run's state, the update and its topic."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,11 +33,18 @@ class Duplicate:
 
 
 def admit(
-    state: RunState, topic_device: str, update: Update, tensors: Tensors, blob: str, num_bytes: int
+    state: RunState,
+    topic_device: str,
+    update: Update,
+    tensors: Tensors,
+    blob: str,
+    num_bytes: int,
+    statistics: Callable[[str], Tensors],
 ) -> Received | Duplicate | Refused:
     """The verdict on one update. Checks run from cheap to costly; the first that fails is the reason.
 
     `topic_device`: the id in the topic that the update came on. `blob`, `num_bytes`: the digest and the size of its bytes.
+    `statistics`: the tensors ``statistic/NAME`` of an offered model, by its digest.
     """
     settings, device = state.settings, state.devices.get(topic_device)
     if device is not None and device.accepted == blob:
@@ -58,7 +65,7 @@ def admit(
         return Refused("wrong-layout", f"update of model {update.model[:12]}, the plan said {state.models[start][:12]}")
     if update.model != state.models[start]:
         start = next(key for key, model in state.models.items() if model == update.model)
-    norms = norms_of(tensors)
+    norms = norms_of(tensors, statistics(update.model))
     problem = check_tensors(settings, verbs, tensors, norms)
     if problem is not None:
         return problem
@@ -88,13 +95,14 @@ def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:
     return tuple(wanted.values())
 
 
-def norms_of(tensors: Tensors) -> dict[str, float]:
-    """By role, the Euclidean norm of all tensors of numbers, in float64; it is finite only if every value is."""
+def norms_of(tensors: Tensors, before: Tensors | None = None) -> dict[str, float]:
+    """By role, the Euclidean norm of all tensors of numbers, in float64; it is finite only if every value is. Of a tensor that is in
+    `before` as well, its change counts: an update holds statistics as they are, and ten times the usual ones would ruin a model."""
     squares: dict[str, float] = {}
     for name, array in tensors.items():
         if array.dtype.kind == "f":
-            flat = array.ravel()
             with np.errstate(over="ignore", invalid="ignore"):
+                flat = (array - before[name] if before and name in before else array).ravel()
                 square = float(np.dot(flat, flat))
                 if not math.isfinite(square):  # float32 may have overflowed
                     exact = flat.astype(np.float64)

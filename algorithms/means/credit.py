@@ -12,7 +12,8 @@ only (first the half nearest to the coordinate-wise median, then the half that i
 and a model never on itself. So, unlike the original, it needs more than half of the devices to be honest. The papers' own formula of
 the credit could not be looked up; this one is 1 up to the median error and falls with a power of the error beyond.
 
-Like the original it looks at convolutions only: it does not see an attack on other layers.
+Like the original it looks at convolutions, and does not see an attack on other layers. BatchNorm's running statistics, which false values
+ruin as surely as weights, have an auto-encoder of their own; the lesser credit counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,9 @@ MOST_ROUNDS = 10
 MOST_LEFT_OUT = 64
 """With at most so many models to train on, a model's error comes from an auto-encoder that has not seen this model. With more, a single
 model changes nothing."""
+
+ROUNDING = 1e-10
+"""A squared error below this share of a model's squared distance from the others' mean is none: it was rebuilt."""
 
 
 class Credit:
@@ -56,19 +60,21 @@ class Credit:
     def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
         """Two models have full credit: neither is more normal than the other."""
         credit = np.ones(len(stack))
-        if len(stack) > 2:
-            errors = reconstruction_errors(stack.gram(watched_columns(layout, stack.size)), self.num_components)
+        for columns in watched_columns(layout, stack.size) if len(stack) > 2 else ():
+            errors = reconstruction_errors(stack.gram(columns), self.num_components)
             beyond = errors > np.median(errors)
-            credit[beyond] = (np.median(errors) / errors[beyond]) ** self.power
+            credit[beyond] = np.minimum(credit[beyond], (np.median(errors) / errors[beyond]) ** self.power)
         return average(stack, shares(credit * shares(num_examples)))
 
 
-def watched_columns(layout: Sequence[Slice], size: int) -> Array:
-    """Which columns are weights of convolutions, (size,) bool; all of a model without any."""
-    mask = np.zeros(size, dtype=bool)
+def watched_columns(layout: Sequence[Slice], size: int) -> list[Array]:
+    """Masks (size,) bool of the columns that are weights of convolutions, or all weights of a model without any; and, if there are any, of
+    those that are statistics."""
+    weights, statistics = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
     for entry in layout:
-        mask[entry.start : entry.stop] = names.role_of(entry.key) == names.SHARED and len(entry.shape) >= 3
-    return mask if mask.any() else ~mask
+        weights[entry.start : entry.stop] = names.role_of(entry.key) == names.SHARED and len(entry.shape) >= 3
+        statistics[entry.start : entry.stop] = names.role_of(entry.key) == names.STATISTIC
+    return [weights if weights.any() else ~statistics, *([statistics] if statistics.any() else [])]
 
 
 def reconstruction_errors(gram: Matrix, num_components: int) -> Array:
@@ -103,4 +109,5 @@ def _distances(gram: Matrix, seen: Array, asked: Array, num_components: int) -> 
     kept = np.arange(len(seen)) >= len(seen) - min(num_components, len(seen) - 1)
     kept &= values > 1e-12 * max(values[-1], 0.0)
     codes = (cross - columns - cross.mean(1, keepdims=True) + whole) @ vectors[:, kept] / np.sqrt(values[kept])
-    return np.asarray(np.sqrt(np.maximum(squared - (codes**2).sum(1), 0.0)))
+    left = squared - (codes**2).sum(1)
+    return np.sqrt(np.where(left > ROUNDING * squared, left, 0.0))

@@ -14,8 +14,10 @@ from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.contracts.store import SETTINGS
 from wire import messages as m
+from wire import names
 from wire.codec import digest, encode, encode_update
 from wire.links.port import Delivery
+from wire.tensors import decode_tensors
 
 
 @pytest.fixture
@@ -75,6 +77,14 @@ def judged(key: str) -> Refused | None:
     tensors = {name: np.ones(2, np.float32) for name, _, _ in (*trained, *surveyed)}
     tensors |= {key: np.array([1, -0.5], np.float32)}
     return check_tensors(settings, verbs, tensors, norms_of(tensors))
+
+
+def test_of_statistics_the_change_from_the_received_model_is_measured(bench: Bench) -> None:
+    name = "statistic/extractor.norm1.running_var"
+    model = decode_tensors(bench.blobs.get(bench.update.model))[0]
+    received = names.of_role(model, names.STATISTIC)
+    bench.verdict(encode_update(bench.update, {**bench.tensors, **received, name: received[name] + np.float32(0.5)}))
+    assert bench.runner.known().received["a"].norms[names.STATISTIC] == pytest.approx(0.5 * received[name].size ** 0.5)
 
 
 @pytest.mark.parametrize("key", [*CHANGED, *(f"response/survey.{name}" for name in MEASURED)])

@@ -14,7 +14,7 @@ from algorithms.means.gra import GroupwiseRobust, weighted_median
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
 from algorithms.registry import make_algorithm, read_algorithm
-from tests.algorithms.mean_cases import SIZE, combine, many, models
+from tests.algorithms.mean_cases import LAYOUT, SIZE, combine, many, models
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -76,7 +76,7 @@ class TestKrum:
         assert mean.attackers(9) == 2
 
 
-def slow_credit(stack: Array, counts: Array, components: int, power: float) -> Array:
+def slow_credit(stack: Array, components: int, power: float) -> Array:
     rows = stack.astype(np.float64)
     half = len(rows) // 2 + 1
     trusted = set(np.argsort(((rows - np.median(rows, axis=0)) ** 2).sum(1))[:half].tolist())
@@ -91,20 +91,26 @@ def slow_credit(stack: Array, counts: Array, components: int, power: float) -> A
         if better == trusted:
             break
         trusted = better
-    weights: Array = np.array([min(1.0, (np.median(errors) / e) ** power) for e in errors]) * counts
-    shares: Array = weights / weights.sum()
-    return shares
+    return np.array([min(1.0, (np.median(errors) / e) ** power) for e in errors])
 
 
 class TestCredit:
     @many
-    @given(num=st.integers(3, 14), seed=st.integers(0, 1000), components=st.integers(0, 4), power=st.sampled_from([1.0, 2.0, 5.0]))
+    @given(num=st.integers(3, 14), seed=st.integers(0, 1000), components=st.integers(0, 3), power=st.sampled_from([1.0, 2.0, 5.0]))
     def test_equals_an_auto_encoder_in_full_coordinates(self, num: int, seed: int, components: int, power: float) -> None:
         stack, counts = models(num, seed), np.random.default_rng(seed).integers(1, 50, num)
         made = combine(Credit(num_components=components, power=power), stack, counts)
-        expected = slow_credit(stack[:, :12], counts, components, power)
+        credit = [slow_credit(part, components, power) for part in (stack[:, :12], stack[:, 20:])]
+        weights = np.minimum(*credit) * counts
+        expected = weights / weights.sum()
         assert made.weights == pytest.approx(expected, rel=1e-6)
         assert made.flat == pytest.approx(expected @ stack.astype(np.float64), rel=1e-5, abs=1e-6)
+
+    def test_statistics_that_are_rebuilt_exactly_take_no_credit_away(self) -> None:
+        """Four components rebuild four statistics: what is left is rounding, and must not decide who counts."""
+        stack, weights_only = models(12, 0), LAYOUT[:2]
+        seen = [combine(Credit(num_components=4), stack, layout=layout).weights for layout in (LAYOUT, weights_only)]
+        assert seen[0] == pytest.approx(seen[1])
 
     def test_attackers_that_agree_with_each_other_are_left_out(self) -> None:
         """They are the first principal component of all models: an auto-encoder that had seen them would rebuild them best."""
@@ -119,12 +125,16 @@ class TestCredit:
         weights = combine(Credit(), stack, layout=[]).weights
         assert weights[:30].max() < 1e-5 < 0.004 < weights[30:].min()
 
-    def test_looks_at_convolutions_only(self) -> None:
+    def test_looks_at_convolutions_and_statistics_only(self) -> None:
         stack = models(8, 0)
         changed = stack.copy()
-        changed[0, 12:] += 1000
+        changed[0, 12:20] += 1000
         assert np.array_equal(combine(Credit(), stack).weights, combine(Credit(), changed).weights)
         assert combine(Credit(), changed, layout=[]).weights[0] < 1e-4
+        for watched in (0, 20):
+            false = stack.copy()
+            false[0, watched] += 1000
+            assert combine(Credit(), false).weights[0] < 1e-4
 
     def test_refuses_impossible_options(self) -> None:
         with pytest.raises(ConfigError, match="-1 components"):
