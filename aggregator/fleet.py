@@ -17,6 +17,10 @@ class Fleet:
         self._offered: dict[str, bytes] = {}
         link.subscribe(*topics.from_devices, topics.aggregator)
 
+    def sign_with(self, sign: Sign) -> None:
+        """Sign what is published from now on with another key, or with a voucher that holds longer."""
+        self._sign = sign
+
     def rename(self) -> None:
         """Take another boot id, so that every device checks in again."""
         first, _, count = self.boot_id.partition(".")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from host.files import is_locked, lock_folder, write_atomically
-from wire.errors import BundleError, ConfigError, ShoalError, WireError
+from wire.errors import BundleError, ConfigError, OtherAggregator, ShoalError, WireError
 from wire.keys import PrivateKey, PublicKey, key_name, new_key, private_pem, public_pem, read_private
 from wire.links.port import Delivery, Link
 from wire.messages import LEASE_S, AggregatorStatus
@@ -138,7 +138,7 @@ def find_epoch(
     is watched for a lease's time.
 
     Raises:
-        ConfigError: another aggregator is at work, and this one is not told to take over.
+        OtherAggregator: another aggregator is at work, and this one is not told to take over.
     """
     seen = 0
     link = connect()
@@ -153,7 +153,7 @@ def find_epoch(
                 while (left_s := end_s - time.monotonic()) > 0:
                     newer = _next_status(link, topics, verifier, left_s)
                     if newer is not None and newer.online and newer.at_s > first.at_s:
-                        raise ConfigError(
+                        raise OtherAggregator(
                             f"fleet {topics.fleet}: another aggregator is at work (epoch {newer.epoch}, run {newer.run_id[:12]}); stop it, "
                             "or start this one with --take-over"
                         )

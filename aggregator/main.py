@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -14,11 +13,11 @@ from aggregator.adapters.http_api import Conditions, create_api
 from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.core.ports import Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import RolledBack, RunState
+from aggregator.core.state import RunState
+from aggregator.duties import Duties
 from aggregator.fleet import Fleet
-from aggregator.identity import RESUME, ROLLBACK, SteadyClock, boot_ids, find_epoch, lock_service, own_secret, service_signer
+from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, own_secret, service_signer
 from aggregator.runner import Observer, Runner
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -27,7 +26,7 @@ from wire.errors import BundleError, ConfigError
 from wire.keys import PrivateKey, PublicKey, read_private, read_public
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
-from wire.messages import LEASE_S, AggregatorStatus
+from wire.messages import AggregatorStatus
 from wire.signed import Verifier
 from wire.topics import Topics, aggregator_role, check_name
 
@@ -144,7 +143,11 @@ def _serve(
         state = runner.known()
         log.info("run=%s phase=%s round=%d: waiting for devices, at least %d", settings.run, state.phase, state.round, settings.min_devices)
         api = create_api(runner.known, store, blobs, lambda: conditions(runner), lambda: time.monotonic() - started_s)
-        duties = Duties(runner, folder, clock)
+
+        def renew() -> None:
+            fleet.sign_with(service_signer(folder, settings.fleet, trusted, root, clock()))
+
+        duties = Duties(runner, folder, clock, renew)
         with HttpServer(api, settings.http_host, settings.http_port):
             runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
         state = runner.known()
@@ -157,45 +160,6 @@ def _serve(
 def conditions(runner: Runner) -> Conditions:
     """What the HTTP API says of the service beside the run."""
     return Conditions(refused=dict(runner.refused), connected=runner.connected, paused=runner.paused)
-
-
-class Duties:
-    """What a service does beside messages and deadlines: it holds its lease, and looks for the operator's words to go on or to go back."""
-
-    def __init__(self, runner: Runner, folder: Path, clock: Clock) -> None:
-        self._runner, self._resume, self._rollback, self._clock = runner, folder / RESUME, folder / ROLLBACK, clock
-        self._announce_at_s = 0.0
-
-    def done(self) -> bool:
-        """Do what is due. Returns false, so that it can stand in a loop's condition."""
-        now_s = time.monotonic()
-        if now_s >= self._announce_at_s:
-            self._announce_at_s = now_s + LEASE_S / 3
-            if self._runner.connected:
-                self._runner.announce()
-            if self._resume.exists():
-                self._resume.unlink(missing_ok=True)  # also where nothing is paused: it must not end a later pause
-                if self._runner.paused:
-                    self._runner.try_to_go_on(told=True)
-            if self._rollback.exists():
-                told = self._rollback.read_bytes().decode(errors="replace")
-                self._rollback.unlink(missing_ok=True)
-                self._roll_back(told)
-        return False
-
-    def _roll_back(self, told: str) -> None:
-        """Return to the models of an earlier round. `told`: what the operator's file holds."""
-        settings = self._runner.known().settings
-        run, _, number = told.partition(" ")
-        if run != settings.name or not re.fullmatch("[0-9]{1,9}", number):
-            log.error("rollback: the file says %r, expected %r and the number of a round: nothing is done", told, settings.name)
-            return
-        self._runner.dispatch(RolledBack(self._clock(), int(number)))
-        made_in = self._runner.known().made_in
-        if made_in == int(number):
-            log.warning("rolled back to the models of round %d", made_in)
-        else:
-            log.error("rollback: the models of round %s are not remembered, those of round %d stay", number, made_in)
 
 
 def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSettings:

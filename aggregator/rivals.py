@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aggregator.core.ports import Clock
-from wire.errors import ConfigError, WireError
+from wire.errors import OtherAggregator, WireError
 from wire.messages import AggregatorStatus, Plan
 from wire.signed import Verifier
 
@@ -20,11 +20,12 @@ class Rivals:
         """Look at a status on the fleet's own topic, as the aggregator of this boot id and epoch.
 
         Raises:
-            ConfigError: another aggregator has taken over the fleet.
+            OtherAggregator: another aggregator has taken over the fleet.
         """
         status: AggregatorStatus | None = self._open(payload, AggregatorStatus, "the aggregator's topic")
         if status is not None and status.online and status.boot_id != boot_id and status.epoch > epoch:
-            raise ConfigError(f"another aggregator has taken over the fleet (epoch {status.epoch}, this one has {epoch}): this one ends")
+            taken = f"epoch {status.epoch}, this one has {epoch}"
+            raise OtherAggregator(f"another aggregator has taken over the fleet ({taken}): this one ends")
 
     def proven_epoch(self, device_id: str, proof: str) -> int:
         """The epoch of the plan that a device shows as a proof; -1 if it cannot be believed, or is another device's."""

@@ -130,7 +130,7 @@ class Runner:
         """Handle messages and deadlines until `stop` returns true; it is called at least every half second.
 
         Raises:
-            ConfigError: another aggregator has taken over the fleet.
+            OtherAggregator: another aggregator has taken over the fleet.
         """
         while not stop():
             event = self._fleet.link.receive(timeout_s=min(0.5, max(0.0, self.next_deadline_s() - self._clock())))
@@ -165,7 +165,7 @@ class Runner:
         with a reason.
 
         Raises:
-            ConfigError: another aggregator has taken over the fleet.
+            OtherAggregator: another aggregator has taken over the fleet.
         """
         group = Group(self.known())
         deliveries = []

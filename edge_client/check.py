@@ -19,7 +19,7 @@ from edge_client.options import broker_address, graph_loader, is_local, policy_o
 from host.files import is_locked
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
 from wire.links.mqtt import MqttLink
-from wire.links.port import Delivery
+from wire.links.port import Delivery, Denied
 from wire.messages import AggregatorStatus
 from wire.signed import Verifier
 from wire.topics import Topics
@@ -208,6 +208,8 @@ def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> AggregatorSta
     end_s = time.monotonic() + STATUS_WAIT_S
     while (left_s := end_s - time.monotonic()) > 0:
         event = link.receive(timeout_s=left_s)
+        if isinstance(event, Denied):
+            raise LinkError(f"connected, but the broker does not let this device {event.action} {event.topic}")
         if isinstance(event, Delivery) and event.topic == topics.aggregator and event.payload:
             try:
                 status: AggregatorStatus = verifier.open(event.payload, AggregatorStatus, time.time())

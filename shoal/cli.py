@@ -78,7 +78,7 @@ def application(name: str) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Run a command. A `ShoalError` is printed as one line and ends with status 2, Ctrl-C with 130."""
+    """Run a command. A `ShoalError` is printed as one line and ends with its status, Ctrl-C with 130."""
     top = parser()
     arguments = top.parse_args(sys.argv[1:2])
     if arguments.version:
@@ -93,6 +93,6 @@ def main() -> None:
         application(arguments.command)(prog_name="shoal")
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)

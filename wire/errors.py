@@ -7,6 +7,7 @@
     ├── ConfigError          a setting or a command-line value that cannot be used
     ├── Stalled              no device can go on with a run
     ├── LinkError            the broker cannot be reached, or refuses the connection
+    ├── OtherAggregator      the fleet is another aggregator's
     └── WireError            something arrived that the protocol does not allow
         ├── UnknownTopic     a topic that topics.py does not build
         ├── Malformed        bytes that are no message: wrong JSON, wrong type, wrong value
@@ -17,8 +18,11 @@
             ├── TamperedBundle   a file's hash, or the signature, does not fit
             └── StaleBundle      an older version in place of a newer one
 
-A command prints the message of a ShoalError and exits with 2; anything else that escapes is a defect of Shoal.
+A command prints the message of a ShoalError and exits with its status, which is 2 if no other is said. Anything else that escapes is a
+defect of Shoal.
 """
+
+from typing import ClassVar
 
 
 def printable(text: str) -> str:
@@ -31,6 +35,9 @@ def printable(text: str) -> str:
 
 class ShoalError(Exception):
     """Base of every error that Shoal raises on purpose. Its text is `printable`."""
+
+    exit_status: ClassVar[int] = 2
+    """With what a command ends that it ends."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(printable(text))
@@ -50,6 +57,12 @@ class Stalled(ShoalError):
 
 class LinkError(ShoalError):
     """The broker cannot be reached, or refuses the connection."""
+
+
+class OtherAggregator(ShoalError):
+    """The fleet is another aggregator's. Whatever restarts services must not restart this one."""
+
+    exit_status = 3
 
 
 class WireError(ShoalError):

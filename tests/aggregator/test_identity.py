@@ -20,8 +20,7 @@ from aggregator.identity import (
     service_key,
     service_signer,
 )
-from aggregator.main import Duties
-from wire.errors import ConfigError, Malformed, ShoalError, Untrusted
+from wire.errors import ConfigError, Malformed, OtherAggregator, ShoalError, Untrusted
 from wire.keys import PrivateKey, key_name, new_key, read_public
 from wire.links.in_process import InProcessBroker
 from wire.messages import AggregatorStatus
@@ -182,7 +181,9 @@ class TestEpoch:
 
     def test_one_that_is_alive_has_the_fleet(self, in_process_broker: InProcessBroker, sign: Signer) -> None:
         timer = self.alive(in_process_broker, sign)
-        with pytest.raises(ConfigError, match=r"fleet f: another aggregator is at work \(epoch 7000, run r\); stop it, or .* --take-over"):
+        with pytest.raises(
+            OtherAggregator, match=r"fleet f: another aggregator is at work \(epoch 7000, run r\); stop it, or .* --take-over"
+        ):
             self.find(in_process_broker)
         timer.join()
 
@@ -250,21 +251,3 @@ class TestClockAndFolder:
         path.write_bytes(b"\xff")
         with pytest.raises(ShoalError, match="boots"):
             boot_ids(path, "x")
-
-
-class TestResume:
-    class Paused:
-        """A runner as far as `Duties` knows it."""
-
-        paused, connected, told = "", False, 0
-
-        def try_to_go_on(self, told: bool) -> None:
-            self.told += told
-
-    @pytest.mark.parametrize("paused", ["", "the disk is full"])
-    def test_the_operators_word_ends_this_pause_and_no_later_one(self, tmp_path: Path, paused: str) -> None:
-        runner: Any = self.Paused()
-        runner.paused = paused
-        (tmp_path / "resume").write_bytes(b"")
-        assert not Duties(runner, tmp_path, lambda: 0.0).done()
-        assert (runner.told, (tmp_path / "resume").exists()) == (int(bool(paused)), False)

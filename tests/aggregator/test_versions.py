@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.core.state import ModelVersion, RolledBack, RunState
 from aggregator.core.versions import worse_than
+from aggregator.duties import Duties
 from aggregator.identity import ROLLBACK
-from aggregator.main import Duties
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
@@ -126,7 +126,7 @@ class TestOperator:
     def tell(self, bench: Bench, folder: Path, text: str) -> None:
         (folder / ROLLBACK).write_text(text)
         bench.answers()
-        Duties(bench.runner, folder, bench.clock).done()
+        Duties(bench.runner, folder, bench.clock, lambda: None).done()
         assert not (folder / ROLLBACK).exists()
 
     def test_a_service_returns_to_the_models_of_a_round(self, fleet: FleetData, tmp_path: Path) -> None:

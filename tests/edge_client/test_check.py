@@ -22,7 +22,9 @@ from tests.edge_client.device import Device
 from wire.codec import digest
 from wire.errors import ConfigError
 from wire.keys import PrivateKey, new_key, public_pem
+from wire.links.in_process import InProcessBroker
 from wire.links.mqtt import BrokerAddress, MqttLink
+from wire.links.port import Denied
 from wire.messages import AggregatorStatus
 from wire.signed import Signer, vouch
 from wire.topics import Topics
@@ -109,6 +111,14 @@ class TestBroker:
         with aggregator(new_key(), embedded_broker.url, time.time()):
             _, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
         assert "is not to be believed" in lines["broker"]
+
+    def test_a_broker_that_denies_a_subscription(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As `tests/wire/test_access.py` has it from a Mosquitto with dynamic security."""
+        link = InProcessBroker().connect("default.d0")
+        monkeypatch.setattr(link, "receive", lambda timeout_s: Denied("subscribe", "shoal/2/default/aggregator"))
+        monkeypatch.setattr(module, "MqttLink", lambda *_args, **_options: link)
+        told = findings(capsys, *words(folder), "--insecure")[1]["broker"]
+        assert "the broker does not let this device subscribe shoal/2/default/aggregator" in told
 
     def test_nobody_is_there(
         self, folder: Path, embedded_broker: EmbeddedBroker, capsys: Captured, monkeypatch: pytest.MonkeyPatch

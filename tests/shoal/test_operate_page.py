@@ -21,6 +21,7 @@ from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
 from tests.conftest import Exported
 from tests.known import known
+from wire.errors import OtherAggregator
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operate.md").read_text()
@@ -121,12 +122,12 @@ def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(operator: 
     operator.broker = mosquitto
     first = operator.serve()
     second = operator.serve(folder="runs/standby")
-    assert second.wait(60) == 2
+    assert second.wait(60) == 3
     assert "another aggregator is at work" in operator.log()
     assert first.poll() is None
     assert "--take-over" in PAGE
     third = operator.serve("--take-over", folder="runs/standby")
-    assert first.wait(30) == 2
+    assert first.wait(30) == 3
     assert "another aggregator has taken over the fleet" in operator.log(0)
     assert third.poll() is None
 
@@ -150,6 +151,8 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 def test_the_units_options_exist() -> None:
     for unit, module in (("shoal-serve.service", "shoal"),):
-        line = known(re.search(r"^ExecStart=\S+/(.+)$", (ROOT / "deploy" / "systemd" / unit).read_text(), re.MULTILINE))[1]
+        text = (ROOT / "deploy" / "systemd" / unit).read_text()
+        assert f"RestartPreventExitStatus={OtherAggregator.exit_status}" in text
+        line = known(re.search(r"^ExecStart=\S+/(.+)$", text, re.MULTILINE))[1]
         told = subprocess.run([sys.executable, "-m", module, "serve", "--help"], capture_output=True, text=True).stdout
         assert [word for word in line.split() if word.startswith("--") and word not in told] == []

@@ -19,7 +19,7 @@ from simulation.local.fleet import stop_processes
 from tests.conftest import wait_for_port
 from tests.contracts.link import deliveries, settle
 from tests.known import known
-from wire.errors import ConfigError, LinkError
+from wire.errors import ConfigError, LinkError, OtherAggregator
 from wire.keys import new_key
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery, Denied, LinkUp, Will
@@ -283,7 +283,7 @@ def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_al
         device.publish(concrete("update", "device-1"), b"not confirmed yet")
         time.sleep(0.5)
         verifier = Verifier("default", (root.public_key(),))
-        with pytest.raises(ConfigError, match=r"another aggregator is at work \(epoch 7"):
+        with pytest.raises(OtherAggregator, match=r"another aggregator is at work \(epoch 7"):
             find_epoch(
                 lambda: guarded.connect(AGGREGATOR, version=version, confirmed=True), TOPICS, verifier, 0, ["other"], time.time(), False
             )

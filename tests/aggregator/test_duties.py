@@ -1,0 +1,82 @@
+"""What a service does beside messages and deadlines: the operator's files, and a key and a voucher that are renewed."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator import duties
+from aggregator.duties import Duties
+from aggregator.fleet import Fleet
+from aggregator.identity import VOUCHED_S, service_key, service_signer
+from wire.errors import Untrusted
+from wire.keys import new_key
+from wire.links.in_process import InProcessBroker
+from wire.links.port import Delivery
+from wire.messages import AggregatorStatus
+from wire.signed import Verifier, vouch
+from wire.topics import Topics
+
+ROOT = new_key()
+TRUSTED = (ROOT.public_key(),)
+
+
+class Paused:
+    """A runner as far as `Duties` knows it."""
+
+    paused, connected, told = "", False, 0
+
+    def try_to_go_on(self, told: bool) -> None:
+        self.told += told
+
+
+class TestRenewal:
+    def test_a_service_that_runs_takes_up_a_new_voucher_and_keeps_the_old_one_where_that_is_of_no_use(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(duties, "RENEW_EVERY_S", 0.0)
+        now_s = time.time()
+        broker, verifier = InProcessBroker(), Verifier("f", TRUSTED)
+        reader = broker.connect("reader")
+        first = service_signer(tmp_path, "f", TRUSTED, ROOT, now_s - VOUCHED_S + 100)
+        fleet = Fleet(broker.connect("aggregator"), Topics("f"), "boot", first)
+        reader.subscribe(Topics("f").aggregator)
+
+        def believed_at(s: float) -> bool:
+            fleet.announce(1, s, "run")
+            while not isinstance(event := reader.receive(timeout_s=1), Delivery):
+                assert event is not None
+            try:
+                verifier.open(event.payload, AggregatorStatus, s)
+            except Untrusted:
+                return False
+            return True
+
+        runner: Any = Paused()
+        kept = Duties(runner, tmp_path, time.time, lambda: fleet.sign_with(service_signer(tmp_path, "f", TRUSTED, None, now_s)))
+        assert (believed_at(now_s), believed_at(now_s + 200)) == (True, False)
+        (tmp_path / "service.voucher").write_bytes(b"half a vou")
+        kept.done()
+        assert "are kept: voucher" in caplog.text
+        assert (believed_at(now_s), believed_at(now_s + 200)) == (True, False)
+        (tmp_path / "service.voucher").write_bytes(vouch(ROOT, "f", service_key(tmp_path).public_key(), now_s + 1e6))
+        kept.done()
+        assert (believed_at(now_s), believed_at(now_s + 200)) == (True, True)
+
+
+class TestResume:
+    def test_a_file_that_cannot_be_taken_away_ends_nothing(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        runner: Any = Paused()
+        runner.paused = "the disk is full"
+        (tmp_path / "resume").mkdir()
+        assert not Duties(runner, tmp_path, lambda: 0.0, lambda: None).done()
+        assert (runner.told, "resume: the file cannot be read and taken away" in caplog.text) == (0, True)
+
+    @pytest.mark.parametrize("paused", ["", "the disk is full"])
+    def test_the_operators_word_ends_this_pause_and_no_later_one(self, tmp_path: Path, paused: str) -> None:
+        runner: Any = Paused()
+        runner.paused = paused
+        (tmp_path / "resume").write_bytes(b"")
+        assert not Duties(runner, tmp_path, lambda: 0.0, lambda: None).done()
+        assert (runner.told, (tmp_path / "resume").exists()) == (int(bool(paused)), False)
