@@ -100,6 +100,14 @@ class Inbox:
             self._refuse(reading, "malformed", f"{type(error).__name__}: {error}")
         return reading
 
+    def device_of_update(self, delivery: Delivery) -> str:
+        """The device on whose topic for updates something came; empty on any other topic."""
+        try:
+            address = self._topics.parse(delivery.topic)
+        except UnknownTopic:
+            return ""
+        return address.device_id if address.kind == "update" else ""
+
     def count(self, reason: str, detail: str) -> None:
         """Count and log something that was refused."""
         self.refused[reason] = self.refused.get(reason, 0) + 1

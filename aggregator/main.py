@@ -86,7 +86,8 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
     Raises:
         ShoalError: a setting, the bundle, the database or the broker cannot be used; or another aggregator has the fleet.
     """
-    check_name(settings.run, "run name")
+    if check_name(settings.run, "run name") in (".", ".."):  # a folder's name, too
+        raise ConfigError(f"run name {settings.run!r}: it is the name of another folder")
     topics, folder = Topics(settings.fleet), settings.folder
     held = lock_service(folder)
     try:

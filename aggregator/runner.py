@@ -228,8 +228,8 @@ class Runner:
 
     def _take(self, group: Group, delivery: Delivery) -> list[tuple[str, str]]:
         """Add what follows from a message to the group. Returns the device and the proof where one was shown."""
-        if self.paused and delivery.topic.endswith("/update"):
-            self._tell_busy(self._fleet.topics.parse(delivery.topic).device_id, delivery.payload)
+        if self.paused and (device_id := self._inbox.device_of_update(delivery)):
+            self._tell_busy(device_id, delivery.payload)
             return []
         reading = self._inbox.read(group.state, delivery)
         if reading.fetch and not self._fleet.offer_again(reading.fetch):

@@ -227,7 +227,7 @@ class Agent:
         self._outbox.ask(self._fetching.wanted)
 
     def _retry(self) -> None:
-        if not self._backoff.is_due:
+        if not self._backoff.is_due or not self._outbox.connected:  # what is published meanwhile would wait in the link, again and again
             return
         self._backoff.tried()
         self._outbox.ask(self._fetching.wanted)

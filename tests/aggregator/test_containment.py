@@ -15,6 +15,7 @@ from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from wire import messages as m
 from wire.codec import digest, encode
+from wire.links.port import Delivery
 
 
 class Disk:
@@ -77,6 +78,15 @@ def test_a_full_disk_pauses_the_run_and_it_goes_on_when_there_is_space(fleet: Fl
     assert isinstance(bench.verdict(bench.payload("a")), m.Acknowledge)
     bench.verdict(bench.payload("b"), "b")
     assert bench.state.round == 2
+
+
+def test_a_topic_that_is_none_of_the_fleets_does_not_end_a_paused_run(fleet: FleetData) -> None:
+    disk = Disk()
+    bench = Bench(fleet, FullStore(disk))
+    disk.full = True
+    bench.verdict(bench.payload("a"))
+    bench.runner.handle(Delivery("shoal/2/f/device/no such/update", b"x"))
+    assert (bool(bench.runner.paused), bench.runner.refused) == (True, {"unknown-topic": 1})
 
 
 def test_an_update_whose_blob_was_damaged_is_asked_for_again(fleet: FleetData, tmp_path: Path) -> None:

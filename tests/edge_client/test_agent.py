@@ -18,7 +18,7 @@ from tests.plans import plan
 from wire import messages as m
 from wire.codec import decode, decode_update, digest, encode
 from wire.keys import new_key
-from wire.links.port import Delivery, Denied, LinkUp
+from wire.links.port import Delivery, Denied, LinkDown, LinkUp
 from wire.signed import Signer, Verifier, vouch
 
 Make = Callable[..., Device]
@@ -234,6 +234,18 @@ class TestSignatures:
         device.agent.handle(LinkUp())
         assert device.agent.session == before
         assert sum(device.agent.incidents.counts.values()) == 19
+
+
+def test_without_a_connection_nothing_is_sent_again(device: Device) -> None:
+    first = finished(device)
+    device.sent("update")
+    device.agent.handle(LinkDown("gone"))
+    for _ in range(60):
+        device.now_s += 60
+        device.agent.tick()
+    assert device.sent("update") == []
+    device.agent.handle(LinkUp())
+    assert set(device.sent("update")) == {first}
 
 
 class TestTime:

@@ -56,7 +56,11 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
 
     /** Whether [work] would begin something. */
     val hasWork: Boolean
-        get() = clock.steadySeconds() >= readyAtS && !downloads.open && (session.stage == Stage.WORKING || offer.ready(session))
+        get() = clock.steadySeconds() >= readyAtS && (planReady != null || offer.ready(session))
+
+    /** The plan that is to be carried out, where all that it needs is here: what an offer or the model in use lacks may never come. */
+    private val planReady: Plan?
+        get() = session.plan?.takeIf { session.stage == Stage.WORKING && downloads.has(PlanWork.blobsOf(it)) }
 
     init {
         link.subscribe(listOf(topics.device(deviceId, "plan"), topics.device(deviceId, "reply"), topics.aggregator))
@@ -118,9 +122,9 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
      */
     fun work() {
         if (!hasWork) return
-        val plan = session.plan
+        val plan = planReady
         try {
-            if (session.stage == Stage.WORKING && plan != null) carryOut(plan) else tryOffer()
+            if (plan != null) carryOut(plan) else tryOffer()
         } catch (missing: MissingBlob) {
             log.write(Log.Level.WARNING, "fetching again what was damaged device=$deviceId blob=${missing.digest}")
             prepare()
@@ -246,6 +250,9 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         } catch (stopped: Stopped) {
             save(Rounds.onStopped(session))
             throw stopped
+        } catch (missing: MissingBlob) {
+            save(Rounds.onStopped(session)) // the client did not end: it is no try
+            throw missing
         }
     }
 

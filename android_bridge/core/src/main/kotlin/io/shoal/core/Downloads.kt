@@ -17,6 +17,9 @@ internal class Downloads(
     /** Whether something is still to come. */
     val open: Boolean get() = wanted.isNotEmpty()
 
+    /** Whether none of these blobs is waited for. */
+    fun has(names: Set<String>): Boolean = names.none { it in wanted }
+
     /** Waits for these blobs, as far as they are not here, and for no others: what an earlier plan needed may never come. Whether one is new. */
     fun want(names: Set<String>): Boolean {
         val missing = names.filterNot(storage::hasBlob)

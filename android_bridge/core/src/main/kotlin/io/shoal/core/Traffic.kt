@@ -13,12 +13,12 @@ internal class Traffic(private val storage: Storage, private val clock: Clock) {
     }
 
     /** How many there were in the last 24 hours. Hours that have not been yet, by a clock that was set back, count too. */
-    fun lastDay(): Long = hours.entries.sumOf { (hour, bytes) -> if (hour > hour() - DAY_HOURS) bytes else 0 }
+    fun lastDay(): Long = hours.entries.sumOf { (hour, bytes) -> if (hour >= hour() - DAY_HOURS) bytes else 0 }
 
     /** Stores the count, without what is older than a day. */
     fun save() {
         if (unsaved == 0L) return
-        hours.keys.removeAll { it <= hour() - DAY_HOURS }
+        hours.keys.removeAll { it < hour() - DAY_HOURS }
         storage.saveTraffic(hours)
         unsaved = 0
     }
