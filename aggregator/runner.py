@@ -41,6 +41,7 @@ from algorithms.core.contract import Probe
 from wire import messages
 from wire.bundle import Bundle
 from wire.codec import digest
+from wire.errors import UnknownTopic
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.messages import Choose
 from wire.signed import Verifier
@@ -229,7 +230,10 @@ class Runner:
     def _take(self, group: Group, delivery: Delivery) -> list[tuple[str, str]]:
         """Add what follows from a message to the group. Returns the device and the proof where one was shown."""
         if self.paused and delivery.topic.endswith("/update"):
-            self._tell_busy(self._fleet.topics.parse(delivery.topic).device_id, delivery.payload)
+            try:
+                self._tell_busy(self._fleet.topics.parse(delivery.topic).device_id, delivery.payload)
+            except UnknownTopic as error:
+                self._inbox.count("unknown-topic", str(error))
             return []
         reading = self._inbox.read(group.state, delivery)
         if reading.fetch and not self._fleet.offer_again(reading.fetch):
@@ -322,7 +326,7 @@ class Runner:
     def _on_proof(self, device_id: str, proof: str) -> None:
         """A device has a plan of a greater epoch: this aggregator came from an older state. It takes a greater epoch yet."""
         proven = self._rivals.proven_epoch(device_id, proof)
-        if proven >= self.known().epoch and not self.paused:
+        if proven > self.known().epoch and not self.paused:
             log.warning("device=%s has a plan of epoch %d, this was %d: a greater one is taken", device_id, proven, self.known().epoch)
             self.dispatch(Resumed(self._clock(), proven + 1))
             self.announce()
