@@ -322,7 +322,7 @@ class Runner:
     def _on_proof(self, device_id: str, proof: str) -> None:
         """A device has a plan of a greater epoch: this aggregator came from an older state. It takes a greater epoch yet."""
         proven = self._rivals.proven_epoch(device_id, proof)
-        if proven >= self.known().epoch and not self.paused:
+        if proven > self.known().epoch and not self.paused:
             log.warning("device=%s has a plan of epoch %d, this was %d: a greater one is taken", device_id, proven, self.known().epoch)
             self.dispatch(Resumed(self._clock(), proven + 1))
             self.announce()

@@ -182,11 +182,13 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
         with zipfile.ZipFile(io.BytesIO(payload)) as archive:
             if any(i.compress_type != zipfile.ZIP_STORED or i.file_size > len(payload) for i in archive.infolist()):
                 raise BundleError("bundle: its files must be stored without compression")
-            entries = {name: archive.read(name) for name in archive.namelist()}
-        text = entries.pop(MANIFEST)
-        signature = entries.pop(SIGNATURE, b"")
-        if trusted:
-            _verify(trusted, signature, text)
+            names_held = archive.namelist()
+            if len(set(names_held)) < len(names_held) or sum(i.file_size for i in archive.infolist()) > len(payload):
+                raise BundleError("bundle: a name comes twice, or its entries overlap")
+            text = archive.read(MANIFEST)
+            if trusted:
+                _verify(trusted, archive.read(SIGNATURE) if SIGNATURE in names_held else b"", text)
+            entries = {name: archive.read(name) for name in names_held if name not in (MANIFEST, SIGNATURE)}
         manifest = msgspec.json.decode(text, type=Manifest)
     except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, OSError, EOFError, OverflowError, struct.error) as error:
         raise BundleError(f"bundle of {len(payload)} bytes: not readable: {error}") from None

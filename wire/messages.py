@@ -11,7 +11,9 @@ import msgspec
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+LARGEST_COUNT = 2**53
+"""A sum of counts that is stored is cut to this, or it could not be read again."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from aggregator.core.state import Event, OpenPhase, Report, RoundAggregated, RunState
-from wire.messages import MaybeDigest, Metrics
+from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 
 class RoundRecord(msgspec.Struct, frozen=True):
@@ -51,9 +51,9 @@ def make_record(
         closed_at_s=closed_at_s,
         evaluated={device_id: report.evaluated for device_id, report in reports.items()},
         trained=Metrics(
-            num_examples=sum(m.num_examples for m in trained),
+            num_examples=min(LARGEST_COUNT, sum(m.num_examples for m in trained)),
             loss_sum=sum(m.loss_sum for m in trained),
-            num_correct=sum(m.num_correct for m in trained),
+            num_correct=min(LARGEST_COUNT, sum(m.num_correct for m in trained)),
         ),
         groups=dict(groups),
         bytes_up=sum(report.bytes_up for report in reports.values()),

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import paho.mqtt.client as mqtt
+import paho.mqtt.properties
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -32,6 +33,16 @@ CONNACK_S = 5.0
 _VERSIONS = {"5": mqtt.MQTTv5, "3.1.1": mqtt.MQTTv311}
 MOST_BYTES = 128 * 2**20
 """Deliveries of so many bytes wait to be read, at most; then the connection is not read from, until some have been."""
+
+
+def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
+    """A text in a publication's properties, which nobody here reads. paho ends the connection over a U+FEFF, which brokers pass on: so any
+    device could keep the aggregator off the broker for as long as its session lasts."""
+    end = 2 + int.from_bytes(buffer[:2], "big")
+    return bytes(buffer[2 : min(end, most)]).decode(errors="replace"), end
+
+
+paho.mqtt.properties.readUTF = _read_text
 
 
 @dataclass(frozen=True)
