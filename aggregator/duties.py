@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aggregator.core.ports import Clock
-from aggregator.core.state import RolledBack
 from aggregator.identity import RESUME, ROLLBACK
 from aggregator.runner import Runner
 from wire.errors import ConfigError
@@ -22,10 +20,19 @@ RENEW_EVERY_S = 3600.0
 class Duties:
     """It holds the lease, takes up a new key or voucher, and looks for the operator's words to go on or to go back."""
 
-    def __init__(self, runner: Runner, folder: Path, clock: Clock, renew: Callable[[], None]) -> None:
-        """`renew` reads the service's key and voucher; it raises `ConfigError` where they are of no use."""
-        self._runner, self._resume, self._rollback, self._clock = runner, folder / RESUME, folder / ROLLBACK, clock
+    def __init__(self, runner: Runner, folder: Path, renew: Callable[[], float]) -> None:
+        """`renew` reads the service's key and voucher, and returns until when the voucher holds, in Unix seconds; it raises `ConfigError`
+        where they are of no use."""
+        self._runner, self._resume, self._rollback = runner, folder / RESUME, folder / ROLLBACK
+        self._rolled_back: str | None = None
         self._renew, self._announce_at_s, self._renew_at_s = renew, 0.0, time.monotonic() + RENEW_EVERY_S
+        self._vouched_until_s = renew()
+
+    @property
+    def unvouched(self) -> str:
+        """Why devices believe nothing that this service signs; empty while they do."""
+        over_s = time.time() - self._vouched_until_s
+        return f"the voucher ended {over_s:.0f} s ago: `shoal vouch` makes another" if over_s > 0 else ""
 
     def done(self) -> bool:
         """Do what is due. Returns false, so that it can stand in a loop's condition."""
@@ -34,38 +41,54 @@ class Duties:
             self._announce_at_s = now_s + LEASE_S / 3
             if self._runner.connected:
                 self._runner.announce()
-            self._obey(self._resume, lambda _: self._runner.try_to_go_on(told=True) if self._runner.paused else None)
-            self._obey(self._rollback, self._roll_back)
+            self._look_for_resume()
+            self._look_for_rollback()
         if now_s >= self._renew_at_s:
             self._renew_at_s = now_s + RENEW_EVERY_S
             try:
-                self._renew()
+                self._vouched_until_s = self._renew()
             except ConfigError as error:
                 log.error("the key and the voucher that were read before are kept: %s", error)
         return False
 
-    def _obey(self, path: Path, act: Callable[[str], None]) -> None:
-        """Take the operator's file away, if it is there, and act on what it holds. It is gone first: it must not count a second time."""
-        try:
-            if not path.exists():
-                return
-            told = path.read_bytes().decode(errors="replace")
-            path.unlink()
-        except OSError as error:
-            log.error("%s: the file cannot be read and taken away, nothing is done: %s", path, error.strerror)
-            return
-        act(told)
+    def _look_for_resume(self) -> None:
+        """The file is taken away first, also where nothing is paused: it must not end a later pause."""
+        if self._resume.exists() and _is_taken(self._resume) and self._runner.paused:
+            self._runner.try_to_go_on(told=True)
 
-    def _roll_back(self, told: str) -> None:
-        """Return to the models of an earlier round. `told`: what the operator's file holds."""
+    def _look_for_rollback(self) -> None:
+        """The file stays until what it says is safe: on a full disk it would be lost."""
+        try:
+            told = self._rollback.read_bytes().decode(errors="replace") if self._rollback.exists() else None
+        except OSError as error:
+            log.error("%s: the operator's file cannot be read: %s", self._rollback, error.strerror)
+            return
+        if told is not None and told != self._rolled_back and self._roll_back(told):
+            self._rolled_back = None if _is_taken(self._rollback) else told  # what cannot be taken away must not count again and again
+
+    def _roll_back(self, told: str) -> bool:
+        """Return to the models of an earlier round. `told`: what the operator's file holds. Returns whether it is done with."""
         settings = self._runner.known().settings
         run, _, number = told.partition(" ")
         if run != settings.name or not re.fullmatch("[0-9]{1,9}", number):
             log.error("rollback: the file says %r, expected %r and the number of a round: nothing is done", told, settings.name)
-            return
-        self._runner.dispatch(RolledBack(self._clock(), int(number)))
+            return True
+        if not self._runner.roll_back(int(number)):
+            log.error("rollback: it waits, since nothing can be saved: %s", self._runner.paused)
+            return False
         made_in = self._runner.known().made_in
         if made_in == int(number):
             log.warning("rolled back to the models of round %d", made_in)
         else:
             log.error("rollback: the models of round %s are not remembered, those of round %d stay", number, made_in)
+        return True
+
+
+def _is_taken(path: Path) -> bool:
+    """Take the operator's file away; whether it is gone."""
+    try:
+        path.unlink()
+    except OSError as error:
+        log.error("%s: the operator's file cannot be taken away: %s", path, error.strerror)
+        return False
+    return True

@@ -15,6 +15,8 @@ class Fleet:
     def __init__(self, link: Link, topics: Topics, boot_id: str, sign: Sign = encode) -> None:
         self.link, self.topics, self.boot_id, self._sign = link, topics, boot_id, sign
         self._offered: dict[str, bytes] = {}
+        self.announced = b""
+        """The last status that was published."""
         link.subscribe(*topics.from_devices, topics.aggregator)
 
     def sign_with(self, sign: Sign) -> None:
@@ -29,7 +31,8 @@ class Fleet:
     def announce(self, epoch: int, at_s: float, run_id: str, online: bool = True, paused: str = "") -> None:
         """Publish the aggregator's status; a boot id that devices do not know makes them check in."""
         status = AggregatorStatus(online, self.boot_id, epoch, at_s, run_id, paused[:1000])
-        self.link.publish(self.topics.aggregator, self._sign(status), retain=True)
+        self.announced = self._sign(status)
+        self.link.publish(self.topics.aggregator, self.announced, retain=True)
 
     def send_plan(self, plan: Plan) -> None:
         """Publish a device's plan."""

@@ -189,14 +189,22 @@ class SteadyClock:
 
 
 def boot_ids(path: Path, boot_id: str) -> list[str]:
-    """What the last starts from this folder called themselves; this one is added to the file.
+    """What the last starts from this folder called themselves since the machine was started; this one is added to the file. Those of the
+    folder that this one is a copy of are not among them: they may belong to a service that is alive.
 
     Raises:
         ShoalError: the file cannot be read or written.
     """
     try:
         known = path.read_text().split()[-8:] if path.exists() else []
-        write_atomically(path, "\n".join([*known, boot_id]).encode())
+        mark = _mark(path.parent)
+        write_atomically(path, "\n".join([*known, f"{boot_id}@{mark}"]).encode())
     except (OSError, UnicodeDecodeError) as error:
         raise ShoalError(f"{path}: {error}") from None
-    return known
+    return [name for name, _, of in (word.partition("@") for word in known) if of == mark]
+
+
+def _mark(folder: Path) -> str:
+    """What a copy of this folder, on this machine or another one, has not."""
+    started, place = Path("/proc/sys/kernel/random/boot_id"), folder.stat()
+    return f"{started.read_text().strip() if started.exists() else ''}.{place.st_dev}.{place.st_ino}"

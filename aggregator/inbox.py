@@ -17,14 +17,16 @@ from wire.errors import LimitExceeded, UnknownTopic, WireError, printable
 from wire.links.port import Delivery
 from wire.messages import Acknowledge, CheckIn, Decline, DeviceStatus, Fetch, Reason, Refuse, Reply
 from wire.tensors import Limits, Tensors, decode_tensors
-from wire.topics import Address, Topics
+from wire.topics import Topics
 
 log = logging.getLogger("shoal.aggregator")
 
 RESPONSE_BYTES, RESPONSE_TENSORS = 4 * 2**20, 256
 """Room in an update, beside the model's tensors and its graphs' measurements, for responses to inputs that were sent."""
-RATES = {"check-in": (20.0, 0.5), "fetch": (200.0, 2.0), "status": (20.0, 0.5), "decline": (20.0, 0.5)}
+RATES = {"check-in": (20.0, 0.5), "fetch": (200.0, 2.0), "status": (20.0, 0.5), "decline": (20.0, 0.5), "update": (100.0, 1.0)}
 """By kind: how many messages a device may send at once, and how many a second on average."""
+LOGGED = (50.0, 1.0)
+"""By reason: how many refusals are logged at once, and how many a second on average."""
 MOST_BUDGETS = 100_000
 """Of so many devices and kinds is it remembered, at most, how many messages they may send."""
 
@@ -83,7 +85,10 @@ class Inbox:
             self.count("unknown-topic", str(error))
             return Reading()
         reading = Reading(address.device_id, address.kind)
-        if address.kind not in self._readers or not self._affords(address):
+        if address.kind not in self._readers:
+            return reading
+        if not self._affords((address.device_id, address.kind), *RATES[address.kind]):
+            self.refused["too-many"] = self.refused.get("too-many", 0) + 1
             return reading
         if address.kind == "update":
             reading.digest = digest(delivery.payload)
@@ -111,7 +116,8 @@ class Inbox:
     def count(self, reason: str, detail: str) -> None:
         """Count and log something that was refused."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
-        log.warning("refused reason=%s %s", reason, printable(detail))
+        if self._affords(("", reason), *LOGGED):
+            log.warning("refused reason=%s times=%d %s", reason, self.refused[reason], printable(detail))
 
     def refuse_fetch(self, reading: Reading) -> None:
         """Refuse a fetch of what is not on offer."""
@@ -181,9 +187,13 @@ class Inbox:
         return False
 
     def _hear(self, state: RunState, reading: Reading) -> None:
-        """A device that sends something is there, unless it says that it goes."""
+        """A device that sends something is there, unless it says that it goes. One that has not checked in is told to: the broker may have
+        dropped what it sent."""
         known = state.devices.get(reading.device_id)
         if known is None or reading.gone:
+            if reading.about == "status" and not reading.gone and not reading.replies:
+                detail = "it has not checked in: it is to do so"
+                reading.replies.append(Refuse(reading.device_id, "unknown-device", detail, reading.about))
             return
         self.heard[reading.device_id] = self._clock()
         if not known.online and not any(isinstance(event, DeviceCheckedIn) for event in reading.events):
@@ -193,18 +203,14 @@ class Inbox:
         self.count(reason, f"device={reading.device_id}: {detail}")
         reading.replies.append(Refuse(reading.device_id, reason, printable(detail)[:1000], reading.about, reading.digest))
 
-    def _affords(self, address: Address) -> bool:
-        """Whether the device may send one more of these messages now."""
-        if address.kind not in RATES:
-            return True
-        most, a_second = RATES[address.kind]
+    def _affords(self, key: tuple[str, str], most: float, a_second: float) -> bool:
+        """Whether there may be one more now of what there may be `most` at once, and so many a second on average."""
         if len(self._budgets) > MOST_BUDGETS:
             self._budgets.clear()
-        now_s, key = self._clock(), (address.device_id, address.kind)
+        now_s = self._clock()
         left, at_s = self._budgets.get(key, (most, now_s))
         left = min(most, left + a_second * (now_s - at_s))
         if left < 1:
-            self.refused["too-many"] = self.refused.get("too-many", 0) + 1
             return False
         self._budgets[key] = left - 1, now_s
         return True

@@ -143,12 +143,14 @@ def _serve(
         runner.start_or_resume(wanted)
         state = runner.known()
         log.info("run=%s phase=%s round=%d: waiting for devices, at least %d", settings.run, state.phase, state.round, settings.min_devices)
-        api = create_api(runner.known, store, blobs, lambda: conditions(runner), lambda: time.monotonic() - started_s)
 
-        def renew() -> None:
-            fleet.sign_with(service_signer(folder, settings.fleet, trusted, root, clock()))
+        def renew() -> float:
+            signer = service_signer(folder, settings.fleet, trusted, root, time.time())
+            fleet.sign_with(signer)
+            return signer.until_s
 
-        duties = Duties(runner, folder, clock, renew)
+        duties = Duties(runner, folder, renew)
+        api = create_api(runner.known, store, blobs, lambda: conditions(runner, duties), lambda: time.monotonic() - started_s)
         with HttpServer(api, settings.http_host, settings.http_port):
             runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
         state = runner.known()
@@ -158,9 +160,9 @@ def _serve(
         link.close()
 
 
-def conditions(runner: Runner) -> Conditions:
+def conditions(runner: Runner, duties: Duties) -> Conditions:
     """What the HTTP API says of the service beside the run."""
-    return Conditions(refused=dict(runner.refused), connected=runner.connected, paused=runner.paused)
+    return Conditions(dict(runner.refused), runner.connected, runner.paused, duties.unvouched)
 
 
 def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSettings:

@@ -27,6 +27,10 @@ class Pause:
         self.reason, self._cause = reason, cause
         self.look_at_s = self._clock() + RETRY_S
 
+    def end(self) -> None:
+        """End the pause, if there is one."""
+        self.reason, self.look_at_s = "", float("inf")
+
     def ends(self, told: bool) -> bool:
         """End the pause if its cause is gone, or if the operator says so (`told`) and nothing can be looked at; whether it ended."""
         self.look_at_s = self._clock() + RETRY_S
@@ -39,5 +43,5 @@ class Pause:
             log.info("still paused: %s", error)
             return False
         log.warning("going on after the pause: %s", self.reason)
-        self.reason, self.look_at_s = "", float("inf")
+        self.end()
         return True

@@ -23,7 +23,7 @@ class Rivals:
             OtherAggregator: another aggregator has taken over the fleet.
         """
         status: AggregatorStatus | None = self._open(payload, AggregatorStatus, "the aggregator's topic")
-        if status is not None and status.online and status.boot_id != boot_id and status.epoch > epoch:
+        if status is not None and status.boot_id != boot_id and status.epoch > epoch:
             taken = f"epoch {status.epoch}, this one has {epoch}"
             raise OtherAggregator(f"another aggregator has taken over the fleet ({taken}): this one ends")
 

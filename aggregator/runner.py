@@ -13,6 +13,8 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from aggregator.aggregation import aggregate, check_fit, start_run
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round import step
@@ -26,6 +28,7 @@ from aggregator.core.state import (
     Event,
     FinishRun,
     Resumed,
+    RolledBack,
     RunState,
     SendPlan,
     SetDeadline,
@@ -34,6 +37,7 @@ from aggregator.core.state import (
 from aggregator.fleet import Fleet
 from aggregator.group import Group
 from aggregator.inbox import Inbox
+from aggregator.offers import Offers, offered
 from aggregator.pause import Pause
 from aggregator.rivals import Rivals
 from algorithms.algorithm import Algorithm
@@ -85,7 +89,7 @@ class Runner:
         self._was_connected, self.connected = False, False
         self._pause, self._look_at_s, self._started_s = Pause(clock), 0.0, clock()
         self.state: RunState | None = store.load()
-        self._views = {record.views for record in store.rounds() if record.views}
+        self._offers = Offers(blobs, fleet, {record.views for record in store.rounds()} - {""})
 
     def start_or_resume(self, settings: RunSettings) -> RunState:
         """Start the run, or go on with it from the state in the store.
@@ -102,7 +106,7 @@ class Runner:
             self.state, _ = step(None, started)
             self._observe(self.state, started)
         else:
-            self._offer(_offered(self.state))
+            self._offers.offer(offered(self.state))
             self.dispatch(Resumed(self._clock(), self._epoch))
         return self.known()
 
@@ -172,8 +176,10 @@ class Runner:
         proofs = []
         for event in events:
             match event:
-                case LinkUp():
+                case LinkUp(kept):
                     self.connected = True
+                    if self._was_connected and not kept:  # the broker has lost what waited for us, and maybe what waited for devices
+                        self._fleet.rename()
                     self.announce()
                     if self._was_connected:
                         self._fleet.offer_again()
@@ -184,7 +190,8 @@ class Runner:
                 case Denied(action, topic):
                     self._inbox.count("denied", f"the broker does not let the aggregator {action} {topic}")
                 case Delivery(topic, payload) if topic == self._fleet.topics.aggregator:
-                    self._rivals.check(payload, self._fleet.boot_id, self.known().epoch)
+                    if payload != self._fleet.announced:
+                        self._rivals.check(payload, self._fleet.boot_id, self.known().epoch)
                     deliveries.append(event)
                 case Delivery():
                     proofs += self._take(group, event)
@@ -199,15 +206,24 @@ class Runner:
         if self.state is not None:
             self._fleet.announce(self.state.epoch, self._clock(), self.state.settings.run_id, paused=self.paused)
 
-    def dispatch(self, *events: Event) -> None:
-        """Take in events: compute the new state, save the events, then carry out what follows.
+    def dispatch(self, *events: Event) -> bool:
+        """Take in events: compute the new state, save the events, then carry out what follows. Returns whether they were saved.
 
         A command is carried out only when its event is safe, and may be carried out again after a crash (`Resumed`).
         """
         group = Group(self.known())
         for event in events:
             self._add(group, event)
-        self._commit(group)
+        return self._commit(group)
+
+    def roll_back(self, number: int) -> bool:
+        """Return to the models that the round of this number made, if they are remembered. Whatever keeps the run from going on with later
+        ones is given up with them. Returns whether that was saved; if not, try again."""
+        if any(version.round == number for version in self.known().history):
+            self._pause.end()
+        saved = self.dispatch(RolledBack(self._clock(), number))
+        self.announce()
+        return saved
 
     @property
     def paused(self) -> str:
@@ -253,8 +269,8 @@ class Runner:
             log.exception("defect: an event was left out: %s", type(event).__name__)
             self._inbox.count("defect", type(event).__name__)
 
-    def _commit(self, group: Group) -> None:
-        """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it has happened."""
+    def _commit(self, group: Group) -> bool:
+        """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it has happened, and false is returned."""
         try:
             if group.updates:
                 self._blobs.put(*(payload for _, payload in group.updates))
@@ -264,24 +280,25 @@ class Runner:
             for device_id, payload in group.updates:
                 self._tell_busy(device_id, payload)
             self._begin_pause(str(error), self._check_storage)
-            return
+            return False
         self.state = group.state
         for reply in group.replies:
             self._fleet.reply(reply)
         for event, state in group.steps:
             self._observe(state, event)
-        self._views |= {record.views for record in group.records} - {""}
+        self._offers.keep_views({record.views for record in group.records} - {""})
         for command in group.commands:
             self._carry_out(command)
         if group.records and not self.paused:
-            self._forget()
+            self._offers.forget(self.known())
+        return True
 
     def _carry_out(self, command: Command) -> None:
         try:
             match command:
                 case SendPlan(plan):
                     chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
-                    self._offer({plan.bundle, plan.model, *chosen})
+                    self._offers.offer({plan.bundle, plan.model, *chosen})
                     self._fleet.send_plan(plan)
                 case SetDeadline(number, at_s):
                     heapq.heappush(self._deadlines, (at_s, number))
@@ -291,7 +308,7 @@ class Runner:
                     self._aggregate()
                 case FinishRun(device_id, model):
                     state = self.known()
-                    self._offer({model, state.settings.bundle})
+                    self._offers.offer({model, state.settings.bundle})
                     self._fleet.reply(messages.Finish(device_id, state.settings.run_id, state.epoch, state.settings.bundle, model))
         except (BlobLost, StorageFailed) as error:
             lost = error.digest if isinstance(error, BlobLost) else ""
@@ -304,7 +321,8 @@ class Runner:
         """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else stands in the way pauses the run."""
         state = self.known()
         try:
-            event: Event = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock())
+            made = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock())
+            event: Event = replace(made, at_s=self._clock())  # the next round's deadline is counted from when there are models
         except BlobLost as error:
             devices = tuple(d for d, received in state.received.items() if received.blob == error.digest)
             if not devices:
@@ -327,24 +345,6 @@ class Runner:
             self.dispatch(Resumed(self._clock(), proven + 1))
             self.announce()
 
-    def _offer(self, digests: set[str]) -> None:
-        self._fleet.offer({name: self._blobs.get(name) for name in sorted(digests) if not self._fleet.offers(name)})
-
-    def _forget(self) -> None:
-        """Take away what nobody needs any more. What stays for want of a disk is forgotten after a later round."""
-        state = self.known()
-        self._fleet.withdraw_all_but(_offered(state))
-        try:
-            earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
-            self._blobs.keep(_offered(state) | self._views | earlier | {state.memory} | {r.blob for r in state.received.values()})
-        except OSError as error:
-            log.warning("blobs that are not needed cannot be deleted: %s", error)
-
     def _check_storage(self) -> None:
         self._blobs.check()
         self._store.check()
-
-
-def _offered(state: RunState) -> set[str]:
-    """The digests of the blobs that devices may fetch in this state."""
-    return {state.settings.bundle, *state.models.values()}

@@ -14,7 +14,7 @@ from edge_client.core.backoff import RESEND_S, Backoff
 from edge_client.core.ports import DeviceState, GraphLoader, Health, Windows
 from edge_client.core.time import AggregatorTime
 from edge_client.current import CurrentModel
-from edge_client.executor import Result, Secret, from_entropy
+from edge_client.executor import Secret, from_entropy
 from edge_client.fetching import Fetching, blobs_of, needed
 from edge_client.inbox import Inbox
 from edge_client.incidents import Incidents
@@ -23,7 +23,7 @@ from edge_client.outbox import Outbox
 from edge_client.traffic import Traffic
 from edge_client.work import Declined, Done, Stopped, Work, decline_of
 from wire import messages as m
-from wire.codec import digest, encode_update
+from wire.codec import digest
 from wire.errors import printable
 from wire.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
@@ -188,6 +188,8 @@ class Agent:
     def _on_reply(self, reply: m.Acknowledge | m.Refuse | m.Busy | m.Finish) -> None:
         if isinstance(reply, m.Refuse):
             log.warning("refused device=%s about=%s reason=%s: %s", self.device_id, reply.about, reply.reason, reply.detail)
+            if reply.reason == "unknown-device":
+                self._check_in()
         if isinstance(reply, m.Busy) and self.session.stage == "pending" and reply.update == self.session.update:
             self._backoff.after(reply.retry_s)
         changed, action = core.on_reply(self.session, reply)
@@ -279,7 +281,7 @@ class Agent:
 
     def _store_update(self, plan: m.Plan, done: Done) -> Declined | None:
         """Put the update on disk, and then send it; or why it is not to be sent."""
-        payload = self._encode(plan, done.result, done.seconds)
+        payload = self._encode(plan, done)
         if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
             return Declined("policy", exceeded)
         self._state.put_update(plan.run_id, plan.round, payload, done.result.private)
@@ -290,22 +292,8 @@ class Agent:
         self._send_update()
         return None
 
-    def _encode(self, plan: m.Plan, result: Result, train_s: float) -> bytes:
-        update = m.Update(
-            run_id=plan.run_id,
-            epoch=plan.epoch,
-            round=plan.round,
-            attempt=plan.attempt,
-            device_id=self.device_id,
-            model=result.model,
-            num_train=self._windows.num_train,
-            num_steps=result.num_steps,
-            evaluated=result.evaluated,
-            trained=result.trained,
-            bytes_received=self._bytes_received,
-            train_s=round(train_s, 6),
-        )
-        return encode_update(update, result.tensors)
+    def _encode(self, plan: m.Plan, done: Done) -> bytes:
+        return done.update(plan, self._windows.num_train, self._bytes_received)
 
     def _between(self) -> None:
         """Before each batch: say that the device is here, and end the work if it is to end."""

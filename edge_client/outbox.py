@@ -38,9 +38,9 @@ class Outbox:
 
     def check_in(self, message: m.CheckIn) -> None:
         """Say that this device is here, and what there is on it."""
+        self.publish("check-in", encode(message))
         self._beat_at_s = 0.0
         self.beat()
-        self.publish("check-in", encode(message))
 
     def beat(self) -> None:
         """Say that this device is here, if it is time to."""

@@ -15,10 +15,10 @@ from edge_client.executor import Between, Executor, Result, Secret
 from edge_client.incidents import Incidents
 from edge_client.memory import Memory
 from wire.bundle import Bundle, check_version, unpack
-from wire.codec import LARGEST_SUM
+from wire.codec import LARGEST_SUM, encode_update
 from wire.errors import BundleError, ConfigError, DataError, ShoalError
 from wire.keys import PublicKey
-from wire.messages import DeclineReason, Plan, Policy
+from wire.messages import DeclineReason, Plan, Policy, Update
 from wire.tensors import Tensors, decode_tensors
 
 
@@ -40,6 +40,24 @@ class Done:
 
     result: Result
     seconds: float
+
+    def update(self, plan: Plan, num_train: int, bytes_received: int) -> bytes:
+        """The update that answers the plan. `bytes_received`: what came since the update before."""
+        update = Update(
+            run_id=plan.run_id,
+            epoch=plan.epoch,
+            round=plan.round,
+            attempt=plan.attempt,
+            device_id=plan.device_id,
+            model=self.result.model,
+            num_train=num_train,
+            num_steps=self.result.num_steps,
+            evaluated=self.result.evaluated,
+            trained=self.result.trained,
+            bytes_received=bytes_received,
+            train_s=round(self.seconds, 6),
+        )
+        return encode_update(update, self.result.tensors)
 
 
 class BlobMissing(Exception):

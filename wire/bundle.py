@@ -24,7 +24,8 @@ from wire.tensors import Tensors, TensorSpec, decode_tensors, encode_tensors
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """(name, dtype, shape) of each tensor that a message must carry."""
 
-BUNDLE_BYTES = 64 * 2**20
+BUNDLE_BYTES, DIRECTORY_BYTES = 64 * 2**20, 2**20
+"""The largest bundle that is read, and the largest directory of its files."""
 EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
 """Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the operators it always has."""
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
@@ -178,17 +179,18 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
     """
     if len(payload) > BUNDLE_BYTES:
         raise LimitExceeded(f"bundle of {len(payload)} bytes: at most {BUNDLE_BYTES} are accepted")
+    _check_directory(payload)
     try:
         with zipfile.ZipFile(io.BytesIO(payload)) as archive:
             if any(i.compress_type != zipfile.ZIP_STORED or i.file_size > len(payload) for i in archive.infolist()):
                 raise BundleError("bundle: its files must be stored without compression")
-            names_held = archive.namelist()
-            if len(set(names_held)) < len(names_held) or sum(i.file_size for i in archive.infolist()) > len(payload):
+            held = archive.namelist()
+            if len(set(held)) < len(held) or sum(i.file_size for i in archive.infolist()) > len(payload):
                 raise BundleError("bundle: a name comes twice, or its entries overlap")
             text = archive.read(MANIFEST)
             if trusted:
-                _verify(trusted, archive.read(SIGNATURE) if SIGNATURE in names_held else b"", text)
-            entries = {name: archive.read(name) for name in names_held if name not in (MANIFEST, SIGNATURE)}
+                _verify(trusted, archive.read(SIGNATURE) if SIGNATURE in held else b"", text)
+            entries = {name: archive.read(name) for name in held if name not in (MANIFEST, SIGNATURE)}
         manifest = msgspec.json.decode(text, type=Manifest)
     except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, OSError, EOFError, OverflowError, struct.error) as error:
         raise BundleError(f"bundle of {len(payload)} bytes: not readable: {error}") from None
@@ -203,6 +205,16 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
     if missing := named - entries.keys():
         raise BundleError(f"bundle {manifest.name}: {sorted(missing)} missing")
     return Bundle(manifest, entries, digest(payload), payload)
+
+
+def _check_directory(payload: bytes) -> None:
+    """Hold the end of a ZIP file against what `pack` writes, before the directory is read: one of a million entries would take hundreds of
+    MiB, whoever made it."""
+    end = payload[-22:]  # the record that ends a ZIP file without a comment: its signature, ..., the directory's size and place, 0
+    if len(end) < 22 or end[:4] != b"PK\5\6" or payload[-42:-38] == b"PK\6\7":
+        raise BundleError(f"bundle of {len(payload)} bytes: not readable: it does not end as a ZIP file without a comment does")
+    if int.from_bytes(end[12:16], "little") > DIRECTORY_BYTES:
+        raise BundleError(f"bundle of {len(payload)} bytes: its directory is over {DIRECTORY_BYTES} bytes")
 
 
 def _verify(trusted: Sequence[PublicKey], signature: bytes, text: bytes) -> None:

@@ -34,6 +34,7 @@ MOST_CHOICES = 64
 
 Reason = Literal[
     "unknown-topic",
+    "unknown-device",
     "malformed",
     "too-large",
     "wrong-device",

@@ -35,6 +35,12 @@ class Signer:
     key: PrivateKey
     voucher: bytes
 
+    @property
+    def until_s(self) -> float:
+        """When the voucher ends, in Unix seconds."""
+        voucher: Voucher = decode(self.voucher.partition(b"\n")[0], Voucher)
+        return voucher.not_after_s
+
     def __call__(self, message: ToDeviceMessage) -> bytes:
         text = encode(message)
         return b"\n".join((text, base64.b64encode(self.key.sign(MESSAGE_CONTEXT + text)), self.voucher))

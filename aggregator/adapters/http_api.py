@@ -22,6 +22,8 @@ class Conditions(msgspec.Struct, frozen=True):
     """Whether there is a connection to the broker."""
     paused: str
     """Why nothing goes on; empty while it does."""
+    unvouched: str = ""
+    """Why devices believe nothing that the service signs; empty while they do."""
 
 
 def create_api(
@@ -42,13 +44,14 @@ def create_api(
 
     @api.get("/ready")
     def ready(response: Response) -> dict[str, Any]:
-        """Whether updates are taken: the broker, the database, the disk, and the run. 503 if one of them is not as it should be."""
+        """Whether updates are taken: broker, database, disk, run and voucher. 503 if one of them is not as it should be."""
         now = conditions()
         checks = {
             "broker": "ok" if now.connected else "no connection",
             "database": _checked(store.check),
             "disk": _checked(blobs.check),
             "run": f"paused: {now.paused}" if now.paused else "ok",
+            "voucher": now.unvouched or "ok",
         }
         as_it_should = all(value == "ok" for value in checks.values())
         response.status_code = 200 if as_it_should else 503

@@ -73,13 +73,20 @@ def admit(
         blob=blob,
         start=start,
         num_train=min(update.num_train, device.num_train),
-        num_steps=update.num_steps,
+        num_steps=min(update.num_steps, most_steps(verbs, device.num_train)),
         norms=norms,
         evaluated=update.evaluated,
         trained=update.trained,
         bytes_up=num_bytes,
         bytes_down=update.bytes_received,
     )
+
+
+def most_steps(verbs: tuple[Verb, ...], num_train: int) -> int:
+    """How many steps these verbs make on so many windows, at most. A device that says more would have privacy or weights computed for
+    what it cannot have done."""
+    trained = [verb for verb in verbs if isinstance(verb, Train)]
+    return sum(verb.epochs * -(-num_train // verb.batch_size) if verb.steps is None else verb.steps for verb in trained)
 
 
 def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:

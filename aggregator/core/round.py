@@ -230,7 +230,8 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
     """Take over the new models, and open the next round or, after the last round of training, the evaluation."""
     if event.round != state.round:
         return state, []
-    trained = state.trained + (not state.preparing)
+    changed_nothing = event.made_in is not None  # such a preparation counts too: a run must not prepare for ever
+    trained = state.trained + (not state.preparing or changed_nothing)
     state = replace(taken_over(state, event), trained=trained)
     if trained >= state.settings.rounds:
         return open_round(state, state.round + 1, "evaluating", event.at_s)
@@ -243,6 +244,8 @@ def _ask_again(state: RunState, event: UpdatesLost) -> Step:
     if event.round != state.round:
         return state, []
     received = {d: r for d, r in state.received.items() if d not in event.device_ids}
+    for device_id in sorted(state.received.keys() & set(event.device_ids)):  # the same update again is to be stored again
+        state = with_device(state, device_id, replace(state.devices[device_id], accepted=""))
     phase = next_phase(state) if state.phase == "aggregating" else state.phase
     return open_again(replace(state, phase=phase), received, event.at_s)
 
@@ -257,9 +260,12 @@ def _roll_back(state: RunState, event: RolledBack) -> Step:
 
 
 def _replace_all(state: RunState, event: RolledBack) -> Step:
-    """Give every device its model of an earlier round."""
+    """Give every device its model of an earlier round. The epoch is a greater one, so that nobody can offer the later models again."""
     after = returned(state, event.to)
-    return (state, []) if after is None else (after, finish_commands(after))
+    if after is None:
+        return state, []
+    after = replace(after, epoch=after.epoch + 1)
+    return after, finish_commands(after)
 
 
 # Transitions: the aggregator came up again. What was commanded before it stopped may be lost, so that what is open is commanded again.

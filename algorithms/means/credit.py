@@ -10,7 +10,8 @@ squared error is a principal component analysis: exact, without a random start, 
 the model. An auto-encoder that has seen the attackers rebuilds them best; therefore it is trained on the better half of the models
 only (first the half nearest to the coordinate-wise median, then the half that it rebuilds best, until that half stays the same),
 and a model never on itself. So, unlike the original, it needs more than half of the devices to be honest. The papers' own formula of
-the credit could not be looked up; this one is 1 up to the median error and falls with a power of the error beyond.
+the credit could not be looked up; this one is 1 up to the median error and falls with a power of the error beyond. How many examples a
+device has does not count: it is what the device itself says.
 
 Like the original it looks at convolutions, and does not see an attack on other layers. BatchNorm's running statistics, which false values
 ruin as surely as weights, have an auto-encoder of their own; the lesser credit counts.
@@ -40,7 +41,7 @@ ROUNDING = 1e-10
 
 
 class Credit:
-    """sum_i c_i n_i w_i / sum_i c_i n_i with the credit c_i = min(1, (median error / error_i) ^ power)."""
+    """sum_i c_i w_i / sum_i c_i with the credit c_i = min(1, (median error / error_i) ^ power)."""
 
     name: ClassVar[str] = "credit"
     citation: ClassVar[str] = "Li et al., arXiv 1910.09933, 2019"
@@ -64,7 +65,7 @@ class Credit:
             errors = reconstruction_errors(stack.gram(columns), self.num_components)
             beyond = errors > np.median(errors)
             credit[beyond] = np.minimum(credit[beyond], (np.median(errors) / errors[beyond]) ** self.power)
-        return average(stack, shares(credit * shares(num_examples)))
+        return average(stack, shares(credit))
 
 
 def watched_columns(layout: Sequence[Slice], size: int) -> list[Array]:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggregator.core.admission import Refused, check_tensors, norms_of
+from aggregator.core.record import RoundRecord
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.contracts.store import SETTINGS
@@ -115,6 +116,19 @@ def test_a_device_weighs_no_more_than_it_checked_in(bench: Bench) -> None:
     bench.verdict(encode_update(msgspec.structs.replace(bench.update, num_train=2**53), bench.tensors))
     assert bench.runner.state is not None
     assert bench.runner.state.received["a"].num_train == 10
+
+
+def test_steps_count_as_far_as_the_plan_can_have_made_them(bench: Bench) -> None:
+    bench.verdict(encode_update(msgspec.structs.replace(bench.update, num_steps=2**53), bench.tensors))
+    assert bench.runner.known().received["a"].num_steps == 1, "one epoch of ten windows, in batches of 32"
+
+
+def test_counts_that_sum_to_more_than_can_be_read_do_not_spoil_the_record(bench: Bench) -> None:
+    many = m.Metrics(2**53, 1.0, 2**53)
+    for device_id in ("a", "b"):
+        bench.verdict(encode_update(msgspec.structs.replace(bench.update, device_id=device_id, trained=many), bench.tensors), device_id)
+    (record,) = bench.store.rounds()
+    assert msgspec.json.decode(msgspec.json.encode(record), type=RoundRecord).trained.num_examples == 2**53
 
 
 def test_second_different_update_is_a_duplicate(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """What a service does beside messages and deadlines: the operator's files, and a key and a voucher that are renewed."""
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,13 @@ class TestRenewal:
                 return False
             return True
 
+        def renew() -> float:
+            signer = service_signer(tmp_path, "f", TRUSTED, None, now_s)
+            fleet.sign_with(signer)
+            return signer.until_s
+
         runner: Any = Paused()
-        kept = Duties(runner, tmp_path, time.time, lambda: fleet.sign_with(service_signer(tmp_path, "f", TRUSTED, None, now_s)))
+        kept = Duties(runner, tmp_path, renew)
         assert (believed_at(now_s), believed_at(now_s + 200)) == (True, False)
         (tmp_path / "service.voucher").write_bytes(b"half a vou")
         kept.done()
@@ -65,18 +71,24 @@ class TestRenewal:
         assert (believed_at(now_s), believed_at(now_s + 200)) == (True, True)
 
 
+def test_the_end_of_the_voucher_is_told(tmp_path: Path) -> None:
+    runner: Any = Paused()
+    assert Duties(runner, tmp_path, lambda: time.time() + 1).unvouched == ""
+    assert "the voucher ended 10 s ago: `shoal vouch`" in Duties(runner, tmp_path, lambda: time.time() - 10).unvouched
+
+
 class TestResume:
     def test_a_file_that_cannot_be_taken_away_ends_nothing(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         runner: Any = Paused()
         runner.paused = "the disk is full"
         (tmp_path / "resume").mkdir()
-        assert not Duties(runner, tmp_path, lambda: 0.0, lambda: None).done()
-        assert (runner.told, "resume: the file cannot be read and taken away" in caplog.text) == (0, True)
+        assert not Duties(runner, tmp_path, lambda: math.inf).done()
+        assert (runner.told, "resume: the operator's file cannot be taken away" in caplog.text) == (0, True)
 
     @pytest.mark.parametrize("paused", ["", "the disk is full"])
     def test_the_operators_word_ends_this_pause_and_no_later_one(self, tmp_path: Path, paused: str) -> None:
         runner: Any = Paused()
         runner.paused = paused
         (tmp_path / "resume").write_bytes(b"")
-        assert not Duties(runner, tmp_path, lambda: 0.0, lambda: None).done()
+        assert not Duties(runner, tmp_path, lambda: math.inf).done()
         assert (runner.told, (tmp_path / "resume").exists()) == (int(bool(paused)), False)

@@ -1,5 +1,6 @@
 """Who may speak for a fleet: keys, vouchers, the epoch of a start, rivals, and the folder's lock."""
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -248,6 +249,11 @@ class TestClockAndFolder:
         for number in range(3, 20):
             boot_ids(path, str(number))
         assert boot_ids(path, "last") == [str(number) for number in range(12, 20)]
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        shutil.copy(path, copy)
+        assert boot_ids(copy / "boots", "x") == [], "those of the other folder may be alive"
+        assert boot_ids(copy / "boots", "y") == ["x"]
         path.write_bytes(b"\xff")
         with pytest.raises(ShoalError, match="boots"):
             boot_ids(path, "x")

@@ -133,6 +133,18 @@ class TestRound:
         assert notes["set_aside"] == "1 updates are within bounds, at least 2 are needed"
         assert (models_of(bench), bench.state.made_in, bench.state.trained) == (before, 0, 1)
 
+    def test_preparations_that_change_nothing_end_a_run_too(self) -> None:
+        """One device that lies, where all are needed, does not keep a run preparing for ever."""
+        run = Run(preparing=True, rounds=3)
+        for device in "ab":
+            run.check_in(device)
+        for _ in range(3):
+            assert run.state.phase == "preparing"
+            run.update("a")
+            run.update("b")
+            run.aggregated(made_in=0, preparing=True)
+        assert (run.state.phase, run.state.trained) == ("evaluating", 3)
+
     def test_a_model_that_is_not_finite_is_not_offered(self, fleet: FleetData) -> None:
         bench = Bench(fleet, mean=Overflowing())
         before = models_of(bench)

@@ -1,5 +1,6 @@
 """The models of a run's last rounds: they stay, a round that devices say is much worse is given up, and the operator can go back."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ class TestOperator:
     def tell(self, bench: Bench, folder: Path, text: str) -> None:
         (folder / ROLLBACK).write_text(text)
         bench.answers()
-        Duties(bench.runner, folder, bench.clock, lambda: None).done()
+        Duties(bench.runner, folder, lambda: math.inf).done()
         assert not (folder / ROLLBACK).exists()
 
     def test_a_service_returns_to_the_models_of_a_round(self, fleet: FleetData, tmp_path: Path) -> None:
@@ -182,5 +183,7 @@ def test_a_finished_run_gives_every_device_its_earlier_model() -> None:
         run.aggregated()
     run.update("a")
     assert run.state.phase == "finished"
+    epoch = run.state.epoch
     (finish,) = run.feed(RolledBack(99.0, 0))
+    assert run.state.epoch == epoch + 1, "the offer of the later model is of an older epoch"
     assert (kinds([finish]), finish.model) == (["FinishRun"], MODEL)  # type: ignore[union-attr]

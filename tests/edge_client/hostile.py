@@ -43,6 +43,15 @@ def zipped(files: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> by
     return buffer.getvalue()
 
 
+def repeated(count: int, size: int) -> bytes:
+    """An archive whose directory names one file of so many bytes again and again."""
+    payload = zipped({MANIFEST: bytes(size)})
+    at = payload.index(b"PK\1\2")
+    directory, end = payload[at:-22] * count, payload[-22:]
+    counts = min(count, 0xFFFF).to_bytes(2, "little") * 2
+    return payload[:at] + directory + end[:8] + counts + len(directory).to_bytes(4, "little") + end[16:]
+
+
 def hostile_bundles(bundle: Bundle) -> dict[str, bytes]:
     """By what is wrong with it."""
     files = {MANIFEST: msgspec.json.encode(bundle.manifest), SIGNATURE: b"", **bundle.files}
@@ -54,6 +63,9 @@ def hostile_bundles(bundle: Bundle) -> dict[str, bytes]:
         "not a ZIP": b"PK" + bytes(200),
         "encrypted": encrypted(bundle),
         "compressed": zipped(files, zipfile.ZIP_DEFLATED),
+        "a name a thousand times": repeated(1000, 2**15),
+        "a directory of too many names": repeated(30_000, 0),
+        "a comment": zipped(files)[:-2] + b"\3\0abc",
         "no manifest": zipped(dict(bundle.files)),
         "manifest nested deeply": zipped({**files, MANIFEST: b"[" * 200_000}),
         "manifest a list": zipped({**files, MANIFEST: b"[]"}),

@@ -236,6 +236,15 @@ class TestSignatures:
         assert sum(device.agent.incidents.counts.values()) == 19
 
 
+def test_a_device_that_the_aggregator_does_not_know_checks_in_again(device: Device) -> None:
+    device.turn()
+    device.sent("check-in")
+    device.reply(m.Refuse("d0", "unknown-device", "it has not checked in", "status"))
+    device.reply(m.Refuse("d0", "unknown-blob", "not on offer", "fetch"))
+    device.turn()
+    assert len(device.sent("check-in")) == 1
+
+
 def test_without_a_connection_nothing_is_sent_again(device: Device) -> None:
     first = finished(device)
     device.sent("update")

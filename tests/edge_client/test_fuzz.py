@@ -12,7 +12,7 @@ import pytest
 
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import MemoryState
-from edge_client.executor import Result
+from edge_client.work import Done
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device
@@ -150,8 +150,8 @@ def plans_of_updates(device: Device) -> dict[str, m.Plan]:
     made: dict[str, m.Plan] = {}
     encode_update = device.agent._encode
 
-    def noting(plan: m.Plan, result: Result, train_s: float) -> bytes:
-        payload = encode_update(plan, result, train_s)
+    def noting(plan: m.Plan, done: Done) -> bytes:
+        payload = encode_update(plan, done)
         made[digest(payload)] = plan
         return payload
 

@@ -121,6 +121,7 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
 def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(operator: Operator, mosquitto: str) -> None:
     operator.broker = mosquitto
     first = operator.serve()
+    shutil.copytree(operator.folder / "runs" / "served", operator.folder / "runs" / "standby")
     second = operator.serve(folder="runs/standby")
     assert second.wait(60) == 3
     assert "another aggregator is at work" in operator.log()

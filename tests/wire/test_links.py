@@ -5,7 +5,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from simulation.local.broker import EmbeddedBroker, free_port
 from tests.contracts.link import Connect, LinkContract, deliveries, settle
@@ -150,8 +154,35 @@ def test_comes_back_after_a_broker_restart_and_renews_its_subscriptions(embedded
     assert isinstance(link.receive(timeout_s=5), LinkDown)
     link.publish("t", b"queued while down")
     embedded_broker.start()
-    assert isinstance(link.receive(timeout_s=20), LinkUp)
+    assert link.receive(timeout_s=20) == LinkUp(kept=False), "the embedded broker keeps nothing"
     assert deliveries(link, 1) == [Delivery("t", b"queued while down")]
+    link.close()
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_broker_that_keeps_the_session_is_known_by_it(mosquitto: str, version: str) -> None:
+    for kept in (False, True):
+        link = MqttLink(BrokerAddress.parse(f"{mosquitto}?version={version}"), "a")
+        assert link.receive(timeout_s=5) == LinkUp(kept)
+        link.close()
+
+
+def test_text_that_paho_does_not_take_does_not_end_the_connection(mosquitto: str) -> None:
+    """Mosquitto passes on U+FEFF in a publication's properties."""
+    link = MqttLink(BrokerAddress.parse(mosquitto), "a")
+    link.subscribe("t")
+    settle(link)
+    sender = paho.Client(CallbackAPIVersion.VERSION2, "b", protocol=paho.MQTTv5)
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.UserProperty = ("k", "\ufeffv")
+    properties.ContentType = "\ufeff"
+    sender.connect("127.0.0.1", int(mosquitto.rpartition(":")[2]))
+    sender.loop_start()
+    sender.publish("t", b"x", qos=1, properties=properties).wait_for_publish(5)
+    sender.publish("t", b"y", qos=1).wait_for_publish(5)
+    sender.loop_stop()
+    assert deliveries(link, 2) == [Delivery("t", b"x"), Delivery("t", b"y")]
+    assert link.receive(timeout_s=0.3) is None, "the connection stays"
     link.close()
 
 

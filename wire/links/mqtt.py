@@ -277,7 +277,7 @@ class MqttLink:
         if self._will:
             client.will_set(self._will.topic, self._will.payload, qos=1, retain=True)
 
-        def on_connect(client: mqtt.Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
+        def on_connect(client: mqtt.Client, _data: object, flags: mqtt.ConnectFlags, code: Any, _properties: object) -> None:
             if code.is_failure:
                 client.refusal = str(code)  # type: ignore[attr-defined]
             else:
@@ -286,7 +286,7 @@ class MqttLink:
                     self._connection += 1
                 if topics:
                     self._subscribe(client, topics)
-                self._inbox.put(LinkUp())
+                self._inbox.put(LinkUp(bool(flags.session_present)))
             answered.set()
 
         def on_disconnect(_client: mqtt.Client, _data: object, _flags: object, code: Any, _properties: object) -> None:

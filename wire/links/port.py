@@ -27,6 +27,9 @@ class Delivery:
 class LinkUp:
     """Connected; subscriptions are in place."""
 
+    kept: bool = True
+    """Whether the broker has kept what it had of this client: its subscriptions, and what waited for it."""
+
 
 @dataclass(frozen=True)
 class LinkDown:

@@ -17,10 +17,11 @@ import numpy as np
 from algorithms.spec import Choice, Option, Options, read
 from edge_client.agent import Agent
 from edge_client.core.ports import Windows
-from edge_client.executor import Result
+from edge_client.work import Done
 from simulation.datasets.windows import FleetData
 from wire import names
 from wire.errors import ConfigError
+from wire.messages import Plan
 from wire.tensors import Array, Tensors
 
 
@@ -85,9 +86,9 @@ class Attacker(Agent):
         super().__init__(*arguments, **options)
         self._attack = attack
 
-    def _encode(self, plan: Any, result: Result, train_s: float) -> bytes:
-        tensors = self._attack.tamper(result.tensors, self.device_id, plan.round)
-        return super()._encode(plan, replace(result, tensors=tensors), train_s)
+    def _encode(self, plan: Plan, done: Done) -> bytes:
+        tensors = self._attack.tamper(done.result.tensors, self.device_id, plan.round)
+        return super()._encode(plan, replace(done, result=replace(done.result, tensors=tensors)))
 
 
 def read_attack(text: str) -> Choice:

@@ -43,16 +43,17 @@ internal fun graphOf(verb: Verb): String? = when (verb) {
 private fun epochsOf(train: Train, numTrain: Int): Double =
     train.steps?.let { it.toDouble() * train.batchSize / maxOf(1, numTrain) } ?: train.epochs.toDouble()
 
-/** What leaves the device of a training without the clipping and noise that the policy asks for. */
+/**
+ * What leaves the device without the clipping and noise that the policy asks for. No mechanism covers what a graph measures, and a graph may
+ * measure a gradient: nothing of that leaves, before training or after it.
+ */
 private fun unprotected(policy: Policy, verbs: List<Verb>, measuring: Set<String>): String? {
     val leastNoise = policy.minNoiseMultiplier ?: 0.0
     if (policy.maxClipNorm == null && leastNoise == 0.0) return null
     val rule = if (policy.maxClipNorm != null) "max_clip_norm" else "min_noise_multiplier"
-    var trained = false
     for (verb in verbs) {
-        trained = trained || verb is Train
         val measures = verb is Apply || verb is Respond || (verb is Evaluate && verb.report && verb.graph in measuring)
-        if (trained && measures) return "$rule: ${verb.type} reports on what was trained"
+        if (measures) return "$rule: ${verb.type} reports what neither clipping nor noise covers"
     }
     if (verbs.none { it is Train && it.report }) return null
     val last = verbs.last() as? Protect ?: return "$rule: the plan does not end with protect"
