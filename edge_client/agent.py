@@ -326,7 +326,8 @@ class Agent:
         return max(self._wall(), self._time.now_s)
 
     def _send_update(self) -> None:
-        payload = self._state.update() if self.session.stage == "pending" else None
+        """Send the pending update, if the day's bytes permit it. Without a connection it waits for the next one."""
+        payload = self._state.update() if self.session.stage == "pending" and self._outbox.connected else None
         if payload is None:
             return
         if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):

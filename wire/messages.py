@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
-MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")]
+# In Python `$` also matches before a line feed at the end, in JSON Schema it does not: with (?!\n) both refuse it.
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")]
+MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?(?!\n)$")]
 LARGEST_COUNT = 2**53
 """A sum of counts that is stored is cut to this, or it could not be read again."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]

@@ -257,6 +257,18 @@ def test_without_a_connection_nothing_is_sent_again(device: Device) -> None:
     assert set(device.sent("update")) == {first}
 
 
+def test_an_update_that_is_finished_without_a_connection_waits_for_the_next(device: Device) -> None:
+    device.turn()
+    device.agent.handle(LinkDown("gone"))
+    device.offer()
+    device.send_plan()
+    device.turn()
+    assert (device.agent.session.stage, device.sent("update")) == ("pending", [])
+    device.agent.handle(LinkUp())
+    (update,) = device.sent("update")
+    assert digest(update) == device.agent.session.update
+
+
 class TestTime:
     def test_work_waits_for_the_aggregators_status_but_not_for_ever(self, device: Device) -> None:
         device.broker._retained.clear()

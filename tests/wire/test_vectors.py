@@ -8,7 +8,8 @@ import pytest
 
 from edge_client.core import session as core
 from edge_client.core.policy import broken_rule
-from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors
+from edge_client.core.time import AggregatorTime
+from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
 from tests.wire.signed_vectors import A
 from tests.wire.write_vectors import GOLDEN, HOSTILE, HOSTILE_MESSAGES, HOSTILE_TENSORS, MESSAGES, NEWER, UPDATE, UPDATE_TENSORS
 from wire import messages as m
@@ -58,7 +59,7 @@ class TestSigned:
 
     def test_the_files_are_those_of_this_version(self) -> None:
         assert {path.name: path.read_bytes() for path in signed_vectors.FOLDER.iterdir()} == signed_vectors.FILES
-        for vectors in (names_vectors, policy_vectors, session_vectors):
+        for vectors in (names_vectors, policy_vectors, session_vectors, time_vectors):
             assert vectors.FILE.read_text() == vectors.text(), "run python -m tests.wire.write_vectors"
 
 
@@ -108,6 +109,16 @@ def _play(session: core.Session, step: dict[str, Any]) -> tuple[core.Session, co
             return core.on_reply(session, m.Acknowledge("d", step["update"] * 64))
         case other:
             raise AssertionError(other)
+
+
+@pytest.mark.parametrize("scenario", json.loads(time_vectors.FILE.read_text()), ids=lambda scenario: scenario["name"])
+def test_time(scenario: dict[str, Any]) -> None:
+    clock_s = 50.0
+    time = AggregatorTime(lambda: clock_s)
+    for step in scenario["steps"]:
+        clock_s += step["after_s"]
+        assert time.hear(m.AggregatorStatus(True, "boot", step["epoch"], step["at_s"])) == step["acts"]
+        assert time.now_s == step["now_s"]
 
 
 def test_golden_update() -> None:

@@ -6,7 +6,7 @@ import struct
 import msgspec
 import numpy as np
 
-from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors
+from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
 from tests.wire.signed_vectors import ROOT, RUN, VECTORS, A, B
 from wire import messages as m
 from wire.codec import encode, encode_update
@@ -116,6 +116,13 @@ HOSTILE_MESSAGES = {
     "policy-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"policy":{"max_epochs":-1}}',
     "name-with-slash": b'{"type":"fetch","device_id":"../x","digest":"' + b"a" * 64 + b'"}',
     "digest-upper-case": b'{"type":"fetch","device_id":"d","digest":"' + b"A" * 64 + b'"}',
+    "name-with-line-feed": b'{"type":"fetch","device_id":"d\\n","digest":"' + b"a" * 64 + b'"}',
+    "name-a-line-feed": b'{"type":"fetch","device_id":"\\n","digest":"' + b"a" * 64 + b'"}',
+    "digest-with-line-feed": b'{"type":"fetch","device_id":"d","digest":"' + b"a" * 64 + b'\\n"}',
+    "no-digest-but-a-line-feed": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"bundle":"\\n"}',
+    "refused-digest-with-line-feed": b'{"type":"refuse","device_id":"d","reason":"malformed","detail":"","update":"' + b"a" * 64 + b'\\n"}',
+    "policy-name-with-line-feed": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"policy":{"graphs":["step\\n"]}}',
+    "reason-unknown": b'{"type":"refuse","device_id":"d","reason":"too-many","detail":""}',
     "deeply-nested": b'{"type":' * 3000 + b"1" + b"}" * 3000,
     "too-long": b'{"type":"fetch","device_id":"d","digest":"' + b"a" * 64 + b'","x":"' + b"x" * 70_000 + b'"}',
 }
@@ -138,6 +145,7 @@ def main() -> None:
     names_vectors.FILE.write_text(names_vectors.text())
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())
+    time_vectors.FILE.write_text(time_vectors.text())
     for folder in (GOLDEN, HOSTILE, NEWER, signed_vectors.FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():

@@ -2,11 +2,8 @@ package io.shoal.core
 
 import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.Busy
-import io.shoal.core.wire.Decline
 import io.shoal.core.wire.DeclineReason
-import io.shoal.core.wire.Fetch
 import io.shoal.core.wire.Finish
-import io.shoal.core.wire.Message
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Refuse
@@ -15,7 +12,6 @@ import io.shoal.core.wire.Topics
 import io.shoal.core.wire.Update
 import io.shoal.core.wire.decodeUpdate
 import io.shoal.core.wire.digest
-import io.shoal.core.wire.encode
 import java.io.Closeable
 import java.io.IOException
 
@@ -36,23 +32,32 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private val policy = self.policy ?: Policy()
     private val time = AggregatorTime(clock)
     private val admission = Admission(self, topics, time, log)
-    private val presence = Presence(self, around, ::publish)
     private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
     private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock)
     private val offer = Offer(storage, loaded, log)
     private val traffic = Traffic(storage, clock)
-    private val downloads = Downloads(topics, link, storage, log) { publish("fetch", Fetch(deviceId, it)) }
+    private val outbox = Outbox(self, topics, link, traffic, around)
+    private val downloads = Downloads(topics, link, storage, log, outbox::fetch)
+    private val retry = Retry(clock)
     private var readyAtS = Double.POSITIVE_INFINITY
     private var bootId = ""
     private var bytesReceived = 0L
-    private var retryAtS = Double.POSITIVE_INFINITY
-    private var pauseS = FIRST_PAUSE_S
+
+    /** Whether the day's bytes do not permit sending the pending update now. */
+    private var heldBack = false
 
     var session: Session = storage.session()
         private set
 
-    /** Whether a plan, a download or an answer is still to come. */
-    val waiting: Boolean get() = downloads.open || session.stage == Stage.WORKING || session.stage == Stage.PENDING || offer.ready(session)
+    /** Whether a plan is in work, or an answer or the model of an offer may still come. */
+    val waiting: Boolean
+        get() = when (session.stage) {
+            Stage.WORKING -> true
+            Stage.PENDING -> !heldBack || offerExpected
+            Stage.DECLINED, Stage.ANSWERED -> offerExpected
+        }
+
+    private val offerExpected: Boolean get() = downloads.expected || offer.ready(session)
 
     /** Whether [work] would begin something. */
     val hasWork: Boolean
@@ -71,13 +76,13 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         when (event) {
             is LinkUp -> {
                 log.write(Log.Level.INFO, "connected device=$deviceId")
-                presence.connected = true
+                outbox.connected = true
                 readyAtS = clock.steadySeconds() + HEAR_S
                 checkIn()
                 resume()
             }
             is LinkDown -> {
-                presence.connected = false
+                outbox.connected = false
                 log.write(Log.Level.WARNING, "connection lost, trying again device=$deviceId reason=${event.reason}")
             }
             is Delivery -> {
@@ -99,7 +104,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
      * before all that it needs has come.
      */
     fun tick() {
-        presence.beat()
+        outbox.beat()
         val plan = session.plan
         if (plan != null && session.stage == Stage.WORKING) {
             Rounds.expired(session, plan, time.nowS())?.let { (changed, action) ->
@@ -107,11 +112,11 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
                 if (action is Action.Decline) decline(plan, action)
             }
         }
-        if (clock.steadySeconds() >= retryAtS) {
-            val nextS = pauseS * 2
+        if (retry.isDue && outbox.connected) { // what is published without a connection would wait in the link, again and again
+            retry.tried()
             downloads.ask()
             sendUpdate()
-            arm(nextS)
+            rest()
         }
     }
 
@@ -162,23 +167,21 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         when {
             action == Action.Drop -> {
                 storage.dropUpdate()
-                arm(FIRST_PAUSE_S)
+                rest()
             }
-            reply is Busy && reply.update == session.update && session.stage == Stage.PENDING -> {
-                pauseS = maxOf(FIRST_PAUSE_S, minOf(reply.retryS, LONGEST_PAUSE_S))
-                retryAtS = clock.steadySeconds() + reply.retryS
-            }
+            reply is Busy && reply.update == session.update && session.stage == Stage.PENDING -> retry.after(reply.retryS)
             reply is Finish -> prepare()
         }
     }
 
     private fun onBlob(name: String, payload: ByteArray) {
         downloads.onBlob(name, payload)
+        rest()
         overTraffic()
     }
 
     private fun onStatus(status: AggregatorStatus) {
-        time.heard(status.epoch, status.atS)
+        if (!time.heard(status.epoch, status.atS)) return
         readyAtS = minOf(readyAtS, clock.steadySeconds())
         if (status.online && status.bootId != bootId) {
             bootId = status.bootId
@@ -187,7 +190,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private fun checkIn() {
-        presence.checkIn(loaded.digest)
+        outbox.checkIn(loaded.digest)
         sendUpdate()
         downloads.ask()
     }
@@ -215,20 +218,15 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         if (overTraffic()) return
         val plan = session.plan?.takeIf { session.stage == Stage.WORKING }
         val needed = plan?.let(PlanWork::blobsOf).orEmpty()
-        if (downloads.want(needed + offer.blobs(session))) arm(FIRST_PAUSE_S)
+        if (downloads.want(needed + offer.blobs(session))) retry.begin()
     }
 
     /** Whether more bytes came and went than a day may have: then nothing is fetched, and a plan that is being worked on is declined. */
     private fun overTraffic(): Boolean {
-        val permitted = policy.maxBytesADay ?: return false
-        val bytes = traffic.lastDay()
-        if (bytes <= permitted) return false
+        val exceeded = traffic.exceeds(policy.maxBytesADay) ?: return false
         downloads.want(emptySet())
         val plan = session.plan
-        if (plan != null && session.stage == Stage.WORKING) {
-            val detail = "max_bytes_a_day: $bytes came and went in a day, $permitted are permitted"
-            giveUp(plan, Contained.Failed(DeclineReason.POLICY, detail))
-        }
+        if (plan != null && session.stage == Stage.WORKING) giveUp(plan, Contained.Failed(DeclineReason.POLICY, exceeded))
         return true
     }
 
@@ -256,7 +254,11 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         }
     }
 
+    /** Stores the update, and then sends it, if the day's bytes permit that. */
     private fun finish(plan: Plan, finished: FinishedPlan) {
+        traffic.exceeds(policy.maxBytesADay, finished.payload.size)?.let {
+            return giveUp(plan, Contained.Failed(DeclineReason.POLICY, it))
+        }
         try {
             storage.putUpdate(plan.runId, plan.round, finished.payload, finished.private)
         } catch (error: IOException) {
@@ -265,13 +267,13 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         save(Rounds.onExecuted(session, plan, digest(finished.payload)))
         log.write(Log.Level.INFO, "round done device=$deviceId round=${plan.round} steps=${finished.numSteps}")
         bytesReceived = 0
-        pauseS = FIRST_PAUSE_S
+        retry.begin()
         sendUpdate()
     }
 
     private fun checkpoint() {
         if (stop()) throw Stopped()
-        presence.beat()
+        outbox.beat()
     }
 
     private fun tryOffer() {
@@ -290,37 +292,29 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private fun decline(plan: Plan, action: Action.Decline) {
-        log.write(Log.Level.ERROR, "declined round ${plan.round} device=$deviceId reason=${action.reason.text}: ${action.detail}")
-        publish(
-            "decline",
-            Decline(plan.runId, plan.epoch, plan.round, plan.attempt, deviceId, action.reason, action.detail, action.proof),
-        )
+        outbox.decline(plan, action)
         prepare()
     }
 
+    /** Sends the pending update, if the day's bytes permit that. Without a connection it waits for the next one. */
     private fun sendUpdate() {
-        if (session.stage != Stage.PENDING) return
+        heldBack = false
+        if (session.stage != Stage.PENDING || !outbox.connected) return
         val payload = storage.update()
         if (payload == null || digest(payload) != session.update) {
             log.write(Log.Level.WARNING, "the finished update is lost: its plan is carried out again device=$deviceId")
             save(session.copy(stage = Stage.WORKING, update = ""))
             return prepare()
         }
-        traffic.add(payload.size)
-        link.publish(topics.device(deviceId, "update"), payload)
-        arm(pauseS)
+        val exceeded = traffic.exceeds(policy.maxBytesADay, payload.size)
+        heldBack = exceeded != null
+        if (heldBack) log.write(Log.Level.WARNING, "the update waits device=$deviceId: $exceeded") else outbox.update(payload)
+        retry.goOn()
     }
 
-    private fun arm(nextS: Double) {
-        val open = downloads.open || session.stage == Stage.PENDING
-        pauseS = if (open) minOf(nextS, LONGEST_PAUSE_S) else FIRST_PAUSE_S
-        retryAtS = if (open) clock.steadySeconds() + pauseS else Double.POSITIVE_INFINITY
-    }
-
-    private fun publish(kind: String, message: Message, retain: Boolean = false) {
-        val payload = encode(message)
-        traffic.add(payload.size)
-        link.publish(topics.device(deviceId, kind), payload, retain)
+    /** Tries nothing again if nothing waits for an answer. */
+    private fun rest() {
+        if (!downloads.open && session.stage != Stage.PENDING) retry.end()
     }
 
     private fun save(changed: Session) {
@@ -331,12 +325,6 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private companion object {
-        /** An update without an answer, or a blob that does not come, is sent or asked for again after this. */
-        const val FIRST_PAUSE_S = 10.0
-
-        /** The pause doubles up to this. */
-        const val LONGEST_PAUSE_S = 300.0
-
         /** A device that has just connected waits so long for the aggregator's status before it starts to work. */
         const val HEAR_S = 3.0
     }

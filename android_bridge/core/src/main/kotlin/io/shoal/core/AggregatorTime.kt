@@ -9,12 +9,18 @@ internal class AggregatorTime(private val clock: Clock) {
     private var saidS = Double.NEGATIVE_INFINITY
     private var cameS = 0.0
 
-    /** An aggregator said that its clock shows [atS]. One of a later [epoch] is believed also if its clock was set back. */
-    fun heard(epoch: Long, atS: Double) {
-        if (epoch < this.epoch || epoch == this.epoch && atS < nowS()) return
-        this.epoch = epoch
-        saidS = atS
-        cameS = clock.steadySeconds()
+    /**
+     * An aggregator said that its clock shows [atS]. One of a later [epoch] is believed also if its clock was set back. False if the epoch
+     * is over: what the aggregator said is to be ignored.
+     */
+    fun heard(epoch: Long, atS: Double): Boolean {
+        if (epoch < this.epoch) return false
+        if (epoch > this.epoch || atS > nowS()) {
+            this.epoch = epoch
+            saidS = atS
+            cameS = clock.steadySeconds()
+        }
+        return true
     }
 
     /** Unix time in seconds; minus infinity before anything was said. */

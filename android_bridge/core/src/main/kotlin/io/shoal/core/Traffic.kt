@@ -15,6 +15,12 @@ internal class Traffic(private val storage: Storage, private val clock: Clock) {
     /** How many there were in the last 24 hours. Hours that have not been yet, by a clock that was set back, count too. */
     fun lastDay(): Long = hours.entries.sumOf { (hour, bytes) -> if (hour >= hour() - DAY_HOURS) bytes else 0 }
 
+    /** How `max_bytes_a_day` is broken, with so many bytes [more]; null if it is not. [most] null: it is not set. */
+    fun exceeds(most: Long?, more: Int = 0): String? {
+        val bytes = lastDay() + more
+        return if (most == null || bytes <= most) null else "max_bytes_a_day: $bytes in 24 hours, $most are permitted"
+    }
+
     /** Stores the count, without what is older than a day. */
     fun save() {
         if (unsaved == 0L) return

@@ -83,6 +83,58 @@ class AgentTest {
     }
 
     @Test
+    fun `without a connection nothing is sent again, nor counted`() {
+        val device = device().up()
+        device.plan()
+        device.offer()
+        val update = device.sent("update").single()
+        device.agent.handle(LinkDown("gone"))
+        device.agent.close()
+        val counted = storage().traffic()
+        device.link.published.clear()
+        repeat(60) { device.after(60.0) }
+        device.agent.close()
+        assertEquals(0, device.link.published.size)
+        assertEquals(counted, storage().traffic())
+        device.agent.handle(LinkUp)
+        assertContentEquals(update, device.sent("update").single())
+    }
+
+    @Test
+    fun `an update that is finished without a connection waits for the next`() {
+        val device = device().up()
+        device.plan()
+        device.deliverBlobs()
+        device.agent.handle(LinkDown("gone"))
+        device.work()
+        assertEquals(Pair(Stage.PENDING, 0), Pair(device.agent.session.stage, device.sent("update").size))
+        device.agent.handle(LinkUp)
+        assertEquals(device.agent.session.update, digest(device.sent("update").single()))
+    }
+
+    @Test
+    fun `a new aggregator makes it check in and one of an epoch that is over does not`() {
+        val device = device().up()
+        device.sent("check-in")
+        for ((boot, epoch) in listOf("one" to 6L, "one" to 6L, "two" to 7L, "zero" to 6L)) device.status(2000.0, boot, epoch)
+        assertEquals(2, device.sent("check-in").size)
+    }
+
+    @Test
+    fun `a status of an epoch that is over does not make it begin`() {
+        val device = device().up()
+        device.agent.handle(LinkDown("gone"))
+        device.agent.handle(LinkUp)
+        device.plan()
+        device.status(2000.0, "zero", 4)
+        device.offer()
+        assertEquals(0, device.sent("update").size)
+        device.status(2000.0, "boot", 5)
+        device.work()
+        assertEquals(1, device.sent("update").size)
+    }
+
+    @Test
     fun `an update that was damaged on disk is made again`() {
         val device = device().up()
         device.plan()
@@ -123,6 +175,18 @@ class AgentTest {
         assertEquals(setOf(device.topics.blob(digest(Fixture.model))), device.link.subscribed.filter { "/blob/" in it }.toSet())
         device.offer()
         assertEquals(2, decodeUpdate(device.sent("update").single()).first.round)
+    }
+
+    @Test
+    fun `work for which a blob is damaged is no try`() {
+        val device = device().up()
+        device.plan()
+        repeat(Rounds.MOST_TRIES + 1) {
+            device.deliverBlobs()
+            File(folder, "blobs/${digest(Fixture.model)}").writeBytes(ByteArray(5))
+            device.work()
+        }
+        assertEquals(Stage.WORKING, device.agent.session.stage, "it is not quarantined")
     }
 
     @Test

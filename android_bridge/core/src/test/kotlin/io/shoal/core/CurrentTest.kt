@@ -2,7 +2,9 @@ package io.shoal.core
 
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.Fetch
 import io.shoal.core.wire.Train
+import io.shoal.core.wire.decode
 import io.shoal.core.wire.decodeTensors
 import io.shoal.core.wire.digest
 import io.shoal.core.wire.encodeTensors
@@ -111,6 +113,41 @@ class CurrentTest {
         assertNull(storage().current())
         device().finish(model(2f), 6)
         assertEquals(digest(model(2f)), storage().current()!!.model)
+    }
+
+    @Test
+    fun `an offer whose blobs never come does not keep plans from being carried out`() {
+        val device = device()
+        device.reply(Fixture.finish(model = model(3f))) // its model is no longer on offer
+        device.plan(Fixture.plan(run = "next", epoch = 6))
+        device.offer()
+        assertEquals(1, device.sent("update").size, "the next run's plan")
+    }
+
+    @Test
+    fun `an offer whose blobs never come is waited for until they were asked for three times`() {
+        val device = device()
+        device.sent("fetch")
+        device.reply(Fixture.finish(model = model(3f)))
+        device.deliverBlobs()
+        val waited = generateSequence { device.agent.waiting.also { if (it) device.after(1.0) } }.takeWhile { it }.take(1000).count()
+        assertEquals(70, waited, "after 10, 30 and 70 seconds")
+        assertEquals(List(3) { digest(model(3f)) }, device.sent("fetch").map { decode<Fetch>(it).digest })
+        device.blobs += model(3f)
+        device.offer()
+        assertEquals(digest(model(3f)), storage().current()!!.model, "if they come, it is taken into use")
+        assertEquals(false, device.agent.waiting)
+    }
+
+    @Test
+    fun `a damaged blob of the model in use does not keep plans from being carried out`() {
+        val used = model(1f)
+        device().finish(used)
+        File(folder, "blobs/${digest(used)}").delete()
+        val next = device()
+        next.plan(Fixture.plan(run = "next", epoch = 6))
+        next.offer()
+        assertEquals(1, next.sent("update").size, "the next run's plan")
     }
 
     @Test

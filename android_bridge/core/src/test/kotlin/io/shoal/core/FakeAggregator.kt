@@ -73,11 +73,16 @@ internal class FakeAggregator(
 
     fun reply(message: Message) = deliver(topics.device("phone", "reply"), message).also { work() }
 
-    /** Delivers the blobs that it asks for, as retained publications, and lets it work. */
-    fun offer() {
+    /** Delivers the blobs that it waits for, as retained publications. */
+    fun deliverBlobs() {
         for (payload in blobs) {
             if (topics.blob(digest(payload)) in link.subscribed) agent.handle(Delivery(topics.blob(digest(payload)), payload))
         }
+    }
+
+    /** [deliverBlobs], and the work that they make. */
+    fun offer() {
+        deliverBlobs()
         work()
     }
 

@@ -3,9 +3,14 @@ package io.shoal.core
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.DeviceStatus
+import io.shoal.core.wire.Fields
+import io.shoal.core.wire.JsonObject
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.decode
+import io.shoal.core.wire.parseJson
+import org.junit.jupiter.api.DynamicTest
+import org.junit.jupiter.api.TestFactory
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import kotlin.test.Test
@@ -59,20 +64,24 @@ class TimeTest {
         assertEquals(1, device.sent("update").size)
     }
 
-    @Test
-    fun `the aggregator's clock is the latest that it said`() {
-        val clock = TestClock()
-        val time = AggregatorTime(clock)
-        assertEquals(Double.NEGATIVE_INFINITY, time.nowS())
-        time.heard(5, 1000.0)
-        clock.steadyS += 10
-        clock.nowS -= 500
-        assertEquals(1010.0, time.nowS())
-        time.heard(5, 1002.0) // it was under way for long
-        time.heard(4, 9000.0) // of an aggregator that is gone
-        assertEquals(1010.0, time.nowS())
-        time.heard(6, 900.0) // its clock was set back
-        assertEquals(900.0, time.nowS())
+    @TestFactory
+    fun `the aggregator's clock, in scenarios that every implementation plays`(): List<DynamicTest> {
+        val scenarios = parseJson(File(repository, "wire/vectors/time.json").readBytes())
+        val read = Fields(JsonObject(mapOf("all" to scenarios)), "time.json").list("all") { it, path -> Fields(it, path) }
+        assertTrue(read.size >= 8)
+        return read.map { scenario ->
+            DynamicTest.dynamicTest(scenario.string("name")) {
+                val clock = TestClock()
+                val time = AggregatorTime(clock)
+                assertEquals(Double.NEGATIVE_INFINITY, time.nowS())
+                for (step in scenario.list("steps") { it, path -> Fields(it, path) }) {
+                    clock.steadyS += step.double("after_s")
+                    clock.nowS -= 500 // it is not asked
+                    assertEquals(step.bool("acts"), time.heard(step.count("epoch"), step.double("at_s")))
+                    assertEquals(step.double("now_s"), time.nowS())
+                }
+            }
+        }
     }
 
     @Test

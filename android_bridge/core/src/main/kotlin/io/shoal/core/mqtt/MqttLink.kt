@@ -33,7 +33,7 @@ internal class MqttLink private constructor(
     private val events = LinkedBlockingQueue<Incoming>()
     private val room = Room(MAX_PAYLOAD)
     private val closed = CountDownLatch(1)
-    private val outbox = Outbox()
+    private val inFlight = InFlight()
     private val topics = LinkedHashSet<String>()
     private var unacknowledged: Incoming? = null
 
@@ -46,18 +46,18 @@ internal class MqttLink private constructor(
 
     override fun subscribe(topics: Collection<String>) {
         synchronized(this.topics) { this.topics += topics }
-        send { it.write(Packets.subscribe(outbox.newId(), topics)) }
+        send { it.write(Packets.subscribe(inFlight.newId(), topics)) }
     }
 
     override fun unsubscribe(topics: Collection<String>) {
         synchronized(this.topics) { this.topics -= topics.toSet() }
-        send { it.write(Packets.unsubscribe(outbox.newId(), topics)) }
+        send { it.write(Packets.unsubscribe(inFlight.newId(), topics)) }
     }
 
     /** @throws LimitExceeded the payload is above 64 MiB */
     override fun publish(topic: String, payload: ByteArray, retain: Boolean) {
         if (payload.size > MAX_PAYLOAD) throw LimitExceeded("payload of ${payload.size} bytes: at most $MAX_PAYLOAD can be published")
-        val publication = outbox.add(topic, payload, retain) ?: return
+        val publication = inFlight.add(topic, payload, retain) ?: return
         send { publication.writeTo(it) }
     }
 
@@ -76,7 +76,7 @@ internal class MqttLink private constructor(
     override fun close() {
         unacknowledged?.let { done -> send { if (it === done.from) it.write(Packets.pubAck(done.id!!)) } }
         unacknowledged = null
-        if (connection != null) outbox.awaitEmpty(FLUSH_MS)
+        if (connection != null) inFlight.awaitEmpty(FLUSH_MS)
         closed.countDown()
         send { it.write(Packets.DISCONNECT) }
         connection?.close()
@@ -135,8 +135,8 @@ internal class MqttLink private constructor(
             connection = current
             if (isClosed()) throw IOException("closed while it was connecting")
             val renewed = synchronized(topics) { topics.toList() }
-            if (renewed.isNotEmpty()) current.write(Packets.subscribe(outbox.newId(), renewed))
-            outbox.resend(current)
+            if (renewed.isNotEmpty()) current.write(Packets.subscribe(inFlight.newId(), renewed))
+            inFlight.resend(current)
             events += Incoming(LinkUp)
             while (true) act(current, current.read())
         } catch (error: Throwable) {
@@ -158,7 +158,7 @@ internal class MqttLink private constructor(
                 say(Log.Level.WARNING, "refused ${packet.bytes} bytes on topic ${printable(packet.topic.take(200))}: too large")
                 packet.id?.let { current.write(Packets.pubAck(it)) } // or it would come again for ever
             }
-            is Packet.PubAck -> outbox.acknowledge(packet.id)
+            is Packet.PubAck -> inFlight.acknowledge(packet.id)
             is Packet.SubAck -> if (REFUSED in packet.codes) say(Log.Level.WARNING, "broker $address: refused a subscription")
             is Packet.UnsubAck, is Packet.PingResp -> {}
             is Packet.ConnAck -> throw ProtocolException("a second CONNACK")

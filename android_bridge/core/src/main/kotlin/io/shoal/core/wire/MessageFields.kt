@@ -160,7 +160,7 @@ private fun metricsOf(f: Fields) = Metrics(f.count("num_examples", 0), f.double(
 
 private val REASONS = setOf(
     "unknown-topic", "malformed", "too-large", "wrong-device", "unknown-run", "wrong-round", "not-in-cohort", "duplicate",
-    "wrong-layout", "not-finite", "norm-too-large", "too-many", "unknown-blob",
+    "wrong-layout", "not-finite", "norm-too-large", "unknown-blob",
 )
 
 private val DECLINES = DeclineReason.entries.associateBy { it.text }

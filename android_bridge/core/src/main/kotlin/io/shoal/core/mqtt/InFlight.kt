@@ -5,7 +5,7 @@ import java.util.concurrent.locks.ReentrantLock
 import kotlin.concurrent.withLock
 
 /** Publications without an acknowledgement, in order, and the packet identifiers in use. */
-internal class Outbox {
+internal class InFlight {
     private val lock = ReentrantLock()
     private val emptied = lock.newCondition()
     private val open = LinkedHashMap<Int, Publication>()

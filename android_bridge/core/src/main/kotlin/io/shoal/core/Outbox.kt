@@ -1,0 +1,77 @@
+package io.shoal.core
+
+import io.shoal.core.wire.CheckIn
+import io.shoal.core.wire.Decline
+import io.shoal.core.wire.DeviceStatus
+import io.shoal.core.wire.Fetch
+import io.shoal.core.wire.Message
+import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Topics
+import io.shoal.core.wire.encode
+
+/** What a device says to its aggregator (`edge_client/outbox.py`). It publishes on the device's topics, and counts the bytes. */
+internal class Outbox(
+    private val self: Identity,
+    private val topics: Topics,
+    private val link: Link,
+    private val traffic: Traffic,
+    private val around: Surroundings,
+) {
+    private var nextBeatS = Double.POSITIVE_INFINITY
+
+    /** Whether the broker is there, as far as the device has heard. */
+    var connected: Boolean = false
+
+    /** Says that the device is here, if it has not for a while: before the aggregator would wonder. */
+    fun beat() {
+        if (connected && around.clock.steadySeconds() >= nextBeatS) sayHere()
+    }
+
+    /** Says that the device is here, and what it has; [bundle] is the digest of the one that is loaded, or empty. */
+    fun checkIn(bundle: String) {
+        sayHere()
+        val health = (contained { around.health() } as? Contained.Done)?.value ?: Health() // an app's own code is no reason to stay away
+        val message = CheckIn(
+            deviceId = self.deviceId,
+            numTrain = around.windows.numTrain.toLong(),
+            numTest = around.windows.numTest.toLong(),
+            bundle = bundle,
+            client = "shoal",
+            runtime = around.loader.runtime,
+            batteryPercent = health.batteryPercent,
+            unmetered = health.unmetered,
+            policy = self.policy,
+        )
+        say("check-in", message)
+    }
+
+    /** Says that a plan is not carried out. */
+    fun decline(plan: Plan, action: Action.Decline) {
+        val (reason, detail) = action
+        around.log.write(Log.Level.ERROR, "declined round ${plan.round} device=${self.deviceId} reason=${reason.text}: $detail")
+        say("decline", Decline(plan.runId, plan.epoch, plan.round, plan.attempt, self.deviceId, reason, detail, action.proof))
+    }
+
+    /** Asks the aggregator to publish a blob. */
+    fun fetch(digest: String): Unit = say("fetch", Fetch(self.deviceId, digest))
+
+    /** Sends a finished update. */
+    fun update(payload: ByteArray): Unit = publish("update", payload)
+
+    private fun sayHere() {
+        say("status", DeviceStatus(self.deviceId, true), true)
+        nextBeatS = around.clock.steadySeconds() + HEARTBEAT_S
+    }
+
+    private fun say(kind: String, message: Message, retain: Boolean = false): Unit = publish(kind, encode(message), retain)
+
+    private fun publish(kind: String, payload: ByteArray, retain: Boolean = false) {
+        traffic.add(payload.size)
+        link.publish(topics.device(self.deviceId, kind), payload, retain)
+    }
+
+    private companion object {
+        /** A connected device says at least every 60 s that it is here. */
+        const val HEARTBEAT_S = 45.0
+    }
+}
