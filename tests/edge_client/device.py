@@ -101,6 +101,15 @@ class Device:
         return [decode(payload, m.Decline) for payload in self.sent("decline")]
 
 
+def finished(device: Device, number: int = 1, **changes: Any) -> bytes:
+    """A round that was carried out, and its update."""
+    device.offer()
+    device.send_plan(number, **changes)
+    device.turn()
+    (payload,) = device.sent("update")
+    return payload
+
+
 def initial_model(bundle: Bundle) -> Tensors:
     """The tensors of a model, with their initial values."""
     return {spec.key: bundle.initial[spec.key] for spec in bundle.manifest.received()}

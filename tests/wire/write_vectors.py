@@ -42,6 +42,7 @@ MESSAGES: dict[str, m.Message] = {
     ),
     "acknowledge": m.Acknowledge("p01-left", A),
     "refuse": m.Refuse("p01-left", "not-finite", "tensor 'delta/head.bias' holds values that are not finite", "update", A),
+    "refuse-status": m.Refuse("p01-left", "unknown-device", "it has not checked in: it is to do so", "status"),
     "refuse-fetch": m.Refuse("p01-left", "unknown-blob", "blob aaaaaaaaaaaa is not on offer", "fetch"),
     "busy": m.Busy("p01-left", A, 30.0),
     "finish": m.Finish("p01-left", RUN, 1795305600, A, B),

@@ -34,7 +34,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private val admission = Admission(self, topics, time, log)
     private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
     private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock)
-    private val offer = Offer(storage, loaded, log)
+    private val offer = Offer(storage, loaded, policy, log)
     private val traffic = Traffic(storage, clock)
     private val outbox = Outbox(self, topics, link, traffic, around)
     private val downloads = Downloads(topics, link, storage, log, outbox::fetch)
@@ -161,6 +161,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         if (reply is Refuse) {
             val what = "refused device=$deviceId about=${printable(reply.about)} reason=${reply.reason}"
             log.write(Log.Level.WARNING, "$what: ${printable(reply.detail)}")
+            if (reply.reason == "unknown-device") checkIn()
         }
         val (changed, action) = Rounds.onReply(session, reply)
         save(changed)

@@ -1,12 +1,18 @@
 package io.shoal.core
 
 import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Policy
 
 /**
  * The model that a finished run offered, beside the one in use (`Storage.current`). It takes the place of that one only when its bundle was
  * verified, its graphs were loaded and it has answered on the device's own windows; until then, and if that fails, the old one answers.
  */
-internal class Offer(private val storage: Storage, private val loaded: LoadedBundle, private val log: Log) {
+internal class Offer(
+    private val storage: Storage,
+    private val loaded: LoadedBundle,
+    private val policy: Policy,
+    private val log: Log,
+) {
     private var current = storage.current()
     private var failed = ""
 
@@ -40,6 +46,9 @@ internal class Offer(private val storage: Storage, private val loaded: LoadedBun
         val tried = contained {
             val manifest = loaded.verified(session.finalBundle).manifest
             Bundle.checkVersion(manifest, session.versions)
+            if (policy.bundles?.contains(manifest.name) == false) {
+                throw BundleException("the policy does not permit the bundle ${manifest.name}")
+            }
             loaded.executor(session.finalBundle).tryOut(loaded.tensors(session.finalModel), private)
             manifest.name to manifest.version
         }

@@ -29,7 +29,6 @@ internal class Outbox(
 
     /** Says that the device is here, and what it has; [bundle] is the digest of the one that is loaded, or empty. */
     fun checkIn(bundle: String) {
-        sayHere()
         val health = (contained { around.health() } as? Contained.Done)?.value ?: Health() // an app's own code is no reason to stay away
         val message = CheckIn(
             deviceId = self.deviceId,
@@ -43,6 +42,7 @@ internal class Outbox(
             policy = self.policy,
         )
         say("check-in", message)
+        sayHere()
     }
 
     /** Says that a plan is not carried out. */

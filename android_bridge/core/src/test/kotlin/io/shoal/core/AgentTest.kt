@@ -121,6 +121,15 @@ class AgentTest {
     }
 
     @Test
+    fun `a phone that the aggregator does not know checks in again`() {
+        val device = device().up()
+        device.sent("check-in")
+        device.reply(Refuse("phone", "unknown-device", "it has not checked in", "status"))
+        device.reply(Refuse("phone", "unknown-blob", "not on offer", "fetch"))
+        assertEquals(1, device.sent("check-in").size)
+    }
+
+    @Test
     fun `a status of an epoch that is over does not make it begin`() {
         val device = device().up()
         device.agent.handle(LinkDown("gone"))

@@ -2,6 +2,7 @@ package io.shoal.core
 
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Fetch
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.decode
@@ -31,6 +32,17 @@ class CurrentTest {
     private fun model(value: Float): ByteArray = encodeTensors(
         decodeTensors(Fixture.model).tensors.mapValues { (_, it) -> Tensor.of(FloatArray(it.size) { value }, it.shape) },
     )
+
+    @Test
+    fun `a bundle that the policy does not permit does not come into use`() {
+        for ((permitted, used) in listOf(listOf("other") to false, listOf("other", Fixture.bundle.manifest.name) to true)) {
+            val device = FakeAggregator(storage(), policy = Policy(bundles = permitted)).up()
+            device.finish(model(1f))
+            assertEquals(used, device.said.any { "is in use" in it }, "$permitted")
+            assertEquals(!used, device.said.any { "the policy does not permit the bundle" in it }, "$permitted")
+            folder.deleteRecursively()
+        }
+    }
 
     private fun FakeAggregator.finish(model: ByteArray, epoch: Long = 5, bundle: ByteArray = Fixture.payload) {
         blobs += listOf(model, bundle)

@@ -159,8 +159,8 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
 private fun metricsOf(f: Fields) = Metrics(f.count("num_examples", 0), f.double("loss_sum", 0.0), f.count("num_correct", 0))
 
 private val REASONS = setOf(
-    "unknown-topic", "malformed", "too-large", "wrong-device", "unknown-run", "wrong-round", "not-in-cohort", "duplicate",
-    "wrong-layout", "not-finite", "norm-too-large", "unknown-blob",
+    "unknown-topic", "unknown-device", "malformed", "too-large", "wrong-device", "unknown-run", "wrong-round", "not-in-cohort",
+    "duplicate", "wrong-layout", "not-finite", "norm-too-large", "unknown-blob",
 )
 
 private val DECLINES = DeclineReason.entries.associateBy { it.text }
