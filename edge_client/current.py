@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from edge_client.core import session as core
-from edge_client.core.ports import Current, DeviceState, GraphLoader, Windows
+from edge_client.core.ports import BlobReader, Current, DeviceState, GraphLoader, Windows
 from edge_client.core.session import Session
 from edge_client.executor import Executor
 from edge_client.memory import Memory
@@ -27,14 +27,23 @@ SUM_TOLERANCE = 1e-3
 """The probabilities of a window sum to 1 but for so much."""
 
 
-class _Loaded:
+class LoadedModel:
     """A model ready to answer."""
 
-    def __init__(self, executor: Executor, model: Tensors, private: Tensors) -> None:
-        self._executor, self._model, self._private = executor, model, private
+    def __init__(self, bundle: Bundle, blobs: BlobReader, current: Current, load_graphs: GraphLoader, windows: Windows) -> None:
+        """
+        Raises:
+            BlobMissing: a blob of it is not there, or was damaged.
+            WireError: it is not what its bundle says.
+        """
+        model = decode_tensors(read_blob(blobs, current.model))[0]
+        check_layout(model, [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()], f"model {current.model[:12]}")
+        private = decode_tensors(read_blob(blobs, current.private), OWN_FILES)[0] if current.private else {}
+        self._executor, self._model, self._private = Executor(bundle, load_graphs(bundle), windows), model, private
         self._lock = threading.Lock()
 
     def predict(self, x: Array) -> Array:
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window)."""
         with self._lock:  # a program of ExecuTorch is not for two threads at a time
             return self._executor.predict(self._model, self._private, x)
 
@@ -49,7 +58,7 @@ class CurrentModel:
         """
         self._state, self._windows, self._load_graphs = state, windows, load_graphs
         self.current = state.current()
-        self._loaded: _Loaded | None = None
+        self._loaded: LoadedModel | None = None
 
     @property
     def blobs(self) -> set[str]:
@@ -140,13 +149,10 @@ class CurrentModel:
     def _private(self, session: Session) -> Tensors:
         return self._state.private(session.final_run, session.final_round + 1) if session.final_round else {}
 
-    def _load(self, bundle: Bundle, current: Current) -> _Loaded:
-        model = decode_tensors(read_blob(self._state, current.model))[0]
-        check_layout(model, [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()], f"model {current.model[:12]}")
-        private = decode_tensors(read_blob(self._state, current.private), OWN_FILES)[0] if current.private else {}
-        return _Loaded(Executor(bundle, self._load_graphs(bundle), self._windows), model, private)
+    def _load(self, bundle: Bundle, current: Current) -> LoadedModel:
+        return LoadedModel(bundle, self._state, current, self._load_graphs, self._windows)
 
-    def _check_answer(self, loaded: _Loaded, bundle: Bundle) -> None:
+    def _check_answer(self, loaded: LoadedModel, bundle: Bundle) -> None:
         stored = self._windows.train_x if self._windows.num_train else self._windows.test_x
         if not len(stored):
             raise DataError("this device has no window to try the model on")

@@ -9,7 +9,7 @@ import msgspec
 
 from edge_client.core import session as core
 from edge_client.core.policy import broken_rule
-from edge_client.core.ports import DeviceState, GraphLoader, Windows
+from edge_client.core.ports import BlobReader, DeviceState, GraphLoader, Windows
 from edge_client.core.verbs import measuring
 from edge_client.executor import Between, Executor, Result, Secret
 from edge_client.incidents import Incidents
@@ -64,7 +64,7 @@ class BlobMissing(Exception):
     """A stored blob is gone, or was damaged and set aside: it has to be fetched again."""
 
 
-def read_blob(state: DeviceState, name: str) -> bytes:
+def read_blob(state: BlobReader, name: str) -> bytes:
     """A stored blob.
 
     Raises:

@@ -71,6 +71,13 @@ class Current(msgspec.Struct, frozen=True):
     """Unix time, as well as the device knew it, when it came into use."""
 
 
+class BlobReader(Protocol):
+    """Where stored blobs are read from."""
+
+    def blob(self, digest: str) -> bytes | None:
+        """The bytes, which have this hash; None where there are none."""
+
+
 class DeviceState(Protocol):
     """What must survive a restart of the device. Every write is complete or did not happen; an OSError says that it did not."""
 

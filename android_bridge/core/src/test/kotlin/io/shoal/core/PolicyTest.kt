@@ -36,7 +36,7 @@ class PolicyTest {
         device.offer()
         assertEquals(1, device.sent("update").size)
         device.plan(Fixture.plan(3, verbs = listOf(Train(8), Evaluate(graph = "survey"), Protect(0.5))))
-        assertTrue("evaluate reports on what was trained" in device.declines().single().detail)
+        assertTrue("evaluate reports what neither clipping nor noise covers" in device.declines().single().detail)
         val other = FakeAggregator(FolderStorage(File(folder, "other")), policy = policy.copy(bundles = listOf("another"))).up()
         other.plan(Fixture.plan(verbs = listOf(Evaluate())))
         other.offer()
