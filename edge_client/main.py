@@ -10,6 +10,7 @@ from edge_client.adapters.state import FolderState, only_process
 from edge_client.agent import Agent
 from edge_client.check import check
 from edge_client.options import RUNTIMES, broker_address, graph_loader, parser, policy_of, trusted_keys, windows_of
+from edge_client.predict import predict
 from host.logs import log_to_stderr
 from wire.codec import encode
 from wire.errors import ShoalError
@@ -63,16 +64,22 @@ def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], ad
 
 
 def main() -> None:
-    """Entry point: a `ShoalError` is one line and status 2; `check` gives 1 if something is wrong."""
+    """Entry point: a `ShoalError` is one line and status 2; `check` and `predict` give 1 if something is wrong. Ctrl-C gives 130."""
     arguments = parser().parse_args()
     log_to_stderr(arguments.log if arguments.command == "run" else "ERROR")
     try:
-        if arguments.command == "check":
-            sys.exit(check(arguments))
-        run(arguments)
+        match arguments.command:
+            case "check":
+                sys.exit(check(arguments))
+            case "predict":
+                sys.exit(predict(arguments))
+            case _:
+                run(arguments)
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

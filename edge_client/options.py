@@ -34,6 +34,12 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     _add_options(commands.add_parser("run", help="connect to the broker and take part in rounds"))
     _add_options(commands.add_parser("check", help="say whether `run` with the same options would work, and what is wrong if not"))
+    predict = commands.add_parser("predict", help="answer with the model in use, one line of JSON for each window")
+    predict.add_argument(
+        "input", nargs="?", default="-", help="windows as *.npy or *.npz, a recording as *.csv, or - (default) for lines of JSON"
+    )
+    predict.add_argument("--state", type=Path, required=True, help="the folder that `run` keeps its state in")
+    _add_runtime(predict)
     return top
 
 
@@ -55,11 +61,15 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--key", type=Path, help="this device's private key (PEM)")
     command.add_argument("--window", type=int, default=128, help="samples in a window, for recordings (default: 128)")
     command.add_argument("--stride", type=int, default=64, help="samples between windows, for recordings (default: 64)")
-    command.add_argument("--threads", type=int, default=1, help="threads for training (default: 1)")
-    command.add_argument("--runtime", default="onnx", choices=tuple(RUNTIMES), help="what trains (default: onnx)")
-    command.add_argument("--provider", default="CPU", choices=("CPU", "CUDA", "Tensorrt"), help="where onnxruntime trains (default: CPU)")
-    command.add_argument("--library", type=Path, help="libshoal_executorch.so, where `make native` did not build it on this machine")
+    _add_runtime(command)
     command.add_argument("--log", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="log level (default: INFO)")
+
+
+def _add_runtime(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--threads", type=int, default=1, help="threads for the graphs (default: 1)")
+    command.add_argument("--runtime", default="onnx", choices=tuple(RUNTIMES), help="what runs the graphs (default: onnx)")
+    command.add_argument("--provider", default="CPU", choices=("CPU", "CUDA", "Tensorrt"), help="where onnxruntime runs (default: CPU)")
+    command.add_argument("--library", type=Path, help="libshoal_executorch.so, where `make native` did not build it on this machine")
 
 
 def windows_of(arguments: argparse.Namespace) -> Windows:
@@ -118,20 +128,31 @@ def is_local(host: str) -> bool:
 
 
 def graph_loader(arguments: argparse.Namespace) -> GraphLoader:
-    """What loads bundles on the runtime that was asked for; the other runtime's package need not be installed.
+    """What loads bundles on the runtime that was asked for.
 
     Raises:
         ConfigError: the runtime is not here.
     """
+    return load_graphs_of(arguments.runtime, arguments.provider, arguments.threads, arguments.library)
+
+
+def load_graphs_of(runtime: str, provider: str = "CPU", threads: int = 1, library: Path | None = None) -> GraphLoader:
+    """What loads bundles on a runtime of `RUNTIMES`; the other runtime's package need not be installed.
+
+    Raises:
+        ConfigError: there is no such runtime, or it is not here.
+    """
+    if runtime not in RUNTIMES:
+        raise ConfigError(f"runtime {runtime!r}: expected one of {', '.join(RUNTIMES)}")
     try:
-        if arguments.runtime == "executorch":
+        if runtime == "executorch":
             from edge_client.adapters.executorch_graphs import ExecutorchGraphs
             from edge_client.adapters.executorch_library import load_library
 
-            load_library(arguments.library)
-            return lambda bundle: ExecutorchGraphs(bundle, arguments.threads, arguments.library)
+            load_library(library)
+            return lambda bundle: ExecutorchGraphs(bundle, threads, library)
         from edge_client.adapters.onnx_graphs import OnnxGraphs
     except ModuleNotFoundError as error:
-        raise ConfigError(f"--runtime {arguments.runtime}: the package {error.name} is not installed") from None
-    providers = tuple(dict.fromkeys((f"{arguments.provider}ExecutionProvider", "CPUExecutionProvider")))
-    return lambda bundle: OnnxGraphs(bundle, providers, arguments.threads)
+        raise ConfigError(f"--runtime {runtime}: the package {error.name} is not installed") from None
+    providers = tuple(dict.fromkeys((f"{provider}ExecutionProvider", "CPUExecutionProvider")))
+    return lambda bundle: OnnxGraphs(bundle, providers, threads)

@@ -171,6 +171,48 @@ def _set_aside(path: Path, problem: str) -> None:
         path.unlink(missing_ok=True)
 
 
+class StoredModel:
+    """The model in use in a `FolderState`'s folder, read by another process than the client: nothing is made, moved or removed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        return f"state folder {self._folder}"
+
+    def stamp(self) -> tuple[int, int] | None:
+        """What changes whenever another model comes into use; None where there is none."""
+        try:
+            told = (self._folder / "current.json").stat()
+        except OSError:
+            return None
+        return told.st_ino, told.st_mtime_ns
+
+    def current(self) -> Current:
+        """Which model is in use.
+
+        Raises:
+            ConfigError: none is, or the folder cannot be read.
+        """
+        path = self._folder / "current.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Current)
+        except FileNotFoundError:
+            raise ConfigError(f"{self}: no model is in use: no run has finished on this device, or it is another folder") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}: damaged: {error}") from None
+
+    def blob(self, digest: str) -> bytes | None:
+        """The bytes, which have this hash; None where there are none."""
+        try:
+            payload = (self._folder / "blobs" / digest).read_bytes()
+        except OSError:
+            return None
+        return payload if digest_of(payload) == digest else None
+
+
 class MemoryState:
     """An `edge_client.core.ports.DeviceState` in memory."""
 

@@ -9,11 +9,13 @@ are for training; windows are cut on either side of that point, so that none is 
 """
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from edge_client.core.ports import Windows
+from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
 
@@ -99,6 +101,41 @@ def _from_recordings(folder: Path, paths: list[Path], length: int, stride: int) 
     if not windows.num_train:
         raise DataError(f"data folder {folder}: no recording has {length} samples in a row with one label")
     return windows
+
+
+def read_windows(path: Path, window: Window) -> Array:
+    """Windows (n, \\*shape) to predict, in the units and the order of channels that `window` has: an array in ``*.npy``, the array X in
+    ``*.npz``, or a recording ``*.csv`` whose header names at least these channels, cut at the window's own stride.
+
+    Raises:
+        DataError: the file holds none of these.
+    """
+    if path.suffix == ".csv":
+        samples = _read_columns(path, window.channels)
+        return _cut(samples, np.zeros(len(samples), np.int64), window.length, window.stride)[0]
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return np.asarray(file["X"])
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise DataError(f"{path}: expected an array X: {error}") from None
+    return _load(path)
+
+
+def _read_columns(path: Path, channels: Sequence[str]) -> Array:
+    try:
+        with path.open(newline="") as file:
+            rows = csv.reader(file)
+            header = next(rows, [])
+            if missing := [name for name in channels if name not in header]:
+                raise DataError(f"{path}: its header {header} has no column {missing[0]!r}")
+            places = [header.index(name) for name in channels]
+            samples = [[float(row[i]) for i in places] for row in rows]
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    except (ValueError, IndexError) as error:
+        raise DataError(f"{path}: a row does not fit the header ({type(error).__name__}: {error})") from None
+    return np.array(samples, np.float32).reshape(-1, len(channels))
 
 
 def _read_recording(path: Path, classes: dict[str, int]) -> tuple[list[str], Array, Array]:

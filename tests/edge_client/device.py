@@ -110,6 +110,19 @@ def finished(device: Device, number: int = 1, **changes: Any) -> bytes:
     return payload
 
 
+def other_model(device: Device, scale: float = 1.5) -> bytes:
+    """A model of the same layout whose weights are this multiple."""
+    return encode_tensors({key: (value * scale).astype(value.dtype) for key, value in initial_model(device.bundle).items()})
+
+
+def take_up(device: Device, model: bytes | None = None, bundle: bytes | None = None, run_id: str = "r") -> None:
+    """Offer a model, and let the device do what it does about it."""
+    model, bundle = model or device.model, bundle or device.bundle.payload
+    device.offer(model, bundle)
+    device.finish(run_id, model=digest(model), bundle=digest(bundle))
+    device.turn()
+
+
 def initial_model(bundle: Bundle) -> Tensors:
     """The tensors of a model, with their initial values."""
     return {spec.key: bundle.initial[spec.key] for spec in bundle.manifest.received()}

@@ -11,7 +11,7 @@ from edge_client.adapters.state import FolderState
 from edge_client.core.session import MOST_TRIES
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
-from tests.edge_client.device import Device, initial_model
+from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.hostile import hostile_bundles, packed, with_graph
 from wire import messages as m
 from wire.codec import digest
@@ -26,18 +26,6 @@ def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
 
 def answer(device: Device) -> Array:
     return device.agent.predict(device.windows.test_x)
-
-
-def other_model(device: Device, scale: float = 1.5) -> bytes:
-    return encode_tensors({key: (value * scale).astype(value.dtype) for key, value in initial_model(device.bundle).items()})
-
-
-def take_up(device: Device, model: bytes | None = None, bundle: bytes | None = None, run_id: str = "r") -> None:
-    """Offer a model, and let the device do what it does about it."""
-    model, bundle = model or device.model, bundle or device.bundle.payload
-    device.offer(model, bundle)
-    device.finish(run_id, model=digest(model), bundle=digest(bundle))
-    device.turn()
 
 
 class TestTakingUp:

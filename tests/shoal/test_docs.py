@@ -2,6 +2,7 @@
 
 import ast
 import os
+import json
 import re
 import shlex
 import subprocess
@@ -89,6 +90,12 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
         finally:
             stop_processes(processes)
     assert "run run-1: finished" in (tmp_path / "serve.log").read_text()
+    (predict,) = re.findall(r"^    (shoal-edge predict .+?) +#", readme, re.MULTILINE)
+    words = shlex.split(predict.replace("DATA", "p01-left").replace("STATE", "state-p01-left"))[1:]
+    done = subprocess.run([sys.executable, "-m", "edge_client.main", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (len(answers), {answer["class"] for answer in answers} <= set(data.classes)) == (data.devices["p01-left"].num_test, True)
 
 
 @pytest.mark.slow

@@ -1,0 +1,61 @@
+"""`shoal-edge predict`: what the model in use makes of windows."""
+
+import json
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_client.adapters.windows import read_windows
+from edge_client.model import Model
+from wire.errors import DataError
+from wire.tensors import Array
+
+
+def predict(arguments: Namespace) -> int:
+    """Print a line of JSON for each window: its class and all probabilities. 1 if a line of the input was no window, else 0.
+
+    Lines of JSON are answered one by one, as they come; a model that comes into use meanwhile answers from then on.
+
+    Raises:
+        ShoalError: no model is in use, or the file cannot be read.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads may have enough
+    model = Model(
+        arguments.state, runtime=arguments.runtime, provider=arguments.provider, threads=arguments.threads, library=arguments.library
+    )
+    failed = 0
+    if arguments.input == "-":
+        for text in sys.stdin:
+            if text.strip():
+                answer = _answer_line(model, text)
+                failed |= "error" in answer
+                print(json.dumps(answer), flush=True)
+        return failed
+    for answer in _answers(model, read_windows(Path(arguments.input), model.window)):
+        print(json.dumps(answer))
+    return 0
+
+
+def _answer_line(model: Model, text: str) -> dict[str, Any]:
+    """The answer to one window, a nested list; or what is wrong with it."""
+    try:
+        window = np.array(json.loads(text), np.float32)
+        return next(iter(_answers(model, window[None])))
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        return {"error": f"a line of {len(text)} characters: expected a window as a list of lists of numbers: {error}"[:300]}
+    except DataError as error:
+        return {"error": str(error)}
+
+
+def _answers(model: Model, x: Array) -> Iterator[dict[str, Any]]:
+    for row in model.predict(x):
+        yield {"class": model.classes[int(row.argmax())], "probabilities": dict(zip(model.classes, _rounded(row), strict=True))}
+
+
+def _rounded(row: Iterable[float]) -> list[float]:
+    return [round(float(value), 6) for value in row]

@@ -1,0 +1,169 @@
+"""`edge_client.model.Model` and `shoal-edge predict`: an application beside the client."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_client.adapters.state import FolderState
+from edge_client.main import main
+from edge_client.model import Model
+from simulation.datasets.windows import FleetData
+from tests.conftest import Exported
+from tests.edge_client.device import Device, other_model, take_up
+from wire.codec import digest
+from wire.errors import ConfigError, DataError
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
+    return Device(fleet, exported, tmp_path / "state")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class TestModel:
+    def test_it_answers_as_the_client_does_and_changes_nothing(self, device: Device) -> None:
+        take_up(device)
+        before = files(device.folder)
+        model = Model(device.folder)
+        np.testing.assert_array_equal(model.predict(device.windows.test_x), device.agent.predict(device.windows.test_x))
+        assert (model.classes, model.window) == (device.bundle.manifest.classes, device.bundle.manifest.window)
+        assert model.current.model == digest(device.model)
+        assert model.predict(device.windows.test_x[:0]).shape == (0, 3)
+        assert files(device.folder) == before
+
+    def test_another_model_is_taken_up_when_the_client_has_taken_it_up(self, device: Device) -> None:
+        take_up(device)
+        model, x = Model(device.folder), device.windows.test_x
+        before = model.predict(x)
+        assert not model.refresh()
+        take_up(device, other_model(device), run_id="next")
+        after = model.predict(x)
+        assert not np.array_equal(before, after)
+        np.testing.assert_array_equal(after, device.agent.predict(x))
+        assert (model.current.run_id, model.refresh()) == ("next", False)
+
+    def test_a_model_that_is_damaged_leaves_the_one_before_until_it_is_mended(
+        self, device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("edge_client.model.AGAIN_S", 0.0)
+        take_up(device)
+        model, x = Model(device.folder), device.windows.test_x
+        before = model.predict(x)
+        take_up(device, payload := other_model(device), run_id="next")
+        path = device.folder / "blobs" / digest(payload)
+        path.write_bytes(b"damaged")
+        np.testing.assert_array_equal(model.predict(x), before)
+        assert "the model before goes on answering" in caplog.text
+        assert path.exists(), "the client sets it aside, not the application"
+        path.write_bytes(payload)
+        assert not np.array_equal(model.predict(x), before)
+
+    def test_the_client_may_replace_the_model_while_it_is_read(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        take_up(device)
+        state, payload = FolderState(device.folder), other_model(device)
+        read = Model._read
+
+        def late(model: Model) -> None:
+            """The folder as it was, but its blobs are those of the next model."""
+            monkeypatch.setattr(Model, "_read", read)
+            stored = model._stored
+            old = stored.current()
+            take_up(device, payload, run_id="next")
+            state.keep_blobs({device.bundle.digest, digest(payload), *device.agent._model.blobs})
+            answers = iter([old])
+            monkeypatch.setattr(stored, "current", lambda: next(answers, None) or type(stored).current(stored))
+            stamps = iter([(0, 0)])
+            monkeypatch.setattr(stored, "stamp", lambda: next(stamps, None) or type(stored).stamp(stored))
+            read(model)
+
+        monkeypatch.setattr(Model, "_read", late)
+        assert Model(device.folder).current.run_id == "next"
+
+    def test_without_a_model_it_says_so(self, device: Device, tmp_path: Path) -> None:
+        for folder in (device.folder, tmp_path / "none"):
+            with pytest.raises(ConfigError, match=f"state folder {folder}: no model is in use"):
+                Model(folder)
+        assert not (tmp_path / "none").exists()
+        take_up(device)
+        (device.folder / "current.json").write_bytes(b"{")
+        with pytest.raises(ConfigError, match=r"current\.json: damaged"):
+            Model(device.folder)
+
+    @pytest.mark.parametrize("x", [np.zeros((2, 3, 32)), np.zeros((2, 32)), np.full((1, 2, 32), np.nan), np.full((1, 2, 32), "a")])
+    def test_what_is_no_window_is_refused(self, device: Device, x: Any) -> None:
+        take_up(device)
+        with pytest.raises(DataError, match="x "):
+            Model(device.folder).predict(x)
+
+
+class TestCommand:
+    def run(self, monkeypatch: pytest.MonkeyPatch, capsys: Captured, *words: str, text: str = "") -> tuple[int, list[dict[str, Any]], str]:
+        monkeypatch.setattr(sys, "argv", ["shoal-edge", "predict", *words])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), [json.loads(line) for line in said.out.splitlines()], said.err
+
+    @pytest.mark.parametrize("kind", ["npy", "npz", "csv", "-"])
+    def test_every_kind_of_input_has_the_same_answers(
+        self, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, kind: str
+    ) -> None:
+        take_up(device)
+        x = np.round(device.windows.test_x, 4).astype(np.float32)
+        path, text = tmp_path / f"in.{kind}", ""
+        match kind:
+            case "npy":
+                np.save(path, x)
+            case "npz":
+                np.savez(path, X=x)
+            case "csv":
+                rows = x.transpose(0, 2, 1).reshape(-1, 2)
+                path.write_text("\n".join(["t,b,a", *(f"0,{b},{a}" for a, b in rows)]))
+            case _:
+                text = "\n\n".join(json.dumps(window.tolist()) for window in x)
+        words = ("--state", str(device.folder), *(() if kind == "-" else (str(path),)))
+        code, answers, _ = self.run(monkeypatch, capsys, *words, text=text)
+        expected = device.agent.predict(x)
+        assert code == 0
+        assert [answer["class"] for answer in answers] == [("slow", "middle", "fast")[i] for i in expected.argmax(1)]
+        np.testing.assert_allclose([[*answer["probabilities"].values()] for answer in answers], expected, atol=1e-5)
+
+    def test_a_line_that_is_no_window_is_answered_and_the_next_one_too(
+        self, device: Device, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    ) -> None:
+        take_up(device)
+        good = json.dumps(device.windows.test_x[0].tolist())
+        bad = ["{", "[[1,2],[3]]", "[[1],[2]]", '"x"', "[" * 5000, "1e400", "null"]
+        code, answers, _ = self.run(monkeypatch, capsys, "--state", str(device.folder), text="\n".join([*bad, good]))
+        assert (code, len(answers)) == (1, len(bad) + 1)
+        assert all("error" in answer for answer in answers[:-1])
+        assert answers[-1]["class"] in device.bundle.manifest.classes
+
+    @pytest.mark.parametrize(
+        ("words", "text"),
+        [
+            (("none.npy",), "none.npy: not readable"),
+            (("none.csv",), "none.csv: No such file"),
+            (("two.csv",), "its header ['a', 'c'] has no column 'b'"),
+            (("--runtime", "executorch", "--library", "none.so"), "none.so"),
+        ],
+    )
+    def test_what_cannot_be_read_is_one_line(
+        self, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, words: tuple[str, ...], text: str
+    ) -> None:
+        take_up(device)
+        monkeypatch.chdir(tmp_path)
+        Path("two.csv").write_text("a,c\n1,2\n")
+        code, _, error = self.run(monkeypatch, capsys, "--state", str(device.folder), *words)
+        assert (code, error.count("\n"), text in error) == (2, 1, True), error
