@@ -1,8 +1,8 @@
 """Every command in the README and the docs is run here, and what they say of files and options is there."""
 
 import ast
-import os
 import json
+import os
 import re
 import shlex
 import subprocess
