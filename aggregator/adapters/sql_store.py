@@ -58,6 +58,35 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
+def database_name(url: str) -> str:
+    """A database URL for people: without its password."""
+    try:
+        return sql.make_url(url).render_as_string(hide_password=True)
+    except sql.exc.ArgumentError:
+        return url
+
+
+def has_run(url: str, run: str) -> bool:
+    """Whether a database holds anything of a run. The database is not made, and nothing is written into it.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+    """
+    try:
+        engine = sql.create_engine(url)
+        file = engine.url.database if engine.dialect.name == "sqlite" else None
+        if file and not (Path(file).exists() and Path(file).stat().st_size):
+            return False  # SQLite would make it
+        try:
+            with engine.connect() as connection:
+                tables = [table for table in (_events, _snapshots) if sql.inspect(connection).has_table(table.name)]
+                return any(connection.scalar(sql.select(table.c.run).where(table.c.run == run).limit(1)) is not None for table in tables)
+        finally:
+            engine.dispose()
+    except SQLAlchemyError as error:
+        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
+
+
 class SqlStore:
     """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
 
@@ -78,10 +107,10 @@ class SqlStore:
                     connection.execute(_schema.insert().values(version=SCHEMA_VERSION))
                 if connection.scalar(sql.select(_runs.c.number).where(_runs.c.run == run)) is None:
                     connection.execute(_runs.insert().values(run=run))
-        except (SQLAlchemyError, sql.exc.ArgumentError) as error:
-            raise ConfigError(f"database {url}: {str(error).splitlines()[0]}") from None
+        except SQLAlchemyError as error:
+            raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
         if version not in (None, SCHEMA_VERSION):
-            raise ConfigError(f"database {url}: its schema is version {version}, this Shoal reads version {SCHEMA_VERSION}")
+            raise ConfigError(f"database {database_name(url)}: its schema is version {version}, this Shoal reads version {SCHEMA_VERSION}")
 
     def commit(self, events: Sequence[Event], records: Sequence[RoundRecord] = (), snapshot: RunState | None = None) -> None:
         rows = [{"run": self._run, "event": msgspec.json.encode(event)} for event in events]

@@ -7,7 +7,7 @@ import sqlalchemy as sql
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore, database_name, has_run, sqlite_url
 from aggregator.core.ports import Blobs, Store
 from tests.contracts.store import STARTED, BlobsContract, StoreContract
 from wire.errors import ConfigError
@@ -45,6 +45,24 @@ class TestSqlStore(StoreContract):
         with pytest.raises(ConfigError, match="database"):
             SqlStore(url, "one")
 
+    def test_a_run_is_looked_for_without_a_trace(self, tmp_path: Path) -> None:
+        path = tmp_path / "shoal.db"
+        assert not has_run(sqlite_url(path), "one")
+        assert not path.exists()
+        path.write_bytes(b"")
+        assert not has_run(sqlite_url(path), "one")
+        assert path.read_bytes() == b""
+        store = SqlStore(sqlite_url(path), "one")
+        assert not has_run(sqlite_url(path), "one"), "it has not begun"
+        store.commit([STARTED])
+        assert (has_run(sqlite_url(path), "one"), has_run(sqlite_url(path), "two")) == (True, False)
+        store.commit([], snapshot=store.load())
+        assert has_run(sqlite_url(path), "one")
+        assert store.runs() == ["one"]
+
+    def test_a_password_is_not_told(self) -> None:
+        assert database_name("postgresql://shoal:secret@host/runs") == "postgresql://shoal:***@host/runs"
+
 
 class TestMemoryBlobs(BlobsContract):
     @pytest.fixture
@@ -56,3 +74,12 @@ class TestBlobFolder(BlobsContract):
     @pytest.fixture
     def blobs(self, tmp_path: Path) -> Blobs:
         return BlobFolder(tmp_path / "blobs")
+
+    def test_keep_deletes_blobs_and_nothing_else(self, blobs: Blobs, tmp_path: Path) -> None:
+        """Neither what `check` of another thread is writing, nor keys and databases that somebody took for a run's folder."""
+        names = ["check.7", "secret.key", "shoal.db", f"{'0' * 64}.damaged", f"{'0' * 64}.new", "A" * 64, "0" * 63]
+        for name in names:
+            (tmp_path / "blobs" / name).write_bytes(b"x")
+        blobs.put(b"1")
+        blobs.keep(set())
+        assert sorted(path.name for path in (tmp_path / "blobs").iterdir()) == sorted(names)

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 import typer
+from msgspec.structs import replace
 
+from aggregator.adapters.blob_folder import BlobFolder, blob_names
+from aggregator.adapters.sql_store import sqlite_url
+from aggregator.aggregation import start_run
 from aggregator.identity import RESUME, lock_service, service_key, service_signer
-from aggregator.main import ServeSettings, serve
-from algorithms.registry import read_algorithm
+from aggregator.main import ServeSettings, run_settings, serve
+from aggregator.start import read_exported
+from algorithms.registry import make_algorithm, read_algorithm
 from shoal.cli import application
 from wire.errors import ConfigError, Untrusted
 from wire.keys import PrivateKey, new_key, private_pem, public_pem
@@ -103,7 +108,18 @@ def test_resume_tells_a_service_that_is_there_and_leaves_nothing_for_one_that_is
     assert (tmp_path / RESUME).exists()
 
 
+class AtTheBroker(Exception):
+    """A start has come as far as to the broker."""
+
+
 class TestStart:
+    @pytest.fixture(autouse=True)
+    def look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def come(*_: object) -> None:
+            raise AtTheBroker
+
+        monkeypatch.setattr("aggregator.main.find_epoch", come)
+
     def settings(self, folder: Path, bundle: Path) -> ServeSettings:
         return ServeSettings(folder=folder, bundle=bundle, broker=BrokerAddress.parse("mqtt://nowhere"), algorithm=read_algorithm("distfl"))
 
@@ -137,6 +153,38 @@ class TestStart:
         with pytest.raises(ConfigError, match="there is none; `shoal vouch --service"):
             serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
         assert (tmp_path / "served" / "service.pub").exists()
+
+    def begun(self, folder: Path, bundle: Path, *others: bytes) -> ServeSettings:
+        """Settings of a start in a folder in which one was killed before it saved its first event, and which has other blobs besides."""
+        settings = self.settings(folder, bundle)
+        exported, algorithm = read_exported(bundle), make_algorithm(settings.algorithm)
+        blobs = BlobFolder(folder / "blobs" / "run-1")
+        start_run(run_settings(settings, exported.bundle, "r"), algorithm, exported.probe, exported.bundle.initial, blobs, 0.0)
+        blobs.put(exported.bundle.payload, *others)
+        return settings
+
+    @pytest.mark.parametrize("database", ["gone", "empty", "another"])
+    def test_a_run_whose_database_is_lost_is_not_begun_anew(self, tmp_path: Path, exported: Any, database: str) -> None:
+        settings = self.begun(tmp_path, exported.folder, b"an update")
+        before = blob_names(tmp_path / "blobs" / "run-1")
+        path = tmp_path / ("typo.db" if database == "another" else "shoal.db")
+        if database == "empty":
+            path.write_bytes(b"")
+        if database == "another":
+            settings = replace(settings, database=sqlite_url(path))
+        told = (
+            rf"there is no run 'run-1' in sqlite:///{path}, but {tmp_path}/blobs/run-1 has its blobs: restore it, name the right --database"
+        )
+        with pytest.raises(ConfigError, match=told):
+            serve(settings, lambda: True)
+        assert blob_names(tmp_path / "blobs" / "run-1") == before
+        assert (path.read_bytes() if path.exists() else b"") == b"", "nothing was begun"
+        with pytest.raises(AtTheBroker):
+            serve(replace(settings, run="run-2"), lambda: True)
+
+    def test_a_start_that_was_killed_before_its_first_event_is_begun_again(self, tmp_path: Path, exported: Any) -> None:
+        with pytest.raises(AtTheBroker):
+            serve(self.begun(tmp_path, exported.folder), lambda: True)
 
     def test_a_damaged_database_is_named(self, tmp_path: Path, exported: Any) -> None:
         (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
