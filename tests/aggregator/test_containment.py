@@ -8,6 +8,7 @@ import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import Event, RunState
@@ -78,6 +79,20 @@ def test_a_full_disk_pauses_the_run_and_it_goes_on_when_there_is_space(fleet: Fl
     assert isinstance(bench.verdict(bench.payload("a")), m.Acknowledge)
     bench.verdict(bench.payload("b"), "b")
     assert bench.state.round == 2
+
+
+def test_a_database_that_was_removed_pauses_the_run_until_the_service_is_started_again(fleet: FleetData, tmp_path: Path) -> None:
+    path = tmp_path / "shoal.db"
+    bench = Bench(fleet, SqlStore(sqlite_url(path), "run-1"))
+    path.unlink()
+    assert isinstance(bench.verdict(bench.payload("a")), m.Busy)
+    told = "the file was removed or replaced while the service ran: restart the service"
+    for word in (False, True):
+        bench.clock.now_s += 6
+        bench.runner.tick()
+        bench.runner.try_to_go_on(told=word)
+        assert told in bench.runner.paused
+    assert bench.state.received == {}
 
 
 def test_a_topic_that_is_none_of_the_fleets_does_not_end_a_paused_run(fleet: FleetData) -> None:

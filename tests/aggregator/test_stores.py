@@ -1,5 +1,6 @@
 """The store contracts over memory and disk."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import sqlalchemy as sql
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
 from aggregator.adapters.sql_store import SqlStore, database_name, has_run, sqlite_url
-from aggregator.core.ports import Blobs, Store
+from aggregator.core.ports import Blobs, StorageFailed, Store
+from aggregator.core.state import DeviceCheckedIn
 from tests.contracts.store import STARTED, BlobsContract, StoreContract
 from wire.errors import ConfigError
 
@@ -39,6 +41,42 @@ class TestSqlStore(StoreContract):
             connection.execute(sql.text("update schema_version set version = 99"))
         with pytest.raises(ConfigError, match="version 99, this Shoal reads version 2"):
             SqlStore(url, "one")
+
+    @pytest.mark.parametrize("becomes", ["gone", "another", "its own folder's backup"])
+    def test_a_file_that_was_removed_or_replaced_is_not_written(self, store: Store, tmp_path: Path, becomes: str) -> None:
+        store.commit([STARTED])
+        path, aside = tmp_path / "shoal.db", tmp_path / "aside.db"
+        path.rename(aside)
+        if becomes == "another":
+            path.write_bytes(b"")
+        if becomes == "its own folder's backup":
+            path.write_bytes(aside.read_bytes())
+        before = path.read_bytes() if path.exists() else None
+        for write in (store.check, lambda: store.commit([DeviceCheckedIn(1.0, "d", 5, 2)])):
+            with pytest.raises(
+                StorageFailed, match=r"shoal\.db: the file was removed or replaced while the service ran: restart the service"
+            ):
+                write()
+        assert (path.read_bytes() if path.exists() else None) == before
+        aside.rename(path)
+        store.check()
+        state = store.load()
+        assert state is not None
+        assert not state.devices, "nothing of it was written"
+
+    def test_a_database_in_memory_has_no_file(self) -> None:
+        SqlStore("sqlite://", "one").check()
+
+    def test_a_driver_that_is_not_installed_is_one_clear_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "psycopg2", None)
+        url = "postgresql://shoal:secret@localhost/runs"
+        for use in (SqlStore, has_run):
+            with pytest.raises(ConfigError) as raised:
+                use(url, "one")
+            told = str(raised.value)
+            assert told.startswith("database postgresql://shoal:***@localhost/runs: its driver is not installed: ")
+            assert "psycopg2" in told
+            assert len(told.splitlines()) == 1
 
     @pytest.mark.parametrize("url", ["sqlite:////nowhere/at/all.db", "nonsense"])
     def test_unusable_url_is_one_clear_error(self, url: str) -> None:
