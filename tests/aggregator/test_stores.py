@@ -68,14 +68,15 @@ class TestSqlStore(StoreContract):
         SqlStore("sqlite://", "one").check()
 
     def test_a_driver_that_is_not_installed_is_one_clear_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "psycopg2", None)
+        for driver in ("psycopg", "psycopg2"):
+            monkeypatch.setitem(sys.modules, driver, None)
         url = "postgresql://shoal:secret@localhost/runs"
         for use in (SqlStore, has_run):
             with pytest.raises(ConfigError) as raised:
                 use(url, "one")
             told = str(raised.value)
             assert told.startswith("database postgresql://shoal:***@localhost/runs: its driver is not installed: ")
-            assert "psycopg2" in told
+            assert "psycopg" in told
             assert len(told.splitlines()) == 1
 
     @pytest.mark.parametrize("url", ["sqlite:////nowhere/at/all.db", "nonsense"])

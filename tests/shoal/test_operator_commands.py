@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer
@@ -19,6 +19,7 @@ from aggregator.main import ServeSettings, run_settings, serve
 from aggregator.start import read_exported
 from algorithms.registry import make_algorithm, read_algorithm
 from shoal.cli import application
+from shoal.commands.serve import serve as serve_command
 from wire.errors import ConfigError, Untrusted
 from wire.keys import PrivateKey, new_key, private_pem, public_pem
 from wire.links.mqtt import BrokerAddress
@@ -85,6 +86,16 @@ class TestVouch:
             shoal("vouch", *arguments, "--key", "signing.key")
         assert error in str(raised.value)
 
+    @pytest.mark.parametrize("days", ["1e9", "36526", "0", "-1", "inf", "nan"])
+    def test_days_are_bounded_and_nothing_is_written_before(self, tmp_path: Path, root: PrivateKey, days: str) -> None:
+        folder = tmp_path / "served"
+        folder.mkdir()
+        with pytest.raises(
+            ConfigError, match=rf"--days {float(days):g}: expected a number of days above 0, at most 36525".replace("+", r"\+")
+        ):
+            shoal("vouch", "--service", folder, "--fleet", "f", "--key", tmp_path / "signing.key", "--days", days)
+        assert [*folder.iterdir()] == []
+
     @pytest.mark.parametrize("name", ["none", "trust.pem"])
     def test_a_wrong_root_key_is_named(self, tmp_path: Path, root: PrivateKey, name: str) -> None:
         (tmp_path / "trust.pem").write_bytes(public_pem(root))
@@ -106,6 +117,21 @@ def test_resume_tells_a_service_that_is_there_and_leaves_nothing_for_one_that_is
     shoal("resume", tmp_path)
     os.close(held)
     assert (tmp_path / RESUME).exists()
+
+
+FLOATS = [name for name, value in get_type_hints(serve_command).items() if value is float]
+
+
+@pytest.mark.parametrize("value", ["inf", "nan"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_number_that_serve_takes_is_finite(tmp_path: Path, name: str, value: str) -> None:
+    assert {"deadline", "grace", "max_norm", "norm_cap", "weight_cap", "max_drop"} <= {*FLOATS}
+    option = f"--{name.replace('_', '-')}"
+    with pytest.raises((ConfigError, typer.BadParameter)) as raised:
+        shoal("serve", "--folder", tmp_path / "f", "--bundle", tmp_path, option, value)
+    if value == "inf" and name != "max_drop":  # Typer's bounds refuse the others
+        assert str(raised.value) == f"{option} {value}: expected a finite number"
+    assert not (tmp_path / "f").exists()
 
 
 class AtTheBroker(Exception):
