@@ -5,6 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,9 @@ from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RunState
 from aggregator.duties import Duties
 from aggregator.fleet import Fleet
-from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, own_secret, service_signer
+from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.runner import Observer, Runner
-from aggregator.start import Exported, read_exported, refuse_lost_run, refuse_other_settings
+from aggregator.start import Exported, read_exported, refuse_lost_run, refuse_other_settings, run_secret
 from algorithms.algorithm import Algorithm
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -98,11 +99,8 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
         check_fit(fresh, algorithm, exported.bundle.manifest)
         database = settings.database or sqlite_url(folder / "shoal.db")
         refuse_lost_run(database, fresh, algorithm, exported, folder / "blobs" / settings.run)
-        store = SqlStore(database, settings.run)
-        try:
-            return _serve(settings, topics, store, exported, algorithm, fresh, stop, observe)
-        finally:
-            store.close()
+        with closing(SqlStore(database, settings.run)) as store, HttpServer(settings.http_host, settings.http_port) as http:
+            return _serve(settings, topics, store, http, exported, algorithm, fresh, stop, observe)
     finally:
         os.close(held)
 
@@ -111,6 +109,7 @@ def _serve(
     settings: ServeSettings,
     topics: Topics,
     store: SqlStore,
+    http: HttpServer,
     exported: Exported,
     algorithm: Algorithm,
     fresh: RunSettings,
@@ -121,6 +120,8 @@ def _serve(
     wanted = msgspec.structs.replace(fresh, run_id=stored.settings.run_id) if stored else fresh
     if stored is not None:
         refuse_other_settings(stored.settings, wanted, folder)
+    algorithm = replace(algorithm, secret=run_secret(folder, settings.run, stored is not None, algorithm))
+    blobs = BlobFolder(folder / "blobs" / settings.run)
     clock = SteadyClock(stored.at_s if stored else 0.0)
     signer = service_signer(folder, settings.fleet, trusted, root, clock())
     verifier = Verifier(settings.fleet, trusted)
@@ -133,9 +134,6 @@ def _serve(
     known = boot_ids(folder / "boots", boot_id)
     epoch = find_epoch(look, topics, verifier, stored.epoch if stored else 0, known, clock(), settings.take_over)
     log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
-    secret = own_secret(folder / "secret.key") + settings.run.encode()
-    algorithm = replace(algorithm, secret=secret)
-    blobs = BlobFolder(folder / "blobs" / settings.run)
     gone = AggregatorStatus(False, boot_id, epoch, clock(), stored.settings.run_id if stored else "")
     link = MqttLink(settings.broker, client_id, Will(topics.aggregator, signer(gone)), confirmed=True)
     try:
@@ -152,8 +150,8 @@ def _serve(
             fleet.sign_with(service_signer(folder, settings.fleet, trusted, root, clock()))
 
         duties = Duties(runner, folder, clock, renew)
-        with HttpServer(api, settings.http_host, settings.http_port):
-            runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
+        http.serve(api)
+        runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
         state = runner.known()
         fleet.announce(state.epoch, clock(), state.settings.run_id, online=False)
         return state

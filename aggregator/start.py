@@ -1,6 +1,7 @@
 """What is read and checked before a service touches its database or the broker: a start that has to fail changes nothing, and disturbs
 nobody."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import database_name, has_run
 from aggregator.aggregation import start_run
 from aggregator.core.settings import RunSettings
+from aggregator.identity import own_secret
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from wire.bundle import Bundle, unpack
@@ -19,6 +21,8 @@ from wire.errors import BundleError, ConfigError
 from wire.keys import PrivateKey, PublicKey, read_private, read_public
 
 T = TypeVar("T")
+
+log = logging.getLogger("shoal.aggregator")
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,22 @@ def refuse_other_settings(stored: RunSettings, wanted: RunSettings, folder: Path
         differing = [name for name in known if getattr(stored, name) != getattr(wanted, name)]
         told = ", ".join(f"{name} {getattr(stored, name)!r}, not {getattr(wanted, name)!r}" for name in differing)
         raise ConfigError(f"run {stored.name!r} in {folder} was started with other settings ({told}); give it another --run")
+
+
+def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> bytes:
+    """What the noise of a run is drawn from: the folder's secret, and the run's name. `begun`: whether the run has begun, so that a secret
+    should be here.
+
+    Raises:
+        ConfigError: the secret is lost, and the run has drawn noise from it; or it cannot be read or written.
+    """
+    path = folder / "secret.key"
+    if begun and not path.exists():
+        if algorithm.privacy.server_noise:
+            told = f"it is not here, and the noise of run {run!r} is drawn from it"
+            raise ConfigError(f"secret {path}: {told}; restore it from a backup, or begin another run (--run)")
+        log.warning("secret %s: it was not here, another is made; run %s draws no noise from it", path, run)
+    return own_secret(path) + run.encode()
 
 
 def _read(path: Path, parse: Callable[[bytes], T]) -> T:

@@ -5,24 +5,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
 import typer
-from msgspec.structs import replace
 
-from aggregator.adapters.blob_folder import BlobFolder, blob_names
-from aggregator.adapters.sql_store import sqlite_url
-from aggregator.aggregation import start_run
 from aggregator.identity import RESUME, lock_service, service_key, service_signer
-from aggregator.main import ServeSettings, run_settings, serve
-from aggregator.start import read_exported
-from algorithms.registry import make_algorithm, read_algorithm
 from shoal.cli import application
 from shoal.commands.serve import serve as serve_command
 from wire.errors import ConfigError, Untrusted
 from wire.keys import PrivateKey, new_key, private_pem, public_pem
-from wire.links.mqtt import BrokerAddress
 from wire.signed import Verifier
 from wire.topics import mosquitto_acl
 
@@ -132,87 +124,3 @@ def test_every_number_that_serve_takes_is_finite(tmp_path: Path, name: str, valu
     if value == "inf" and name != "max_drop":  # Typer's bounds refuse the others
         assert str(raised.value) == f"{option} {value}: expected a finite number"
     assert not (tmp_path / "f").exists()
-
-
-class AtTheBroker(Exception):
-    """A start has come as far as to the broker."""
-
-
-class TestStart:
-    @pytest.fixture(autouse=True)
-    def look(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def come(*_: object) -> None:
-            raise AtTheBroker
-
-        monkeypatch.setattr("aggregator.main.find_epoch", come)
-
-    def settings(self, folder: Path, bundle: Path) -> ServeSettings:
-        return ServeSettings(folder=folder, bundle=bundle, broker=BrokerAddress.parse("mqtt://nowhere"), algorithm=read_algorithm("distfl"))
-
-    def test_a_file_in_place_of_the_folder(self, tmp_path: Path) -> None:
-        (tmp_path / "README.md").write_text("x")
-        with pytest.raises(ConfigError, match=r"folder .*README\.md: File exists"):
-            serve(self.settings(tmp_path / "README.md", tmp_path), lambda: True)
-
-    @pytest.mark.parametrize(
-        ("name", "payload"),
-        [
-            *((name, payload) for name in ("trust.pem", "device.shoal", "server.pt2") for payload in (None, b"", b"nothing")),
-            ("signing.key", b"nothing"),  # it may be elsewhere
-        ],
-    )
-    def test_every_file_of_the_bundle_is_named_when_it_is_missing_or_wrong(
-        self, tmp_path: Path, exported: Any, name: str, payload: bytes | None
-    ) -> None:
-        for path in exported.folder.iterdir():
-            if path.is_file():
-                (tmp_path / path.name).write_bytes(path.read_bytes())
-        (tmp_path / name).unlink(missing_ok=True)
-        if payload is not None:
-            (tmp_path / name).write_bytes(payload)
-        with pytest.raises(ConfigError, match=f"bundle file .*{name}: "):
-            serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
-
-    def test_without_the_root_key_it_says_how_to_vouch_and_leaves_the_public_half(self, tmp_path: Path, exported: Any) -> None:
-        for name in ("trust.pem", "device.shoal", "server.pt2"):
-            (tmp_path / name).write_bytes((exported.folder / name).read_bytes())
-        with pytest.raises(ConfigError, match="there is none; `shoal vouch --service"):
-            serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
-        assert (tmp_path / "served" / "service.pub").exists()
-
-    def begun(self, folder: Path, bundle: Path, *others: bytes) -> ServeSettings:
-        """Settings of a start in a folder in which one was killed before it saved its first event, and which has other blobs besides."""
-        settings = self.settings(folder, bundle)
-        exported, algorithm = read_exported(bundle), make_algorithm(settings.algorithm)
-        blobs = BlobFolder(folder / "blobs" / "run-1")
-        start_run(run_settings(settings, exported.bundle, "r"), algorithm, exported.probe, exported.bundle.initial, blobs, 0.0)
-        blobs.put(exported.bundle.payload, *others)
-        return settings
-
-    @pytest.mark.parametrize("database", ["gone", "empty", "another"])
-    def test_a_run_whose_database_is_lost_is_not_begun_anew(self, tmp_path: Path, exported: Any, database: str) -> None:
-        settings = self.begun(tmp_path, exported.folder, b"an update")
-        before = blob_names(tmp_path / "blobs" / "run-1")
-        path = tmp_path / ("typo.db" if database == "another" else "shoal.db")
-        if database == "empty":
-            path.write_bytes(b"")
-        if database == "another":
-            settings = replace(settings, database=sqlite_url(path))
-        told = (
-            rf"there is no run 'run-1' in sqlite:///{path}, but {tmp_path}/blobs/run-1 has its blobs: restore it, name the right --database"
-        )
-        with pytest.raises(ConfigError, match=told):
-            serve(settings, lambda: True)
-        assert blob_names(tmp_path / "blobs" / "run-1") == before
-        assert (path.read_bytes() if path.exists() else b"") == b"", "nothing was begun"
-        with pytest.raises(AtTheBroker):
-            serve(replace(settings, run="run-2"), lambda: True)
-
-    def test_a_start_that_was_killed_before_its_first_event_is_begun_again(self, tmp_path: Path, exported: Any) -> None:
-        with pytest.raises(AtTheBroker):
-            serve(self.begun(tmp_path, exported.folder), lambda: True)
-
-    def test_a_damaged_database_is_named(self, tmp_path: Path, exported: Any) -> None:
-        (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
-        with pytest.raises(ConfigError, match=r"database .*shoal\.db: .*not a database"):
-            serve(self.settings(tmp_path, exported.folder), lambda: True)
