@@ -34,7 +34,7 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
     yield from _boots(folder / "boots", mend)
     found, contents = check_database(folder, mend)
     yield from found
-    for name, run in contents.runs.items():
+    for name, run in (contents.runs if contents else {}).items():
         if run.state is not None:
 
             def again(name: str = name) -> SavedRun | None:
@@ -70,7 +70,7 @@ def _boots(path: Path, mend: bool) -> Iterator[Finding]:
         yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
 
 
-def _leftovers(folder: Path, contents: Contents, mend: bool) -> Iterator[Finding]:
+def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[Finding]:
     """What lies in the folder and is not needed."""
     for path in sorted(folder.iterdir()):
         if _OWN.fullmatch(path.name):
@@ -81,6 +81,8 @@ def _leftovers(folder: Path, contents: Contents, mend: bool) -> Iterator[Finding
             yield leftover(path, path.name, mend)
         else:
             yield Finding("note", path.name, "nothing of Shoal's")
+    if contents is None or contents.damage:
+        return  # whose blobs they are cannot be told
     known = contents.runs.keys()
     for path in sorted((folder / "blobs").iterdir()) if (folder / "blobs").is_dir() else ():
         if path.name not in known:

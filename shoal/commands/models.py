@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore, database_name, has_run, sqlite_url
 from aggregator.core.state import ModelVersion, RolledBack, RunState
 from aggregator.core.versions import met
 from aggregator.identity import ROLLBACK, is_served, lock_service
@@ -75,12 +75,17 @@ def _load(folder: Path, run: str, database: str) -> tuple[SqlStore, RunState]:
     """The run's store and its state.
 
     Raises:
-        ConfigError: there is no such run.
+        ConfigError: there is no such run, or the database cannot be opened.
+        StorageFailed: the database cannot be read.
     """
-    if not database and not (folder / "shoal.db").exists():
+    if database:
+        if not has_run(database, run):  # a store would make it
+            raise ConfigError(f"database {database_name(database)}: there is no run {run!r} (--run)")
+    elif not (folder / "shoal.db").exists():
         raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    if not database and run not in read_database(folder / "shoal.db").runs:  # a store would make it
-        raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
+    elif run not in (contents := read_database(folder / "shoal.db")).runs:
+        damage = f"shoal.db is damaged, {contents.damage[0]}; `shoal doctor` says more" if contents.damage else ""
+        raise ConfigError(f"folder {folder}: {damage or f'there is no run {run!r} (--run)'}")
     store = SqlStore(database or sqlite_url(folder / "shoal.db"), run)
     state = store.load()
     if state is None:
