@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -26,8 +27,7 @@ models = typer.Typer(rich_markup_mode=None, help="List the models of a run's las
 @models.command("list")
 def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> None:
     """List the models that a run has and remembers, and how devices met them before they trained."""
-    store, state = _load(folder, run, database)
-    store.close()
+    state = _state(folder, run, database)
     current = ModelVersion(
         round=state.made_in,
         models=state.models,
@@ -49,7 +49,7 @@ def roll_back(
     database: Database = "",
 ) -> None:
     """Return to the models of an earlier round. Later ones, and what was received in the open round, are given up."""
-    store, state = _load(folder, run, database)
+    state = _state(folder, run, database)
     try:
         known = [version.round for version in state.history if version.round != state.made_in]
         if to not in known:
@@ -61,37 +61,40 @@ def roll_back(
             return
         held_lock = lock_service(folder)
         try:
-            store.commit([RolledBack(max(time.time(), state.at_s), to)])
+            with closing(SqlStore(database or sqlite_url(folder / "shoal.db"), run)) as store:
+                store.commit([RolledBack(max(time.time(), state.at_s), to)])
         finally:
             os.close(held_lock)
         print(f"run {run} in {folder} has the models of round {to}; `shoal serve` goes on with them")
     except OSError as error:
         raise ConfigError(f"folder {folder}: {error.strerror}") from None
-    finally:
-        store.close()
 
 
-def _load(folder: Path, run: str, database: str) -> tuple[SqlStore, RunState]:
-    """The run's store and its state.
+def _state(folder: Path, run: str, database: str) -> RunState:
+    """The run's state. Of SQLite in the folder, it is read without a trace.
 
     Raises:
-        ConfigError: there is no such run, or the database cannot be opened.
+        ConfigError: there is no such run, or the database cannot be opened or is damaged.
         StorageFailed: the database cannot be read.
     """
+    path = folder / "shoal.db"
     if database:
         if not has_run(database, run):  # a store would make it
             raise ConfigError(f"database {database_name(database)}: there is no run {run!r} (--run)")
-    elif not (folder / "shoal.db").exists():
+        with closing(SqlStore(database, run)) as store:
+            state = store.load()
+    elif not path.exists():
         raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    elif run not in (contents := read_database(folder / "shoal.db")).runs:
-        damage = f"shoal.db is damaged, {contents.damage[0]}; `shoal doctor` says more" if contents.damage else ""
-        raise ConfigError(f"folder {folder}: {damage or f'there is no run {run!r} (--run)'}")
-    store = SqlStore(database or sqlite_url(folder / "shoal.db"), run)
-    state = store.load()
+    else:
+        contents = read_database(path)
+        if contents.damage:
+            raise ConfigError(f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more")
+        if run not in contents.runs:
+            raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
+        state = contents.runs[run].state
     if state is None:
-        store.close()
         raise ConfigError(f"folder {folder}: run {run!r} has not begun")
-    return store, state
+    return state
 
 
 def _line(version: ModelVersion) -> str:

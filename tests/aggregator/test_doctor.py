@@ -295,6 +295,7 @@ def test_a_check_after_a_kill_reads_the_log_and_writes_nothing_also_on_a_full_di
     assert "late" in state.devices, "it is in the log alone"
     done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert limited("models", "list", str(killed.folder)).returncode == 0
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in killed.folder.rglob("*") if path.is_file()} == before
 
 
