@@ -52,12 +52,13 @@ class BlobFolder:
         try:
             payload = path.read_bytes()
         except FileNotFoundError:
-            raise BlobLost(digest, "it is not kept here") from None
+            raise BlobLost(digest, f"it is not kept here, in {self._folder}: put it back from a backup") from None
         except OSError as error:
             raise StorageFailed(f"blob {path}: {error.strerror}") from None
         if digest_of(payload) != digest:
             path.replace(path.with_name(digest + DAMAGED))
-            raise BlobLost(digest, f"its file is damaged, and is now {digest}{DAMAGED}")
+            told = f"its file in {self._folder} is damaged, and is now {digest}{DAMAGED}: put it back from a backup"
+            raise BlobLost(digest, told)
         return payload
 
     def keep(self, digests: set[str]) -> None:

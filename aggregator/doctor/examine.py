@@ -13,6 +13,7 @@ from aggregator.doctor.keys import check_keys
 from aggregator.identity import RESUME, ROLLBACK
 from wire.errors import BundleError, ConfigError
 from wire.keys import PublicKey, read_public
+from wire.messages import LEASE_S
 
 _OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{RESUME}|{ROLLBACK}|secret\.key|service\.(key|pub|voucher)")
 
@@ -41,6 +42,7 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
                 return None if mend else read_database(folder / "shoal.db").runs.get(name)
 
             yield from BlobCheck(folder, name, run, payload, mend, again).findings()
+    yield from _words(folder, time.time())
     yield from _leftovers(folder, contents, mend)
 
 
@@ -68,6 +70,18 @@ def _boots(path: Path, mend: bool) -> Iterator[Finding]:
         yield Finding("mended" if mend else "wrong", path.name, f"not text: {told}; the next start may wait for its own last status")
     except OSError as error:
         yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
+
+
+def _words(folder: Path, now_s: float) -> Iterator[Finding]:
+    """The operator's words to a service, where no service has taken them away."""
+    for name, meaning in ((RESUME, "only one that is paused goes on because of it"), (ROLLBACK, "returns to the models of that round")):
+        try:
+            old_s = now_s - (folder / name).stat().st_mtime
+        except OSError:
+            continue
+        if old_s > LEASE_S:
+            told = f"given {old_s:.0f} s ago, and no service has taken it up. The next that starts takes it away, and {meaning}"
+            yield Finding("note", name, f"{told}; delete it if that is not wanted")
 
 
 def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[Finding]:

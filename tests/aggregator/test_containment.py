@@ -125,7 +125,9 @@ def test_a_damaged_model_pauses_the_run_and_says_which(fleet: FleetData, tmp_pat
     whole = (tmp_path / bench.state.memory).read_bytes()
     (tmp_path / bench.state.memory).write_bytes(b"damaged")
     bench.verdict(bench.payload("b"), "b")
-    assert bench.state.memory[:12] in bench.runner.paused
+    name = bench.state.memory
+    told = f"blob {name[:12]}: its file in {tmp_path} is damaged, and is now {name}.damaged: put it back from a backup"
+    assert bench.runner.paused == told
     bench.clock.now_s += 6
     bench.runner.tick()
     assert bench.runner.paused, "a restart, or time, does not heal it"

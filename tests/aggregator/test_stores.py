@@ -9,7 +9,7 @@ import sqlalchemy as sql
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
 from aggregator.adapters.sql_store import SqlStore, database_name, has_run, sqlite_url
-from aggregator.core.ports import Blobs, StorageFailed, Store
+from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
 from aggregator.core.state import DeviceCheckedIn
 from tests.contracts.store import STARTED, BlobsContract, StoreContract
 from wire.errors import ConfigError
@@ -113,6 +113,10 @@ class TestBlobFolder(BlobsContract):
     @pytest.fixture
     def blobs(self, tmp_path: Path) -> Blobs:
         return BlobFolder(tmp_path / "blobs")
+
+    def test_what_is_lost_says_where_it_belongs(self, blobs: Blobs, tmp_path: Path) -> None:
+        with pytest.raises(BlobLost, match=rf"it is not kept here, in {tmp_path}/blobs: put it back from a backup"):
+            blobs.get("0" * 64)
 
     def test_keep_deletes_blobs_and_nothing_else(self, blobs: Blobs, tmp_path: Path) -> None:
         """Neither what `check` of another thread is writing, nor keys and databases that somebody took for a run's folder."""
