@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from aggregator.rivals import WrongFleet
 from host.files import is_locked, lock_folder, write_atomically
 from wire.errors import BundleError, ConfigError, OtherAggregator, ShoalError, WireError
 from wire.keys import PrivateKey, PublicKey, key_name, new_key, private_pem, public_pem, read_private
-from wire.links.port import Delivery, Link
+from wire.links.port import Delivery, Denied, Link
 from wire.messages import LEASE_S, AggregatorStatus
 from wire.signed import Signer, Verifier, vouch
 from wire.topics import Topics
@@ -139,6 +140,7 @@ def find_epoch(
 
     Raises:
         OtherAggregator: another aggregator is at work, and this one is not told to take over.
+        WrongFleet: the broker does not let this client read the fleet's topic.
     """
     seen = 0
     link = connect()
@@ -174,6 +176,8 @@ def _next_status(link: Link, topics: Topics, verifier: Verifier, wait_s: float) 
                 log.warning("a status on the fleet's topic is not believed: %s", error)
                 continue
             return status
+        if isinstance(event, Denied) and event.topic == topics.aggregator:
+            raise WrongFleet(event.action, topics)
     return None
 
 

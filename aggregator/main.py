@@ -4,33 +4,35 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+
+import msgspec
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.http_api import Conditions, create_api
 from aggregator.adapters.http_server import HttpServer
-from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.aggregation import check_fit
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RunState
 from aggregator.duties import Duties
 from aggregator.fleet import Fleet
-from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, own_secret, service_signer
+from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.runner import Observer, Runner
+from aggregator.start import Exported, read_exported, refuse_lost_run, refuse_other_settings, run_secret
+from algorithms.algorithm import Algorithm
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
-from wire.bundle import Bundle, unpack
-from wire.errors import BundleError, ConfigError
-from wire.keys import PrivateKey, PublicKey, read_private, read_public
+from wire.bundle import Bundle
+from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
 from wire.messages import AggregatorStatus
 from wire.signed import Verifier
 from wire.topics import Topics, aggregator_role, check_name
-
-T = TypeVar("T")
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -91,12 +93,14 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
     topics, folder = Topics(settings.fleet), settings.folder
     held = lock_service(folder)
     try:
-        trusted, root = _root_keys(settings)
-        store = SqlStore(settings.database or sqlite_url(folder / "shoal.db"), settings.run)
-        try:
-            return _serve(settings, topics, store, trusted, root, stop, observe)
-        finally:
-            store.close()
+        exported = read_exported(settings.bundle)
+        algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
+        fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
+        check_fit(fresh, algorithm, exported.bundle.manifest)
+        database = settings.database or sqlite_url(folder / "shoal.db")
+        refuse_lost_run(database, fresh, algorithm, exported, folder / "blobs" / settings.run)
+        with closing(SqlStore(database, settings.run)) as store, HttpServer(settings.http_host, settings.http_port) as http:
+            return _serve(settings, topics, store, http, exported, algorithm, fresh, stop, observe)
     finally:
         os.close(held)
 
@@ -105,14 +109,19 @@ def _serve(
     settings: ServeSettings,
     topics: Topics,
     store: SqlStore,
-    trusted: Sequence[PublicKey],
-    root: PrivateKey | None,
+    http: HttpServer,
+    exported: Exported,
+    algorithm: Algorithm,
+    fresh: RunSettings,
     stop: Callable[[], bool],
     observe: Observer,
 ) -> RunState:
-    bundle = _read(settings.bundle / "device.shoal", lambda payload: unpack(payload, trusted))
-    probe = _read(settings.bundle / "server.pt2", lambda payload: load_probe(payload, bundle.digest))
-    folder, stored = settings.folder, store.load()
+    folder, stored, trusted, root = settings.folder, store.load(), exported.trusted, exported.root
+    wanted = msgspec.structs.replace(fresh, run_id=stored.settings.run_id) if stored else fresh
+    if stored is not None:
+        refuse_other_settings(stored.settings, wanted, folder)
+    algorithm = replace(algorithm, secret=run_secret(folder, settings.run, stored is not None, algorithm))
+    blobs = BlobFolder(folder / "blobs" / settings.run)
     clock = SteadyClock(stored.at_s if stored else 0.0)
     signer = service_signer(folder, settings.fleet, trusted, root, clock())
     verifier = Verifier(settings.fleet, trusted)
@@ -125,20 +134,12 @@ def _serve(
     known = boot_ids(folder / "boots", boot_id)
     epoch = find_epoch(look, topics, verifier, stored.epoch if stored else 0, known, clock(), settings.take_over)
     log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
-    secret = own_secret(folder / "secret.key") + settings.run.encode()
-    algorithm = make_algorithm(settings.algorithm, secret=secret, arithmetic=NativeArithmetic())
-    blobs = BlobFolder(folder / "blobs" / settings.run)
     gone = AggregatorStatus(False, boot_id, epoch, clock(), stored.settings.run_id if stored else "")
     link = MqttLink(settings.broker, client_id, Will(topics.aggregator, signer(gone)), confirmed=True)
     try:
         fleet = Fleet(link, topics, boot_id, signer)
+        bundle, probe = exported.bundle, exported.probe
         runner = Runner(algorithm, bundle, probe, store, blobs, fleet, clock, observe, epoch=epoch, silence_s=SILENCE_S, verifier=verifier)
-        wanted = run_settings(settings, bundle, stored.settings.run_id if stored else secrets.token_hex(16))
-        if stored is not None and stored.settings != wanted:
-            raise ConfigError(
-                f"run {settings.run!r} in {folder} was started with other settings "
-                f"({_differences(stored.settings, wanted)}); give it another --run"
-            )
         started_s = time.monotonic()
         runner.start_or_resume(wanted)
         state = runner.known()
@@ -150,9 +151,8 @@ def _serve(
             return signer.until_s
 
         duties = Duties(runner, folder, renew)
-        api = create_api(runner.known, store, blobs, lambda: conditions(runner, duties), lambda: time.monotonic() - started_s)
-        with HttpServer(api, settings.http_host, settings.http_port):
-            runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
+        http.serve(create_api(runner.known, store, blobs, lambda: conditions(runner, duties), lambda: time.monotonic() - started_s))
+        runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
         state = runner.known()
         fleet.announce(state.epoch, clock(), state.settings.run_id, online=False)
         return state
@@ -184,30 +184,3 @@ def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSet
         deadline_s=settings.deadline_s,
         grace_s=settings.grace_s,
     )
-
-
-def _root_keys(settings: ServeSettings) -> tuple[tuple[PublicKey, ...], PrivateKey | None]:
-    """The keys that devices trust, and the root key if it lies in the bundle's folder."""
-    trusted, own = _read(settings.bundle / "trust.pem", read_public), settings.bundle / "signing.key"
-    return trusted, _read(own, read_private) if own.exists() else None
-
-
-def _read(path: Path, parse: Callable[[bytes], T]) -> T:
-    """What a file of the bundle's folder holds.
-
-    Raises:
-        ConfigError: it cannot be read, or is not what its name says; the text names the file.
-    """
-    try:
-        return parse(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"bundle file {path}: {error.strerror}; `shoal export` writes it") from None
-    except BundleError as error:
-        raise ConfigError(f"bundle file {path}: {error}") from None
-
-
-def _differences(had: RunSettings, wanted: RunSettings) -> str:
-    names = [
-        n for n in RunSettings.__struct_fields__ if getattr(had, n) != getattr(wanted, n) and n not in ("reported", "responses", "run_id")
-    ]
-    return ", ".join(f"{n} {getattr(had, n)!r}, not {getattr(wanted, n)!r}" for n in names)

@@ -134,7 +134,7 @@ class Runner:
         """Handle messages and deadlines until `stop` returns true; it is called at least every half second.
 
         Raises:
-            OtherAggregator: another aggregator has taken over the fleet.
+            OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker does not let this one speak for it.
         """
         while not stop():
             event = self._fleet.link.receive(timeout_s=min(0.5, max(0.0, self.next_deadline_s() - self._clock())))
@@ -169,7 +169,7 @@ class Runner:
         with a reason.
 
         Raises:
-            OtherAggregator: another aggregator has taken over the fleet.
+            OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker does not let this one speak for it.
         """
         group = Group(self.known())
         deliveries = []
@@ -186,12 +186,11 @@ class Runner:
                     self._was_connected = True
                 case LinkDown(reason):
                     self.connected = False
-                    log.warning("connection to the broker lost, trying again reason=%s", reason)
+                    self._rivals.lost(reason)
                 case Denied(action, topic):
-                    self._inbox.count("denied", f"the broker does not let the aggregator {action} {topic}")
+                    self._rivals.denied(action, topic, self._fleet.topics)
                 case Delivery(topic, payload) if topic == self._fleet.topics.aggregator:
-                    if payload != self._fleet.announced:
-                        self._rivals.check(payload, self._fleet.boot_id, self.known().epoch)
+                    self._rivals.check(payload, self._fleet.announced, self._fleet.boot_id, self.known().epoch)
                     deliveries.append(event)
                 case Delivery():
                     proofs += self._take(group, event)

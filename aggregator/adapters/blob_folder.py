@@ -1,5 +1,6 @@
 """Blobs as files named by their SHA-256."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,12 @@ from wire.errors import ConfigError
 WRITERS = 16
 """Files that are written at a time: what one waits for of the disk, the others wait for together."""
 DAMAGED = ".damaged"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def blob_names(folder: Path) -> set[str]:
+    """The names of the blobs in a folder: nothing else that lies there is a blob, or is ever deleted as one."""
+    return {path.name for path in folder.iterdir() if _DIGEST.fullmatch(path.name)} if folder.is_dir() else set()
 
 
 class BlobFolder:
@@ -45,18 +52,18 @@ class BlobFolder:
         try:
             payload = path.read_bytes()
         except FileNotFoundError:
-            raise BlobLost(digest, "it is not kept here") from None
+            raise BlobLost(digest, f"it is not kept here, in {self._folder}: put it back from a backup") from None
         except OSError as error:
             raise StorageFailed(f"blob {path}: {error.strerror}") from None
         if digest_of(payload) != digest:
             path.replace(path.with_name(digest + DAMAGED))
-            raise BlobLost(digest, f"its file is damaged, and is now {digest}{DAMAGED}")
+            told = f"its file in {self._folder} is damaged, and is now {digest}{DAMAGED}: put it back from a backup"
+            raise BlobLost(digest, told)
         return payload
 
     def keep(self, digests: set[str]) -> None:
-        for path in self._folder.iterdir():
-            if path.name not in digests and not path.name.endswith(DAMAGED):
-                path.unlink(missing_ok=True)
+        for name in blob_names(self._folder) - digests:
+            (self._folder / name).unlink(missing_ok=True)
 
     def check(self) -> None:
         path = self._folder / f"check.{threading.get_ident()}"

@@ -1,6 +1,7 @@
 """Serves the HTTP API in a thread of its own, with few connections at a time: more would take the file descriptors that blobs need."""
 
 import logging
+import socket
 import threading
 import time
 from typing import Any
@@ -34,26 +35,46 @@ class _Bounded(H11Protocol):
 
 
 class HttpServer:
-    """The server for as long as the context is open.
+    """Takes an address, and then serves an application there, for as long as the context is open. The address is taken from the beginning;
+    connections are refused until there is an application."""
 
-    Raises:
-        ConfigError: the address cannot be used.
-    """
-
-    def __init__(self, api: Any, host: str, port: int) -> None:
-        config = uvicorn.Config(api, host=host, port=port, log_level="warning", access_log=False, http=_Bounded, timeout_keep_alive=5)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+    def __init__(self, host: str, port: int) -> None:
+        """
+        Raises:
+            ConfigError: the address cannot be used.
+        """
         self._where = f"{host}:{port}"
+        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+        except (OSError, OverflowError, UnicodeError) as error:
+            self._socket.close()
+            raise ConfigError(f"HTTP on {self._where}: the address cannot be used (is the port taken?): {error}") from None
+        self._server: uvicorn.Server | None = None
+        self._thread = threading.Thread()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "HttpServer":
+        return self
+
+    def serve(self, api: Any) -> None:
+        """Begin to answer.
+
+        Raises:
+            ConfigError: another process has begun to listen there in the meantime.
+        """
+        config = uvicorn.Config(api, log_level="warning", access_log=False, http=_Bounded, timeout_keep_alive=5)
+        self._server = server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=server.run, args=([self._socket],), name="http", daemon=True)
         self._thread.start()
-        while not self._server.started:
+        while not server.started:
             if not self._thread.is_alive():
                 raise ConfigError(f"HTTP on {self._where}: the address cannot be used (is the port taken?)")
             time.sleep(0.02)
         log.info("http://%s", self._where)
 
     def __exit__(self, *_error: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(timeout=5.0)
+        if self._server is not None:
+            self._server.should_exit = True
+            self._thread.join(timeout=5.0)
+        self._socket.close()

@@ -13,10 +13,25 @@ from typing import Any
 import msgspec
 
 from aggregator.adapters.sql_store import SCHEMA_VERSION, SqlStore, sqlite_url
+from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState, decode_state
+from host.files import is_locked
 
+_UNREADABLE = {
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
+LEAST_SPACE = 2**16
+"""With fewer bytes free, a disk is full for SQLite, which makes files to read with."""
 ASKED_AGAIN = "devices are asked again for what the round then lacks"
 
 Row = tuple[int | str | bytes | None, ...]
@@ -45,17 +60,31 @@ class Contents:
 
 
 def read_database(path: Path) -> Contents:
-    """Read a database, which may be in use, and check it. Damage raises nothing: it is in the result."""
+    """Read a database, which may be in use, and check it; nothing is written. Damage raises nothing: it is in the result.
+
+    Raises:
+        StorageFailed: it cannot be read, which says nothing of what is in it.
+    """
     try:
         with _reading(path) as connection:
             return _read(connection, _integrity(connection))
+    except OSError as error:
+        raise StorageFailed(f"database {path}: it cannot be read: {error.strerror}") from None
     except sqlite3.Error as error:
-        return Contents(damage=[str(error)])
+        if not _unreadable(error):
+            return Contents(damage=[str(error)])
+        why = "; no space is left on its disk" if shutil.disk_usage(path.parent).free < LEAST_SPACE else ""
+        raise StorageFailed(f"database {path}: it cannot be read: {error}{why}") from None
 
 
 def salvage(path: Path) -> Contents:
     """Read what there is in a damaged database that nobody uses. A copy is read; where its first page, which says what is where, cannot be
-    used, it gets that of a new database: tables always begin at the same pages."""
+    used, it gets that of a new database: tables always begin at the same pages.
+
+    Raises:
+        StorageFailed: it cannot be read.
+        OSError: it cannot be copied.
+    """
     first = read_database(path)
     if any(run.state is not None for run in first.runs.values()):
         return first
@@ -98,13 +127,26 @@ def write_database(path: Path, runs: dict[str, SavedRun]) -> None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    unused = not path.with_name(path.name + "-wal").exists()  # then SQLite is told so, or it would leave files beside the database
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if unused else ''}", uri=True, timeout=10.0)
+    """A connection that writes nothing. SQLite would leave files beside the database, also to read it. So without a log it is told that
+    nothing changes; where a log was left, but no service has the folder, it keeps the log's index in its own memory, and locks nothing."""
+    with path.open("rb") as file:
+        file.read(1)  # what is wrong with a file that cannot be read, SQLite does not tell
+    logged = path.with_name(path.name + "-wal").exists()
+    alone = logged and not is_locked(path.parent)
+    how = ("&vfs=unix-none" if alone else "") if logged else "&immutable=1"
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{how}", uri=True, timeout=10.0)
     connection.text_factory = lambda text: text.decode(errors="replace")
     try:
+        if alone:
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         yield connection
     finally:
         connection.close()
+
+
+def _unreadable(error: sqlite3.Error) -> bool:
+    """Whether an error is the disk's or the system's, not one of what was read."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREADABLE
 
 
 def _integrity(connection: sqlite3.Connection) -> list[str]:
@@ -112,6 +154,8 @@ def _integrity(connection: sqlite3.Connection) -> list[str]:
     try:
         found = [str(text) for (text,) in connection.execute("PRAGMA integrity_check(5)")]
     except sqlite3.Error as error:
+        if _unreadable(error):
+            raise
         return [str(error)]
     return [] if found == ["ok"] else [text.removeprefix("*** in database main ***\n") for text in found]
 
@@ -194,6 +238,8 @@ def _rows(connection: sqlite3.Connection, table: str, columns: str, damage: list
                 found[number] = tuple(values)
             break
         except sqlite3.Error as error:
+            if _unreadable(error):
+                raise
             if (text := f"table {table}: {error}") not in damage:
                 damage.append(text)
     return {number: found[number] for number in sorted(found)}

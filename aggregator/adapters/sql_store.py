@@ -58,6 +58,34 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
+def database_name(url: str) -> str:
+    """A database URL for people: without its password."""
+    try:
+        return sql.make_url(url).render_as_string(hide_password=True)
+    except sql.exc.ArgumentError:
+        return url
+
+
+def has_run(url: str, run: str) -> bool:
+    """Whether a database holds anything of a run. The database is not made, and nothing is written into it.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+    """
+    try:
+        engine = _engine(url)
+        if (file := _sqlite_file(engine)) is not None and not (file.exists() and file.stat().st_size):
+            return False  # SQLite would make it
+        try:
+            with engine.connect() as connection:
+                tables = [table for table in (_events, _snapshots) if sql.inspect(connection).has_table(table.name)]
+                return any(connection.scalar(sql.select(table.c.run).where(table.c.run == run).limit(1)) is not None for table in tables)
+        finally:
+            engine.dispose()
+    except SQLAlchemyError as error:
+        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
+
+
 class SqlStore:
     """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
 
@@ -68,7 +96,7 @@ class SqlStore:
         """
         self._run = run
         try:
-            self._engine = sql.create_engine(url)
+            self._engine = _engine(url)
             if self._engine.dialect.name == "sqlite":
                 sql.event.listen(self._engine, "connect", _configure_sqlite)
             _metadata.create_all(self._engine)
@@ -78,14 +106,17 @@ class SqlStore:
                     connection.execute(_schema.insert().values(version=SCHEMA_VERSION))
                 if connection.scalar(sql.select(_runs.c.number).where(_runs.c.run == run)) is None:
                     connection.execute(_runs.insert().values(run=run))
-        except (SQLAlchemyError, sql.exc.ArgumentError) as error:
-            raise ConfigError(f"database {url}: {str(error).splitlines()[0]}") from None
+            self._file = _sqlite_file(self._engine)
+            self._identity = _identity(self._file)
+        except (SQLAlchemyError, OSError) as error:
+            raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
         if version not in (None, SCHEMA_VERSION):
-            raise ConfigError(f"database {url}: its schema is version {version}, this Shoal reads version {SCHEMA_VERSION}")
+            raise ConfigError(f"database {database_name(url)}: its schema is version {version}, this Shoal reads version {SCHEMA_VERSION}")
 
     def commit(self, events: Sequence[Event], records: Sequence[RoundRecord] = (), snapshot: RunState | None = None) -> None:
         rows = [{"run": self._run, "event": msgspec.json.encode(event)} for event in events]
         own = {"run": self._run}
+        self._check_file()
         with self._transaction() as connection:
             if snapshot is None and rows:
                 connection.execute(_events.insert(), rows)
@@ -114,6 +145,7 @@ class SqlStore:
             return [msgspec.json.decode(payload, type=RoundRecord) for (payload,) in connection.execute(chosen)]
 
     def check(self) -> None:
+        self._check_file()
         with self._transaction() as connection:
             connection.execute(_checks.delete())
             connection.execute(_checks.insert().values(filler=bytes(2**14)))
@@ -126,6 +158,20 @@ class SqlStore:
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
+
+    def _check_file(self) -> None:
+        """Check that the file which SQLite has open is still the one of that name: what is written to another is lost at the next start.
+
+        Raises:
+            StorageFailed: it is not.
+        """
+        try:
+            same = _identity(self._file) == self._identity
+        except OSError:
+            same = False
+        if not same:
+            told = "the file was removed or replaced while the service ran: restart the service"
+            raise StorageFailed(f"database {database_name(str(self._engine.url))}: {told}")
 
     @contextmanager
     def _transaction(self) -> Iterator[sql.Connection]:
@@ -141,6 +187,37 @@ class SqlStore:
     def _replace(connection: sql.Connection, table: sql.Table, key: dict[str, Any], values: dict[str, Any]) -> None:
         connection.execute(table.delete().where(*(table.c[name] == value for name, value in key.items())))
         connection.execute(table.insert().values(**key, **values))
+
+
+def _engine(url: str) -> sql.Engine:
+    """SQLAlchemy's engine for a database.
+
+    Raises:
+        ConfigError: its driver is not installed.
+        SQLAlchemyError: not a URL, or of an unknown kind of database.
+    """
+    try:
+        return sql.create_engine(url)
+    except ImportError as error:
+        raise ConfigError(f"database {database_name(url)}: its driver is not installed: {error}") from None
+
+
+def _sqlite_file(engine: sql.Engine) -> Path | None:
+    """The file of an SQLite database that is one."""
+    name = engine.url.database if engine.dialect.name == "sqlite" else None
+    return Path(name) if name and name != ":memory:" and not name.startswith("file:") else None
+
+
+def _identity(file: Path | None) -> tuple[int, int] | None:
+    """By what the file of a name is told from another that takes its place.
+
+    Raises:
+        OSError: it is not there.
+    """
+    if file is None:
+        return None
+    found = file.stat()
+    return found.st_dev, found.st_ino
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:

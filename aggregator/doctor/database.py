@@ -4,6 +4,7 @@ from pathlib import Path
 
 from aggregator.adapters.salvage import Contents, damaged_name, read_database, salvage, write_database
 from aggregator.adapters.sql_store import SCHEMA_VERSION
+from aggregator.core.ports import StorageFailed
 from aggregator.doctor.finding import RESTORE, Finding
 from host.files import sync_folder
 from wire.errors import ShoalError
@@ -11,15 +12,22 @@ from wire.errors import ShoalError
 MEANING = "the service may stop at any read, or miss what it was told"
 
 
-def check_database(folder: Path, mend: bool) -> tuple[list[Finding], Contents]:
-    """Check ``shoal.db``; returns what was found, and what is in it, after mending."""
+def check_database(folder: Path, mend: bool) -> tuple[list[Finding], Contents | None]:
+    """Check ``shoal.db``; returns what was found, and what is in it, after mending; None where that cannot be told."""
     path = folder / "shoal.db"
     if not path.is_file():
-        return [_missing(folder)], Contents()
+        return [_missing(folder)], None
+    try:
+        return _check(path, mend)
+    except StorageFailed as error:
+        return [Finding("wrong", path.name, f"{error}. What depends on it was not checked, and nothing was changed")], None
+
+
+def _check(path: Path, mend: bool) -> tuple[list[Finding], Contents | None]:
     contents = read_database(path)
     if contents.version != SCHEMA_VERSION and not contents.damage:
         told = f"its schema is version {contents.version}, this Shoal reads version {SCHEMA_VERSION}: use the Shoal that wrote it"
-        return [Finding("wrong", path.name, told)], Contents()
+        return [Finding("wrong", path.name, told)], None
     if not contents.damage:
         told = ", ".join(
             f"{name} ({run.state.phase}, round {run.state.round})" if run.state else f"{name} (not begun)"
@@ -34,7 +42,12 @@ def check_database(folder: Path, mend: bool) -> tuple[list[Finding], Contents]:
 
 
 def _mend(path: Path, damage: str) -> tuple[list[Finding], Contents]:
-    contents, new = salvage(path), path.with_name(path.name + ".new")
+    try:
+        contents, new = salvage(path), path.with_name(path.name + ".new")
+    except OSError as error:
+        return [Finding("wrong", path.name, f"damaged, and it cannot be copied to be read: {error}. Nothing was changed")], Contents(
+            damage=[damage]
+        )
     readable = {name: run for name, run in contents.runs.items() if run.state is not None}
     if not readable:
         return [Finding("wrong", path.name, f"damaged, and no run can be read of it: {damage}. Nothing was changed: {RESTORE}")], contents

@@ -13,6 +13,7 @@ from aggregator.doctor.keys import check_keys
 from aggregator.identity import RESUME, ROLLBACK
 from wire.errors import BundleError, ConfigError
 from wire.keys import PublicKey, read_public
+from wire.messages import LEASE_S
 
 _OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{RESUME}|{ROLLBACK}|secret\.key|service\.(key|pub|voucher)")
 
@@ -34,13 +35,14 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
     yield from _boots(folder / "boots", mend)
     found, contents = check_database(folder, mend)
     yield from found
-    for name, run in contents.runs.items():
+    for name, run in (contents.runs if contents else {}).items():
         if run.state is not None:
 
             def again(name: str = name) -> SavedRun | None:
                 return None if mend else read_database(folder / "shoal.db").runs.get(name)
 
             yield from BlobCheck(folder, name, run, payload, mend, again).findings()
+    yield from _words(folder, time.time())
     yield from _leftovers(folder, contents, mend)
 
 
@@ -70,7 +72,19 @@ def _boots(path: Path, mend: bool) -> Iterator[Finding]:
         yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
 
 
-def _leftovers(folder: Path, contents: Contents, mend: bool) -> Iterator[Finding]:
+def _words(folder: Path, now_s: float) -> Iterator[Finding]:
+    """The operator's words to a service, where no service has taken them away."""
+    for name, meaning in ((RESUME, "only one that is paused goes on because of it"), (ROLLBACK, "returns to the models of that round")):
+        try:
+            old_s = now_s - (folder / name).stat().st_mtime
+        except OSError:
+            continue
+        if old_s > LEASE_S:
+            told = f"given {old_s:.0f} s ago, and no service has taken it up. The next that starts takes it away, and {meaning}"
+            yield Finding("note", name, f"{told}; delete it if that is not wanted")
+
+
+def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[Finding]:
     """What lies in the folder and is not needed."""
     for path in sorted(folder.iterdir()):
         if _OWN.fullmatch(path.name):
@@ -81,6 +95,8 @@ def _leftovers(folder: Path, contents: Contents, mend: bool) -> Iterator[Finding
             yield leftover(path, path.name, mend)
         else:
             yield Finding("note", path.name, "nothing of Shoal's")
+    if contents is None or contents.damage:
+        return  # whose blobs they are cannot be told
     known = contents.runs.keys()
     for path in sorted((folder / "blobs").iterdir()) if (folder / "blobs").is_dir() else ():
         if path.name not in known:

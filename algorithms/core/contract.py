@@ -276,6 +276,8 @@ class Privacy(Protocol):
     """Whether it gives a guarantee: devices must then report nothing that it does not cover."""
     mean: ClassVar[str]
     """Name of the only mean that its noise is measured for; empty when any will do."""
+    server_noise: ClassVar[bool]
+    """Whether `noise` adds any: the server then needs the same secret as long as a run lasts."""
 
     def in_step(self) -> dict[str, float]:
         """The hyper-parameters that the exported step must have for it to hold; empty when the step has no part in it."""

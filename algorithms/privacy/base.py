@@ -13,6 +13,7 @@ class DefaultPrivacy:
 
     protects: ClassVar[bool] = True
     mean: ClassVar[str] = ""
+    server_noise: ClassVar[bool] = False
 
     def in_step(self) -> dict[str, float]:
         return {}

@@ -83,6 +83,7 @@ class CentralGaussian(Mechanism):
     name: ClassVar[str] = "gaussian"
     citation: ClassVar[str] = "Geyer et al., 2017, Algorithm 1; McMahan et al., ICLR 2018, with every device in every round"
     mean: ClassVar[str] = "uniform"
+    server_noise: ClassVar[bool] = True
 
     def verbs(self) -> tuple[Verb, ...]:
         return (Protect(self.clip_norm, 0.0),)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore, database_name, has_run, sqlite_url
 from aggregator.core.state import ModelVersion, RolledBack, RunState
 from aggregator.core.versions import met
 from aggregator.identity import ROLLBACK, is_served, lock_service
@@ -26,8 +27,7 @@ models = typer.Typer(rich_markup_mode=None, help="List the models of a run's las
 @models.command("list")
 def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> None:
     """List the models that a run has and remembers, and how devices met them before they trained."""
-    store, state = _load(folder, run, database)
-    store.close()
+    state = _state(folder, run, database)
     current = ModelVersion(
         round=state.made_in,
         models=state.models,
@@ -49,7 +49,7 @@ def roll_back(
     database: Database = "",
 ) -> None:
     """Return to the models of an earlier round. Later ones, and what was received in the open round, are given up."""
-    store, state = _load(folder, run, database)
+    state = _state(folder, run, database)
     try:
         known = [version.round for version in state.history if version.round != state.made_in]
         if to not in known:
@@ -61,32 +61,40 @@ def roll_back(
             return
         held_lock = lock_service(folder)
         try:
-            store.commit([RolledBack(max(time.time(), state.at_s), to)])
+            with closing(SqlStore(database or sqlite_url(folder / "shoal.db"), run)) as store:
+                store.commit([RolledBack(max(time.time(), state.at_s), to)])
         finally:
             os.close(held_lock)
         print(f"run {run} in {folder} has the models of round {to}; `shoal serve` goes on with them")
     except OSError as error:
         raise ConfigError(f"folder {folder}: {error.strerror}") from None
-    finally:
-        store.close()
 
 
-def _load(folder: Path, run: str, database: str) -> tuple[SqlStore, RunState]:
-    """The run's store and its state.
+def _state(folder: Path, run: str, database: str) -> RunState:
+    """The run's state. Of SQLite in the folder, it is read without a trace.
 
     Raises:
-        ConfigError: there is no such run.
+        ConfigError: there is no such run, or the database cannot be opened or is damaged.
+        StorageFailed: the database cannot be read.
     """
-    if not database and not (folder / "shoal.db").exists():
+    path = folder / "shoal.db"
+    if database:
+        if not has_run(database, run):  # a store would make it
+            raise ConfigError(f"database {database_name(database)}: there is no run {run!r} (--run)")
+        with closing(SqlStore(database, run)) as store:
+            state = store.load()
+    elif not path.exists():
         raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    if not database and run not in read_database(folder / "shoal.db").runs:  # a store would make it
-        raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
-    store = SqlStore(database or sqlite_url(folder / "shoal.db"), run)
-    state = store.load()
+    else:
+        contents = read_database(path)
+        if contents.damage:
+            raise ConfigError(f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more")
+        if run not in contents.runs:
+            raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
+        state = contents.runs[run].state
     if state is None:
-        store.close()
         raise ConfigError(f"folder {folder}: run {run!r} has not begun")
-    return store, state
+    return state
 
 
 def _line(version: ModelVersion) -> str:

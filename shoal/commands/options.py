@@ -80,6 +80,17 @@ def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, floa
     return values
 
 
+def finite(option: typer.CallbackParam, value: float) -> float:
+    """A number of the command line; infinity passes a lower bound.
+
+    Raises:
+        ConfigError: it is not finite.
+    """
+    if not math.isfinite(value):
+        raise ConfigError(f"{option.opts[0]} {value:g}: expected a finite number")
+    return value
+
+
 def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:
     """The algorithm with the mechanism that ``--privacy`` names, if it names one.
 

@@ -36,12 +36,18 @@ def serve(
     seed: opt.Seed = 0,
     min_devices: Annotated[int, typer.Option(min=1, help="No round opens or is aggregated with fewer devices.")] = 2,
     min_group: Annotated[int, typer.Option(min=1, help="A group's model changes only with so many of its devices.")] = 2,
-    deadline: Annotated[float, typer.Option(min=1, help="Seconds a round is open at most.")] = 600.0,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds a round waits for a device that was lost.")] = 60.0,
-    weight_cap: Annotated[float, typer.Option(min=0, help="A device weighs at most so many times the median; 0: no bound.")] = 10.0,
-    norm_cap: Annotated[float, typer.Option(min=0, help="Updates of more than so many times the median norm are left out.")] = 10.0,
-    max_norm: Annotated[float, typer.Option(min=0, help="An update whose change has a larger norm is refused.")] = 1e6,
-    max_drop: Annotated[float, typer.Option(min=0, max=1, help="Models by which accuracy fell by more are given up; 1: never.")] = 0.3,
+    deadline: Annotated[float, typer.Option(callback=opt.finite, min=1, help="Seconds a round is open at most.")] = 600.0,
+    grace: Annotated[float, typer.Option(callback=opt.finite, min=0, help="Seconds a round waits for a device that was lost.")] = 60.0,
+    weight_cap: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, help="A device weighs at most so many times the median; 0: no bound.")
+    ] = 10.0,
+    norm_cap: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, help="Updates of more than so many times the median norm are left out.")
+    ] = 10.0,
+    max_norm: Annotated[float, typer.Option(callback=opt.finite, min=0, help="An update whose change has a larger norm is refused.")] = 1e6,
+    max_drop: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, max=1, help="Models by which accuracy fell by more are given up; 1: never.")
+    ] = 0.3,
     keep_models: Annotated[int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")] = 3,
     take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
     database: Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")] = "",

@@ -17,6 +17,8 @@ from wire.topics import check_name
 
 T = TypeVar("T")
 
+MOST_DAYS = 36_525
+
 
 def vouch(
     fleet: Annotated[str, typer.Option(help="Name of the fleet that the service may speak for.")],
@@ -26,12 +28,14 @@ def vouch(
         Path | None, typer.Option(help="Instead: a copy of the service's service.pub, where its folder is elsewhere.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the voucher; service.voucher beside service.pub when not given.")] = None,
-    days: Annotated[float, typer.Option(min=0, help="For how long devices believe the service.")] = 365.0,
+    days: Annotated[float, typer.Option(help="For how long devices believe the service; a hundred years at most.")] = 365.0,
 ) -> None:
     """Sign a service's key with the root key, so that devices believe the service. It reads the voucher when it starts."""
     check_name(fleet, "fleet name")
     if (service is None) == (public is None):
         raise ConfigError("shoal vouch needs either --service FOLDER or --public FILE")
+    if not 0 < days <= MOST_DAYS:
+        raise ConfigError(f"--days {days:g}: expected a number of days above 0, at most {MOST_DAYS}")
     root = _read(key, "--key", read_private)
     if service is not None:
         if not service.is_dir():
@@ -41,11 +45,11 @@ def vouch(
         assert public is not None
         vouched, path = _read(public, "--public", _one_key), out or public.with_name("service.voucher")
     not_after_s = time.time() + days * 86_400
+    until = datetime.fromtimestamp(not_after_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     try:
         write_atomically(path, vouch_for(root, fleet, vouched, not_after_s))
     except OSError as error:
         raise ConfigError(f"voucher {path}: {error.strerror}") from None
-    until = datetime.fromtimestamp(not_after_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     print(f"{path}: the key {key_name(vouched)[:12]} may speak for the fleet {fleet} until {until}")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.aggregation import aggregate
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
@@ -84,6 +85,20 @@ def test_a_full_disk_pauses_the_run_and_it_goes_on_when_there_is_space(fleet: Fl
     assert bench.state.round == 2
 
 
+def test_a_database_that_was_removed_pauses_the_run_until_the_service_is_started_again(fleet: FleetData, tmp_path: Path) -> None:
+    path = tmp_path / "shoal.db"
+    bench = Bench(fleet, SqlStore(sqlite_url(path), "run-1"))
+    path.unlink()
+    assert isinstance(bench.verdict(bench.payload("a")), m.Busy)
+    told = "the file was removed or replaced while the service ran: restart the service"
+    for word in (False, True):
+        bench.clock.now_s += 6
+        bench.runner.tick()
+        bench.runner.try_to_go_on(told=word)
+        assert told in bench.runner.paused
+    assert bench.state.received == {}
+
+
 def test_a_topic_that_is_none_of_the_fleets_does_not_end_a_paused_run(fleet: FleetData) -> None:
     disk = Disk()
     bench = Bench(fleet, FullStore(disk))
@@ -114,7 +129,9 @@ def test_a_damaged_model_pauses_the_run_and_says_which(fleet: FleetData, tmp_pat
     whole = (tmp_path / bench.state.memory).read_bytes()
     (tmp_path / bench.state.memory).write_bytes(b"damaged")
     bench.verdict(bench.payload("b"), "b")
-    assert bench.state.memory[:12] in bench.runner.paused
+    name = bench.state.memory
+    told = f"blob {name[:12]}: its file in {tmp_path} is damaged, and is now {name}.damaged: put it back from a backup"
+    assert bench.runner.paused == told
     bench.clock.now_s += 6
     bench.runner.tick()
     assert bench.runner.paused, "a restart, or time, does not heal it"

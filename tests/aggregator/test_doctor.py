@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.salvage import read_database
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.core.ports import StorageFailed
 from aggregator.core.state import DeviceCheckedIn
 from aggregator.doctor.blobs import needs
 from aggregator.doctor.examine import examine
@@ -253,6 +255,91 @@ def test_the_command(served: Served, tmp_path: Path) -> None:
     assert "another `shoal serve` uses it" in refused.stderr
     os.close(held)
     assert doctor("--bundle", str(tmp_path / "none")).returncode == 2
+
+
+LIMITED = """
+import resource
+from shoal.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+main()
+"""
+"""Runs a command as on a full disk: no file can become longer."""
+
+
+def limited(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", LIMITED, *arguments], capture_output=True, text=True)
+
+
+@pytest.fixture
+def killed(served: Served, tmp_path: Path) -> Served:
+    """The folder of a service that was killed: SQLite's log and its index are there."""
+    one = served.copy(tmp_path / "killed")
+    code = f"""
+import os
+from aggregator.adapters.sql_store import SqlStore
+from aggregator.core.state import DeviceCheckedIn
+SqlStore("sqlite:///{one.folder}/shoal.db", "run-1").commit([DeviceCheckedIn(9.0, "late", 5, 2)])
+os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+    assert (one.folder / "shoal.db-wal").stat().st_size > 0
+    return one
+
+
+@pytest.mark.parametrize("index", ["whole", "gone"])
+def test_a_check_after_a_kill_reads_the_log_and_writes_nothing_also_on_a_full_disk(killed: Served, index: str) -> None:
+    if index == "gone":
+        (killed.folder / "shoal.db-shm").unlink()
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in killed.folder.rglob("*") if path.is_file()}
+    state = known(read_database(killed.folder / "shoal.db").runs["run-1"].state)
+    assert "late" in state.devices, "it is in the log alone"
+    done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert limited("models", "list", str(killed.folder)).returncode == 0
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in killed.folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_database_that_cannot_be_read_is_not_called_damaged_and_nothing_is_judged_by_it(killed: Served) -> None:
+    (killed.folder / "shoal.db-shm").unlink()
+    held = lock_service(killed.folder)  # so that it is read with the index that a service shares, which cannot be made
+    done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
+    listed = limited("models", "list", str(killed.folder))
+    os.close(held)
+    wrong = [line for line in done.stdout.splitlines() if not line.startswith("ok")]
+    told = f"database {killed.folder}/shoal.db: it cannot be read: disk I/O error"
+    assert (done.returncode, wrong) == (1, [f"wrong   shoal.db: {told}. What depends on it was not checked, and nothing was changed"])
+    assert (listed.returncode, listed.stderr) == (2, f"error: {told}\n")
+
+
+@pytest.mark.parametrize(("free", "why"), [(0, "; no space is left on its disk"), (2**30, "")])
+def test_why_a_database_cannot_be_read_is_told(killed: Served, monkeypatch: pytest.MonkeyPatch, free: int, why: str) -> None:
+    path = killed.folder / "shoal.db"
+    (killed.folder / "shoal.db-wal").unlink()
+    (killed.folder / "shoal.db-wal").mkdir()
+    monkeypatch.setattr("aggregator.adapters.salvage.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(StorageFailed, match=rf"shoal\.db: it cannot be read: unable to open database file{why}$"):
+        read_database(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StorageFailed, match=r"shoal\.db: it cannot be read: Is a directory$"):
+        read_database(path)
+
+
+@pytest.mark.parametrize("damage", ["gone", "of another version", "damaged"])
+def test_no_blobs_are_called_unwanted_where_the_runs_are_not_known(served: Served, tmp_path: Path, damage: str) -> None:
+    one = served.copy(tmp_path / "f")
+    match damage:
+        case "gone":
+            (one.folder / "shoal.db").unlink()
+        case "of another version":
+            with sqlite3.connect(one.folder / "shoal.db") as connection:
+                connection.execute("update schema_version set version = 99")
+            connection.close()
+        case "damaged":
+            (one.folder / "shoal.db").write_bytes(bytes(PAGE))
+    said = "\n".join(map(str, one.examine()))
+    assert "shoal.db: " in said
+    assert "delete them" not in said
 
 
 def test_no_folder_is_one_clear_error(tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ from aggregator.identity import (
     service_key,
     service_signer,
 )
+from aggregator.rivals import WrongFleet
 from wire.errors import ConfigError, Malformed, OtherAggregator, ShoalError, Untrusted
 from wire.keys import PrivateKey, key_name, new_key, read_public
-from wire.links.in_process import InProcessBroker
+from wire.links.in_process import InProcessBroker, InProcessLink
+from wire.links.port import Denied
 from wire.messages import AggregatorStatus
 from wire.signed import Signer, Verifier, vouch
 from wire.topics import Topics
@@ -194,6 +196,11 @@ class TestEpoch:
         assert self.find(in_process_broker, take_over=True) == 7001
         assert time.monotonic() - started_s < 0.4
         timer.join()
+
+    def test_one_that_may_not_read_the_fleets_topic_ends(self, in_process_broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(InProcessLink, "receive", lambda *_, **__: Denied("subscribe", TOPICS.aggregator))
+        with pytest.raises(WrongFleet, match=r"--fleet f .*\(--cert\) that of f@aggregator"):
+            self.find(in_process_broker)
 
     @pytest.mark.parametrize("payload", ["unsigned", "other root", "junk"])
     def test_what_nobody_vouched_for_is_not_believed(self, in_process_broker: InProcessBroker, payload: str) -> None:

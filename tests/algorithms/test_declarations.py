@@ -12,7 +12,7 @@ from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.supervised import Pass, Supervised
-from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, TwoHalves, read_algorithm
+from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PRIVACY, TwoHalves, read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.simulate import SimulationSettings, simulate
@@ -82,6 +82,11 @@ class TestInheritance:
 
 def test_only_the_single_group_reads_no_models() -> None:
     assert [made for made in GROUPINGS.values() if not made().reads_models] == [SingleGroup]
+
+
+@pytest.mark.parametrize("name", sorted(PRIVACY))
+def test_a_mechanism_says_whether_the_server_adds_noise(name: str) -> None:
+    assert PRIVACY[name].server_noise == (PRIVACY[name].noise.__qualname__ != "DefaultPrivacy.noise")
 
 
 def test_only_the_averages_leave_nobody_out() -> None:

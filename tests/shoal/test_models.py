@@ -79,6 +79,16 @@ def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_pa
         shoal("list", tmp_path / "none")
 
 
+def test_what_is_wrong_with_a_database_is_told(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"database sqlite:///.*typo\.db: there is no run 'run-1'"):
+        shoal("list", tmp_path, "--database", sqlite_url(tmp_path / "typo.db"))
+    assert not (tmp_path / "typo.db").exists()
+    bench.store.close()  # type: ignore[attr-defined]
+    (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
+    with pytest.raises(ConfigError, match=r"database .*shoal\.db: damaged, file is not a database; `shoal doctor` says more"):
+        shoal("list", tmp_path)
+
+
 def test_it_needs_no_torch(bench: Bench, tmp_path: Path) -> None:
     code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code, "models", "list", str(tmp_path)], capture_output=True, text=True)

@@ -5,18 +5,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import get_type_hints
 
 import pytest
 import typer
 
 from aggregator.identity import RESUME, lock_service, service_key, service_signer
-from aggregator.main import ServeSettings, serve
-from algorithms.registry import read_algorithm
 from shoal.cli import application
+from shoal.commands.serve import serve as serve_command
 from wire.errors import ConfigError, Untrusted
 from wire.keys import PrivateKey, new_key, private_pem, public_pem
-from wire.links.mqtt import BrokerAddress
 from wire.signed import Verifier
 from wire.topics import mosquitto_acl
 
@@ -80,6 +78,16 @@ class TestVouch:
             shoal("vouch", *arguments, "--key", "signing.key")
         assert error in str(raised.value)
 
+    @pytest.mark.parametrize("days", ["1e9", "36526", "0", "-1", "inf", "nan"])
+    def test_days_are_bounded_and_nothing_is_written_before(self, tmp_path: Path, root: PrivateKey, days: str) -> None:
+        folder = tmp_path / "served"
+        folder.mkdir()
+        with pytest.raises(
+            ConfigError, match=rf"--days {float(days):g}: expected a number of days above 0, at most 36525".replace("+", r"\+")
+        ):
+            shoal("vouch", "--service", folder, "--fleet", "f", "--key", tmp_path / "signing.key", "--days", days)
+        assert [*folder.iterdir()] == []
+
     @pytest.mark.parametrize("name", ["none", "trust.pem"])
     def test_a_wrong_root_key_is_named(self, tmp_path: Path, root: PrivateKey, name: str) -> None:
         (tmp_path / "trust.pem").write_bytes(public_pem(root))
@@ -103,42 +111,16 @@ def test_resume_tells_a_service_that_is_there_and_leaves_nothing_for_one_that_is
     assert (tmp_path / RESUME).exists()
 
 
-class TestStart:
-    def settings(self, folder: Path, bundle: Path) -> ServeSettings:
-        return ServeSettings(folder=folder, bundle=bundle, broker=BrokerAddress.parse("mqtt://nowhere"), algorithm=read_algorithm("distfl"))
+FLOATS = [name for name, value in get_type_hints(serve_command).items() if value is float]
 
-    def test_a_file_in_place_of_the_folder(self, tmp_path: Path) -> None:
-        (tmp_path / "README.md").write_text("x")
-        with pytest.raises(ConfigError, match=r"folder .*README\.md: File exists"):
-            serve(self.settings(tmp_path / "README.md", tmp_path), lambda: True)
 
-    @pytest.mark.parametrize(
-        ("name", "payload"),
-        [
-            *((name, payload) for name in ("trust.pem", "device.shoal", "server.pt2") for payload in (None, b"", b"nothing")),
-            ("signing.key", b"nothing"),  # it may be elsewhere
-        ],
-    )
-    def test_every_file_of_the_bundle_is_named_when_it_is_missing_or_wrong(
-        self, tmp_path: Path, exported: Any, name: str, payload: bytes | None
-    ) -> None:
-        for path in exported.folder.iterdir():
-            if path.is_file():
-                (tmp_path / path.name).write_bytes(path.read_bytes())
-        (tmp_path / name).unlink(missing_ok=True)
-        if payload is not None:
-            (tmp_path / name).write_bytes(payload)
-        with pytest.raises(ConfigError, match=f"bundle file .*{name}: "):
-            serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
-
-    def test_without_the_root_key_it_says_how_to_vouch_and_leaves_the_public_half(self, tmp_path: Path, exported: Any) -> None:
-        for name in ("trust.pem", "device.shoal", "server.pt2"):
-            (tmp_path / name).write_bytes((exported.folder / name).read_bytes())
-        with pytest.raises(ConfigError, match="there is none; `shoal vouch --service"):
-            serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
-        assert (tmp_path / "served" / "service.pub").exists()
-
-    def test_a_damaged_database_is_named(self, tmp_path: Path, exported: Any) -> None:
-        (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
-        with pytest.raises(ConfigError, match=r"database .*shoal\.db: .*not a database"):
-            serve(self.settings(tmp_path, exported.folder), lambda: True)
+@pytest.mark.parametrize("value", ["inf", "nan"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_number_that_serve_takes_is_finite(tmp_path: Path, name: str, value: str) -> None:
+    assert {"deadline", "grace", "max_norm", "norm_cap", "weight_cap", "max_drop"} <= {*FLOATS}
+    option = f"--{name.replace('_', '-')}"
+    with pytest.raises((ConfigError, typer.BadParameter)) as raised:
+        shoal("serve", "--folder", tmp_path / "f", "--bundle", tmp_path, option, value)
+    if value == "inf" and name != "max_drop":  # Typer's bounds refuse the others
+        assert str(raised.value) == f"{option} {value}: expected a finite number"
+    assert not (tmp_path / "f").exists()

@@ -14,9 +14,12 @@ import pytest
 import trustme
 
 from aggregator.identity import find_epoch
+from aggregator.main import ServeSettings, serve
+from aggregator.rivals import WrongFleet
+from algorithms.registry import read_algorithm
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
-from tests.conftest import wait_for_port
+from tests.conftest import Exported, wait_for_port
 from tests.contracts.link import deliveries, settle
 from tests.known import known
 from wire.errors import ConfigError, LinkError, OtherAggregator
@@ -252,7 +255,7 @@ def test_wrong_authority_is_refused_at_once(guarded: Guarded) -> None:
 
 
 def test_without_a_certificate_there_is_no_connection(guarded: Guarded) -> None:
-    with pytest.raises(LinkError):
+    with pytest.raises(LinkError, match=r"does it ask for a certificate \(--cert, --key\)\?|TLS failed"):
         MqttLink(guarded.address(""), "a", wait_s=1)
 
 
@@ -294,6 +297,24 @@ def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_al
     statuses = [verifier.open(d.payload, AggregatorStatus, time.time()) for d in seen if d.topic == TOPICS.aggregator]
     assert {s.online for s in statuses} == {True}
     assert seen.count(Delivery(concrete("update", "device-1"), b"not confirmed yet")) >= 2, "it came again"
+
+
+def test_a_service_with_another_fleets_certificate_ends(guarded: Guarded, exported: Exported, tmp_path: Path) -> None:
+    """Its client id on the broker is its certificate's name: the connection that it takes is that of the other fleet's aggregator."""
+    live = guarded.connect(AGGREGATOR)
+    settle(live)
+    settings = ServeSettings(
+        folder=tmp_path / "served",
+        bundle=exported.folder,
+        broker=guarded.address(AGGREGATOR),
+        fleet="other",
+        algorithm=read_algorithm("distfl"),
+        http_port=free_port(),
+    )
+    end_s = time.monotonic() + 60
+    with pytest.raises(WrongFleet, match=r"does not let this client publish shoal/2/other/aggregator\. Is --fleet other right"):
+        serve(settings, lambda: time.monotonic() > end_s)
+    settle(live)
 
 
 def status(boot_id: str, online: bool = True) -> AggregatorStatus:

@@ -1,6 +1,7 @@
 """The link contract over every adapter and broker, and what only a network can do wrong."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,6 +145,24 @@ def test_no_broker_is_one_clear_error() -> None:
     port = free_port()
     with pytest.raises(LinkError, match=f"mqtt://127.0.0.1:{port}: no connection"):
         MqttLink(BrokerAddress.parse(f"mqtt://127.0.0.1:{port}"), "a", wait_s=0.3)
+
+
+def test_a_broker_that_closes_the_connection_without_an_answer_makes_the_error_ask_for_tls() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def close() -> None:
+            while True:
+                try:
+                    server.accept()[0].close()
+                except OSError:
+                    return
+
+        threading.Thread(target=close, daemon=True).start()
+        address = BrokerAddress.parse(f"mqtt://127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(
+            LinkError, match=r"closed the connection without an answer to MQTT .*; is the port one for TLS \(mqtts://.*--cert"
+        ):
+            MqttLink(address, "a", wait_s=0.1)
 
 
 def test_comes_back_after_a_broker_restart_and_renews_its_subscriptions(embedded_broker: EmbeddedBroker) -> None:

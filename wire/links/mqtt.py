@@ -246,7 +246,9 @@ class MqttLink:
                 if answered.wait(CONNACK_S) and client.is_connected():
                     return version, client
                 client.loop_stop()
-                problem = getattr(client, "refusal", "") or f"it closed the connection without an answer to MQTT {version}"
+                problem = (
+                    getattr(client, "refusal", "") or f"it closed the connection without an answer to MQTT {version}; {self._question()}"
+                )
                 if problem.startswith("Not authorized") or problem.startswith("Bad user"):
                     raise LinkError(f"broker {self._address}: refused client {self._client_id!r}: {problem}")
             if time.monotonic() + pause_s > end_s or give_up():
@@ -256,6 +258,12 @@ class MqttLink:
             while time.monotonic() < wake_s and not give_up():
                 time.sleep(min(0.5, pause_s))
             pause_s = min(pause_s * 2, 30.0) * random.uniform(0.8, 1.2)
+
+    def _question(self) -> str:
+        """What to ask somebody whose connection is closed at once."""
+        if not self._address.tls:
+            return "is the port one for TLS (mqtts://, with --cert and --key where the broker asks for a certificate)?"
+        return f"{'is the certificate right' if self._address.certificate else 'does it ask for a certificate'} (--cert, --key)?"
 
     def _new_client(self, version: str) -> tuple[mqtt.Client, threading.Event]:
         address, answered = self._address, threading.Event()

@@ -1,0 +1,111 @@
+"""What is read and checked before a service touches its database or the broker: a start that has to fail changes nothing, and disturbs
+nobody."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from aggregator.adapters.blob_folder import blob_names
+from aggregator.adapters.memory import MemoryBlobs
+from aggregator.adapters.probe_file import load_probe
+from aggregator.adapters.sql_store import database_name, has_run
+from aggregator.aggregation import start_run
+from aggregator.core.settings import RunSettings
+from aggregator.identity import own_secret
+from algorithms.algorithm import Algorithm
+from algorithms.core.contract import Probe
+from wire.bundle import Bundle, unpack
+from wire.errors import BundleError, ConfigError
+from wire.keys import PrivateKey, PublicKey, read_private, read_public
+
+T = TypeVar("T")
+
+log = logging.getLogger("shoal.aggregator")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What lies in a folder that `shoal export` wrote."""
+
+    bundle: Bundle
+    probe: Probe
+    trusted: tuple[PublicKey, ...]
+    """The keys that devices trust."""
+    root: PrivateKey | None
+    """The root key, if it is here."""
+
+
+def read_exported(folder: Path) -> Exported:
+    """Read the folder of `serve --bundle`.
+
+    Raises:
+        ConfigError: a file of it cannot be read, or is not what its name says.
+    """
+    trusted, own = _read(folder / "trust.pem", read_public), folder / "signing.key"
+    root = _read(own, read_private) if own.exists() else None
+    bundle = _read(folder / "device.shoal", lambda payload: unpack(payload, trusted))
+    return Exported(bundle, _read(folder / "server.pt2", lambda payload: load_probe(payload, bundle.digest)), trusted, root)
+
+
+def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, exported: Exported, folder: Path) -> None:
+    """Refuse to begin a run anew whose blobs lie in the folder: its database is lost, or another one was named, and a run that begins
+    deletes what it does not need. A start that was killed before it saved its first event leaves the bundle and the first models alone:
+    those are begun with again.
+
+    Raises:
+        ConfigError: the database does not have the run, but blobs of it are here; or the database cannot be opened.
+    """
+    held = blob_names(folder)
+    if not held or has_run(database, run.name):
+        return
+    first = start_run(run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0)
+    if held - {run.bundle, first.memory, *first.models.values()}:
+        raise ConfigError(
+            f"there is no run {run.name!r} in {database_name(database)}, but {folder} has its blobs: "
+            "restore it, name the right --database, or give another --run"
+        )
+
+
+def refuse_other_settings(stored: RunSettings, wanted: RunSettings, folder: Path) -> None:
+    """Refuse to go on with a run that was started with other settings.
+
+    Raises:
+        ConfigError: a setting differs.
+    """
+    if stored != wanted:
+        known = [name for name in RunSettings.__struct_fields__ if name not in ("reported", "responses", "run_id")]
+        differing = [name for name in known if getattr(stored, name) != getattr(wanted, name)]
+        told = ", ".join(f"{name} {getattr(stored, name)!r}, not {getattr(wanted, name)!r}" for name in differing)
+        raise ConfigError(f"run {stored.name!r} in {folder} was started with other settings ({told}); give it another --run")
+
+
+def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> bytes:
+    """What the noise of a run is drawn from: the folder's secret, and the run's name. `begun`: whether the run has begun, so that a secret
+    should be here.
+
+    Raises:
+        ConfigError: the secret is lost, and the run has drawn noise from it; or it cannot be read or written.
+    """
+    path = folder / "secret.key"
+    if begun and not path.exists():
+        if algorithm.privacy.server_noise:
+            told = f"it is not here, and the noise of run {run!r} is drawn from it"
+            raise ConfigError(f"secret {path}: {told}; restore it from a backup, or begin another run (--run)")
+        log.warning("secret %s: it was not here, another is made; run %s draws no noise from it", path, run)
+    return own_secret(path) + run.encode()
+
+
+def _read(path: Path, parse: Callable[[bytes], T]) -> T:
+    """What a file of the bundle's folder holds.
+
+    Raises:
+        ConfigError: it cannot be read, or is not what its name says; the text names the file.
+    """
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"bundle file {path}: {error.strerror}; `shoal export` writes it") from None
+    except BundleError as error:
+        raise ConfigError(f"bundle file {path}: {error}") from None

@@ -1,0 +1,163 @@
+"""How a service starts: what it says when it cannot, and that a start which has to fail changes nothing and never comes to the broker."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from aggregator.adapters.blob_folder import BlobFolder, blob_names
+from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.aggregation import start_run
+from aggregator.core.state import Started
+from aggregator.identity import own_secret
+from aggregator.main import ServeSettings, run_settings, serve
+from aggregator.start import read_exported
+from algorithms.registry import make_algorithm, read_algorithm
+from tests.conftest import Exported
+from wire.errors import ConfigError
+from wire.links.mqtt import BrokerAddress
+
+
+class AtTheBroker(Exception):
+    """A start has come as far as to the broker."""
+
+
+class TestStart:
+    @pytest.fixture(autouse=True)
+    def look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def come(*_: object) -> None:
+            raise AtTheBroker
+
+        monkeypatch.setattr("aggregator.main.find_epoch", come)
+
+    def settings(self, folder: Path, bundle: Path) -> ServeSettings:
+        return ServeSettings(folder=folder, bundle=bundle, broker=BrokerAddress.parse("mqtt://nowhere"), algorithm=read_algorithm("distfl"))
+
+    def test_a_file_in_place_of_the_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "README.md").write_text("x")
+        with pytest.raises(ConfigError, match=r"folder .*README\.md: File exists"):
+            serve(self.settings(tmp_path / "README.md", tmp_path), lambda: True)
+
+    @pytest.mark.parametrize(
+        ("name", "payload"),
+        [
+            *((name, payload) for name in ("trust.pem", "device.shoal", "server.pt2") for payload in (None, b"", b"nothing")),
+            ("signing.key", b"nothing"),  # it may be elsewhere
+        ],
+    )
+    def test_every_file_of_the_bundle_is_named_when_it_is_missing_or_wrong(
+        self, tmp_path: Path, exported: Exported, name: str, payload: bytes | None
+    ) -> None:
+        for path in exported.folder.iterdir():
+            if path.is_file():
+                (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / name).unlink(missing_ok=True)
+        if payload is not None:
+            (tmp_path / name).write_bytes(payload)
+        with pytest.raises(ConfigError, match=f"bundle file .*{name}: "):
+            serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
+
+    def test_without_the_root_key_it_says_how_to_vouch_and_leaves_the_public_half(self, tmp_path: Path, exported: Exported) -> None:
+        for name in ("trust.pem", "device.shoal", "server.pt2"):
+            (tmp_path / name).write_bytes((exported.folder / name).read_bytes())
+        with pytest.raises(ConfigError, match="there is none; `shoal vouch --service"):
+            serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
+        assert (tmp_path / "served" / "service.pub").exists()
+
+    def killed(self, folder: Path, bundle: Path, *others: bytes) -> ServeSettings:
+        """Settings of a start in a folder in which one was killed before it saved its first event, and which has other blobs besides."""
+        settings = self.settings(folder, bundle)
+        self.begin(settings, BlobFolder(folder / "blobs" / "run-1"), others)
+        return settings
+
+    def begin(self, settings: ServeSettings, blobs: BlobFolder, others: tuple[bytes, ...] = ()) -> Started:
+        """Make the first blobs of a run."""
+        exported, algorithm = read_exported(settings.bundle), make_algorithm(settings.algorithm)
+        blobs.put(exported.bundle.payload, *others)
+        run = run_settings(settings, exported.bundle, "r")
+        return start_run(run, algorithm, exported.probe, exported.bundle.initial, blobs, 0.0)
+
+    def begun(self, settings: ServeSettings) -> ServeSettings:
+        """The settings of a run that has begun, whose service was then stopped."""
+        started = self.begin(settings, BlobFolder(settings.folder / "blobs" / "run-1"))
+        store = SqlStore(sqlite_url(settings.folder / "shoal.db"), "run-1")
+        store.commit([started])
+        store.close()
+        own_secret(settings.folder / "secret.key")
+        return settings
+
+    @pytest.mark.parametrize("database", ["gone", "empty", "another"])
+    def test_a_run_whose_database_is_lost_is_not_begun_anew(self, tmp_path: Path, exported: Exported, database: str) -> None:
+        settings = self.killed(tmp_path, exported.folder, b"an update")
+        before = blob_names(tmp_path / "blobs" / "run-1")
+        path = tmp_path / ("typo.db" if database == "another" else "shoal.db")
+        if database == "empty":
+            path.write_bytes(b"")
+        if database == "another":
+            settings = replace(settings, database=sqlite_url(path))
+        told = (
+            rf"there is no run 'run-1' in sqlite:///{path}, but {tmp_path}/blobs/run-1 has its blobs: restore it, name the right --database"
+        )
+        with pytest.raises(ConfigError, match=told):
+            serve(settings, lambda: True)
+        assert blob_names(tmp_path / "blobs" / "run-1") == before
+        assert (path.read_bytes() if path.exists() else b"") == b"", "nothing was begun"
+        with pytest.raises(AtTheBroker):
+            serve(replace(settings, run="run-2"), lambda: True)
+
+    def test_a_start_that_was_killed_before_its_first_event_is_begun_again(self, tmp_path: Path, exported: Exported) -> None:
+        with pytest.raises(AtTheBroker):
+            serve(self.killed(tmp_path, exported.folder), lambda: True)
+
+    def test_a_damaged_database_is_named(self, tmp_path: Path, exported: Exported) -> None:
+        (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
+        with pytest.raises(ConfigError, match=r"database .*shoal\.db: .*not a database"):
+            serve(self.settings(tmp_path, exported.folder), lambda: True)
+
+    def test_settings_are_compared_before_the_broker_is_touched(self, tmp_path: Path, exported: Exported) -> None:
+        settings = self.begun(self.settings(tmp_path, exported.folder))
+        with pytest.raises(AtTheBroker):
+            serve(settings, lambda: True)
+        for change, error in (
+            ({"rounds": 7}, "was started with other settings \\(rounds 20, not 7\\); give it another --run"),
+            ({"algorithm": read_algorithm("dbe")}, "was exported for the objective 'fedavg', not for 'dbe'"),
+            ({"hyper": {"nothing": 1.0}}, "hyper-parameter 'nothing'"),
+        ):
+            with pytest.raises(ConfigError, match=error):
+                serve(replace(settings, take_over=True, **change), lambda: True)
+
+    def test_the_port_is_taken_before_the_broker_is_touched(self, tmp_path: Path, exported: Exported) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            with pytest.raises(ConfigError, match=rf"HTTP on 127\.0\.0\.1:{port}: the address cannot be used \(is the port taken\?\)"):
+                serve(replace(self.settings(tmp_path, exported.folder), http_port=port, take_over=True), lambda: True)
+
+    @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("203.0.113.1", 0), ("nowhere.invalid", 0), ("a" * 70, 0)])
+    def test_an_address_that_cannot_be_used_is_one_clear_error(self, host: str, port: int) -> None:
+        with pytest.raises(ConfigError, match=f"HTTP on {host}:{port}: the address cannot be used"):
+            HttpServer(host, port)
+
+    @pytest.mark.parametrize("database", ["stored", "new"])
+    def test_a_lost_secret_is_replaced_only_where_no_noise_was_drawn_from_it(
+        self, tmp_path: Path, exported: Exported, caplog: pytest.LogCaptureFixture, database: str
+    ) -> None:
+        plain = self.settings(tmp_path, exported.folder)
+        noisy = replace(plain, algorithm=read_algorithm("fedavg+gaussian"))
+        for settings, refused in ((noisy, True), (plain, False)):
+            settings = replace(settings, folder=tmp_path / str(refused))
+            path = settings.folder / "secret.key"
+            if database == "stored":
+                self.begun(settings)
+                path.unlink()
+            caplog.clear()
+            if refused and database == "stored":
+                with pytest.raises(ConfigError, match=r"secret\.key: it is not here, and the noise of run 'run-1' is drawn"):
+                    serve(settings, lambda: True)
+                assert not path.exists()
+                continue
+            with pytest.raises(AtTheBroker):
+                serve(settings, lambda: True)
+            assert len(path.read_bytes()) == 32
+            assert ("it was not here, another is made" in caplog.text) is (database == "stored")
