@@ -15,12 +15,13 @@ from tests.chaos.deployment import DEADLINE_S, FLEET, ServiceEnded, kill
 from tests.chaos.mutation import Mutation
 from tests.chaos.storage_faults import damage_blob, damage_database, fill_disk, lose_power, lose_power_at_birth, lose_power_in_part
 from tests.chaos.trial import Trial
+from wire.errors import OtherAggregator
 
 HOUR_S = 3600
 MUTATIONS = 2000
 MORE_BYTES = 64 * 2**20
 """By so much the service's memory may grow while these come."""
-REFUSED = 2
+REFUSED = OtherAggregator.exit_status
 """With this status a service ends that must not work."""
 
 
