@@ -22,7 +22,7 @@ from aggregator.duties import Duties
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.runner import Observer, Runner
-from aggregator.start import Exported, read_exported, refuse_lost_run, refuse_other_settings, run_secret
+from aggregator.start import Exported, check_retuned, read_exported, refuse_lost_run, run_secret
 from algorithms.algorithm import Algorithm
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -119,7 +119,7 @@ def _serve(
     folder, stored, trusted, root = settings.folder, store.load(), exported.trusted, exported.root
     wanted = msgspec.structs.replace(fresh, run_id=stored.settings.run_id) if stored else fresh
     if stored is not None:
-        refuse_other_settings(stored.settings, wanted, folder)
+        check_retuned(stored.retuned or stored.settings, wanted, folder)
     algorithm = replace(algorithm, secret=run_secret(folder, settings.run, stored is not None, algorithm))
     blobs = BlobFolder(folder / "blobs" / settings.run)
     clock = SteadyClock(stored.at_s if stored else 0.0)

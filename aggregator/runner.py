@@ -15,7 +15,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from aggregator.aggregation import aggregate, check_fit, start_run
+from aggregator.aggregation import aggregate, check_fit, retune, start_run
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round import step
 from aggregator.core.settings import RunSettings
@@ -92,7 +92,7 @@ class Runner:
         self._offers = Offers(blobs, fleet, {record.views for record in store.rounds()} - {""})
 
     def start_or_resume(self, settings: RunSettings) -> RunState:
-        """Start the run, or go on with it from the state in the store.
+        """Start the run, or go on with it from the state in the store, from the next round on with these settings.
 
         Raises:
             ConfigError: the algorithm does not fit the bundle.
@@ -108,6 +108,8 @@ class Runner:
         else:
             self._offers.offer(offered(self.state))
             self.dispatch(Resumed(self._clock(), self._epoch))
+            if (self.known().retuned or self.known().settings) != settings:
+                self.dispatch(retune(self.known(), settings, self._algorithm, self._blobs, self._clock()))
         return self.known()
 
     def known(self) -> RunState:

@@ -68,6 +68,7 @@ from aggregator.core.opening import (
     with_device,
 )
 from aggregator.core.plan import plan_for
+from aggregator.core.settings import TRAINING
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
@@ -81,6 +82,7 @@ from aggregator.core.state import (
     OpenPhase,
     Phase,
     Resumed,
+    Retuned,
     RolledBack,
     RoundAggregated,
     RunState,
@@ -223,13 +225,15 @@ def _expire(state: RunState, event: DeadlinePassed) -> Step:
         state = with_device(state, device_id, absent(failed(state, device_id), event.at_s, state.settings.grace_s))
     if state.phase != "evaluating" and lacks_updates(state):
         return open_again(state, state.received, event.at_s)
-    return close(state)
+    return close(state, event.at_s)
 
 
 def _advance(state: RunState, event: RoundAggregated) -> Step:
     """Take over the new models, and open the next round or, after the last round of training, the evaluation."""
     if event.round != state.round:
         return state, []
+    if state.retuned is not None:
+        state = replace(state, settings=state.retuned, retuned=None)
     changed_nothing = event.made_in is not None  # such a preparation counts too: a run must not prepare for ever
     trained = state.trained + (not state.preparing or changed_nothing)
     state = replace(taken_over(state, event), trained=trained)
@@ -266,6 +270,24 @@ def _replace_all(state: RunState, event: RolledBack) -> Step:
         return state, []
     after = replace(after, epoch=after.epoch + 1)
     return after, finish_commands(after)
+
+
+def _retune(state: RunState, event: Retuned) -> Step:
+    """Other settings for the rounds to come. What devices do in the open round stays as it is."""
+    if state.phase == "evaluating":
+        programs = {**event.programs, "closing": state.programs["closing"]}
+        state = replace(state, settings=event.settings, programs=programs)
+    else:
+        kept = {name: getattr(state.settings, name) for name in TRAINING}
+        state = replace(state, settings=replace(event.settings, **kept), retuned=event.settings)
+    return close_if_full(state, event.at_s) if state.phase in OPEN else (state, [])
+
+
+def _retune_at_rest(state: RunState, event: Retuned) -> Step:
+    """Other settings; a round is opened if there is another one now, or if there are enough devices for the first."""
+    state = replace(state, settings=event.settings, retuned=None, programs=event.programs)
+    is_next = state.trained < state.settings.rounds and (state.phase == "finished" or state.num_online >= state.settings.min_devices)
+    return open_round(state, state.round + 1, next_phase(state), event.at_s) if is_next else (state, [])
 
 
 # Transitions: the aggregator came up again. What was commanded before it stopped may be lost, so that what is open is commanded again.
@@ -307,10 +329,17 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeadlinePassed: _expire,
     UpdatesLost: _ask_again,
     RolledBack: _roll_back,
+    Retuned: _retune,
     Resumed: _command_again,
 }
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
-    "waiting": {DeviceCheckedIn: _open_first, DeviceHeard: _open_first, DeviceLost: _mark_lost, Resumed: _take_epoch},
+    "waiting": {
+        DeviceCheckedIn: _open_first,
+        DeviceHeard: _open_first,
+        DeviceLost: _mark_lost,
+        Retuned: _retune_at_rest,
+        Resumed: _take_epoch,
+    },
     "preparing": _OPEN_ROUND,
     "training": _OPEN_ROUND,
     "aggregating": {
@@ -320,6 +349,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         RoundAggregated: _advance,
         UpdatesLost: _ask_again,
         RolledBack: _roll_back,
+        Retuned: _retune,
         Resumed: _aggregate_again,
     },
     "evaluating": _OPEN_ROUND,
@@ -328,6 +358,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceHeard: _come,
         DeviceLost: _mark_lost,
         RolledBack: _replace_all,
+        Retuned: _retune_at_rest,
         Resumed: _dismiss_all,
     },
 }
