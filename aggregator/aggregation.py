@@ -138,9 +138,11 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
     )
 
 
-def retune(run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float) -> Retuned:
-    """The event that gives a run other settings."""
-    return Retuned(at_s, settings, _programs(run, settings, algorithm, blobs))
+def retune(run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float) -> list[Retuned]:
+    """The event that gives a run these settings; none if it has them."""
+    if settings == (run.retuned or run.settings):
+        return []
+    return [Retuned(at_s, settings, _programs(run, settings, algorithm, blobs))]
 
 
 def _programs(version: RunState | ModelVersion, settings: RunSettings, algorithm: Algorithm, blobs: Blobs) -> Programs:

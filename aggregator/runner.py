@@ -107,9 +107,8 @@ class Runner:
             self._observe(self.state, started)
         else:
             self._offers.offer(offered(self.state))
-            self.dispatch(Resumed(self._clock(), self._epoch))
-            if (self.known().retuned or self.known().settings) != settings:
-                self.dispatch(retune(self.known(), settings, self._algorithm, self._blobs, self._clock()))
+            told = retune(self.state, settings, self._algorithm, self._blobs, self._clock())
+            self.dispatch(Resumed(self._clock(), self._epoch), *told)
         return self.known()
 
     def known(self) -> RunState:

@@ -49,6 +49,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from aggregator.core import orders
 from aggregator.core.opening import (
     Step,
     absent,
@@ -68,7 +69,6 @@ from aggregator.core.opening import (
     with_device,
 )
 from aggregator.core.plan import plan_for
-from aggregator.core.settings import TRAINING
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
@@ -92,7 +92,7 @@ from aggregator.core.state import (
     UpdateAdmitted,
     UpdatesLost,
 )
-from aggregator.core.versions import returned, taken_over
+from aggregator.core.versions import taken_over
 
 OPEN: tuple[OpenPhase, ...] = get_args(OpenPhase)
 
@@ -254,42 +254,6 @@ def _ask_again(state: RunState, event: UpdatesLost) -> Step:
     return open_again(replace(state, phase=phase), received, event.at_s)
 
 
-def _roll_back(state: RunState, event: RolledBack) -> Step:
-    """Open the round again with the models of an earlier one, without the updates to those that are given up."""
-    after = returned(state, event.to)
-    if after is None:
-        return state, []
-    phase = next_phase(after) if after.phase == "aggregating" else after.phase
-    return open_again(replace(after, phase=phase, cohort={}, received={}), {}, event.at_s)
-
-
-def _replace_all(state: RunState, event: RolledBack) -> Step:
-    """Give every device its model of an earlier round. The epoch is a greater one, so that nobody can offer the later models again."""
-    after = returned(state, event.to)
-    if after is None:
-        return state, []
-    after = replace(after, epoch=after.epoch + 1)
-    return after, finish_commands(after)
-
-
-def _retune(state: RunState, event: Retuned) -> Step:
-    """Other settings for the rounds to come. What devices do in the open round stays as it is."""
-    if state.phase == "evaluating":
-        programs = {**event.programs, "closing": state.programs["closing"]}
-        state = replace(state, settings=event.settings, programs=programs)
-    else:
-        kept = {name: getattr(state.settings, name) for name in TRAINING}
-        state = replace(state, settings=replace(event.settings, **kept), retuned=event.settings)
-    return close_if_full(state, event.at_s) if state.phase in OPEN else (state, [])
-
-
-def _retune_at_rest(state: RunState, event: Retuned) -> Step:
-    """Other settings; a round is opened if there is another one now, or if there are enough devices for the first."""
-    state = replace(state, settings=event.settings, retuned=None, programs=event.programs)
-    is_next = state.trained < state.settings.rounds and (state.phase == "finished" or state.num_online >= state.settings.min_devices)
-    return open_round(state, state.round + 1, next_phase(state), event.at_s) if is_next else (state, [])
-
-
 # Transitions: the aggregator came up again. What was commanded before it stopped may be lost, so that what is open is commanded again.
 
 
@@ -328,8 +292,8 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceDeclined: _excuse,
     DeadlinePassed: _expire,
     UpdatesLost: _ask_again,
-    RolledBack: _roll_back,
-    Retuned: _retune,
+    RolledBack: orders.roll_back,
+    Retuned: orders.retune,
     Resumed: _command_again,
 }
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
@@ -337,7 +301,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceCheckedIn: _open_first,
         DeviceHeard: _open_first,
         DeviceLost: _mark_lost,
-        Retuned: _retune_at_rest,
+        Retuned: orders.retune_at_rest,
         Resumed: _take_epoch,
     },
     "preparing": _OPEN_ROUND,
@@ -348,8 +312,8 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
         UpdatesLost: _ask_again,
-        RolledBack: _roll_back,
-        Retuned: _retune,
+        RolledBack: orders.roll_back,
+        Retuned: orders.retune,
         Resumed: _aggregate_again,
     },
     "evaluating": _OPEN_ROUND,
@@ -357,8 +321,8 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceCheckedIn: _dismiss,
         DeviceHeard: _come,
         DeviceLost: _mark_lost,
-        RolledBack: _replace_all,
-        Retuned: _retune_at_rest,
+        RolledBack: orders.replace_all,
+        Retuned: orders.retune_at_rest,
         Resumed: _dismiss_all,
     },
 }
