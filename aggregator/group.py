@@ -17,8 +17,8 @@ class Group:
     """The events, and the state after each."""
     records: list[RoundRecord] = field(default_factory=list)
     """Of the rounds that were closed."""
-    commands: list[Command] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
+    commands: list[Command | Reply] = field(default_factory=list)
+    """What follows, in order: a reply to a later message must not overtake a plan."""
     updates: list[tuple[str, bytes]] = field(default_factory=list)
     """The device and the bytes of each update among the events."""
 

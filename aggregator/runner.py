@@ -250,7 +250,7 @@ class Runner:
         reading = self._inbox.read(group.state, delivery)
         if reading.fetch and not self._fleet.offer_again(reading.fetch):
             self._inbox.refuse_fetch(reading)
-        group.replies += reading.replies
+        group.commands += reading.replies
         if self.paused:
             return []
         if reading.update is not None:
@@ -282,8 +282,6 @@ class Runner:
             self._begin_pause(str(error), self._check_storage)
             return False
         self.state = group.state
-        for reply in group.replies:
-            self._fleet.reply(reply)
         for event, state in group.steps:
             self._observe(state, event)
         self._offers.keep_views({record.views for record in group.records} - {""})
@@ -293,7 +291,7 @@ class Runner:
             self._offers.forget(self.known())
         return True
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: Command | messages.Reply) -> None:
         try:
             match command:
                 case SendPlan(plan):
@@ -310,6 +308,8 @@ class Runner:
                     state = self.known()
                     self._offers.offer({model, state.settings.bundle})
                     self._fleet.reply(messages.Finish(device_id, state.settings.run_id, state.epoch, state.settings.bundle, model))
+                case _:
+                    self._fleet.reply(command)
         except (BlobLost, StorageFailed) as error:
             lost = error.digest if isinstance(error, BlobLost) else ""
             self._begin_pause(str(error), partial(self._blobs.get, lost) if lost else self._check_storage)

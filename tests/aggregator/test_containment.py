@@ -227,6 +227,15 @@ def test_a_device_that_is_heard_and_has_not_checked_in_is_told_to(fleet: FleetDa
     assert [(r.device_id, r.reason, r.about) for r in bench.answers()] == [("c", "unknown-device", "status")]
 
 
+def test_an_answer_does_not_overtake_a_plan(fleet: FleetData) -> None:
+    """What came together is answered in the order in which it came, also an update that came twice."""
+    bench = Bench(fleet)
+    bench.answers()
+    update = Delivery(bench.topics.device("a", "update"), bench.payload("a"))
+    bench.runner.handle(Delivery(bench.topics.device("a", "check-in"), encode(m.CheckIn("a", 10, 4))), update, update)
+    assert reasons(bench.answers()) == ["Plan", "Acknowledge", "Acknowledge"]
+
+
 def test_a_flood_is_logged_in_part(fleet: FleetData, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(fleet)
     for number in range(1000):
