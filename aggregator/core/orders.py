@@ -37,7 +37,7 @@ def retune(state: RunState, event: Retuned) -> Step:
     return close_if_full(state, event.at_s) if state.phase in ("preparing", "training", "evaluating") else (state, [])
 
 
-def retune_at_rest(state: RunState, event: Retuned) -> Step:
+def retune_idle(state: RunState, event: Retuned) -> Step:
     """Other settings; a round is opened if there is another one now, or if there are enough devices for the first."""
     state = replace(state, settings=event.settings, retuned=None, programs=event.programs)
     is_next = state.trained < state.settings.rounds and (state.phase == "finished" or state.num_online >= state.settings.min_devices)

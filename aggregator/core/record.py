@@ -68,7 +68,7 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
 
     A round of training is closed when the algorithm has been applied to it, the evaluation when it is over.
     """
-    if before is None or before.round == 0:
+    if before is None or before.round == 0 or before.phase == "finished":  # its last round has its record
         return None
     evaluated = before.phase == "evaluating" and (after.phase == "finished" or after.round > before.round)
     if not evaluated and after.round == before.round:

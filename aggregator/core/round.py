@@ -23,8 +23,8 @@ the next round, then in every second one, every fourth, up to every 64th; an acc
 A device that checks in while a round is open gets its plan if it is in the cohort and its update has not been received. A device that is
 new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan leaves the cohort.
 
-`TRANSITIONS` says what each event does in each phase, by the name of a function below. A dash is an event that is ignored: the state
-stays, and nothing is commanded. *open* stands for preparing, training and evaluating.
+`TRANSITIONS` says what each event does in each phase, by the name of a function below or in `aggregator.core.orders`. A dash is an event
+that is ignored: the state stays, and nothing is commanded. *open* stands for preparing, training and evaluating.
 
 =============== ============ ============= =============== ============
 event           waiting      open          aggregating     finished
@@ -38,6 +38,7 @@ DeadlinePassed  -            expire        -               -
 RoundAggregated -            -             advance         -
 UpdatesLost     -            ask_again     ask_again       -
 RolledBack      -            roll_back     roll_back       replace_all
+Retuned         retune_idle  retune        retune          retune_idle
 Resumed         take_epoch   command_again aggregate_again dismiss_all
 =============== ============ ============= =============== ============
 
@@ -301,7 +302,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceCheckedIn: _open_first,
         DeviceHeard: _open_first,
         DeviceLost: _mark_lost,
-        Retuned: orders.retune_at_rest,
+        Retuned: orders.retune_idle,
         Resumed: _take_epoch,
     },
     "preparing": _OPEN_ROUND,
@@ -322,7 +323,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceHeard: _come,
         DeviceLost: _mark_lost,
         RolledBack: orders.replace_all,
-        Retuned: orders.retune_at_rest,
+        Retuned: orders.retune_idle,
         Resumed: _dismiss_all,
     },
 }
