@@ -15,6 +15,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from aggregator import lease
 from aggregator.aggregation import aggregate, check_fit, retune, start_run
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round import step
@@ -172,9 +173,7 @@ class Runner:
         Raises:
             OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker does not let this one speak for it.
         """
-        group = Group(self.known())
-        deliveries = []
-        proofs = []
+        group, deliveries, proofs = Group(self.known()), list[Delivery](), list[tuple[str, str]]()
         for event in events:
             match event:
                 case LinkUp(kept):
@@ -321,7 +320,8 @@ class Runner:
         """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else stands in the way pauses the run."""
         state = self.known()
         try:
-            made = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock())
+            with lease.held(self.announce):
+                made = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock())
             event: Event = replace(made, at_s=self._clock())  # the next round's deadline is counted from when there are models
         except BlobLost as error:
             devices = tuple(d for d, received in state.received.items() if received.blob == error.digest)
