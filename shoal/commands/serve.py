@@ -55,6 +55,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
     stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
+    config: opt.Config = None,
     log_format: Annotated[str, typer.Option(help="text, or json with fields for fleet, run, device and round.")] = "text",
     ca: Pem = None,
     cert: Pem = None,
