@@ -26,7 +26,7 @@ COMMANDS = {
     "download": Command("simulation", "Download a public data set and check it against its SHA-256."),
     "demo": Command("simulation", "Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."),
     "export": Command("export", "Export the training step for devices, check it against eager torch, and sign it."),
-    "init": Command("aggregator", "Write a TOML file with every setting of `serve`, its default and its meaning."),
+    "init": Command("aggregator", "Write a TOML file with every setting of `shoal serve`, its default and its meaning."),
     "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM."),
     "vouch": Command("aggregator", "Sign a service's key with the root key, so that devices believe the service."),
     "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
