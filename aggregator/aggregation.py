@@ -19,7 +19,7 @@ from aggregator.core.influence import bounded, first_beyond
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import ModelVersion, RoundAggregated, RunState, Started
+from aggregator.core.state import ModelVersion, Retuned, RoundAggregated, RunState, Started
 from aggregator.core.versions import farthest, worse_than
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.core.contract import Grouped, LocalModel, Probe, Programs, Work, exchanged
@@ -89,12 +89,12 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         version, drop = better
         reason = f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than {run.settings.max_drop:g}"
         rolled_back = {"from": run.made_in, "to": version.round, "reason": reason, "made_by": list(run.made_by)}
-        return _offered_again(run, algorithm, at_s, version, version.round, {"rolled_back": rolled_back})
+        return _offered_again(run, algorithm, blobs, at_s, version, version.round, {"rolled_back": rolled_back})
     kept, left_out, norms = bounded(run.settings, run.received, run.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
 
     def set_aside(reason: str) -> RoundAggregated:
-        return _offered_again(run, algorithm, at_s, run, run.made_in, remarks | {"set_aside": reason})
+        return _offered_again(run, algorithm, blobs, at_s, run, run.made_in, remarks | {"set_aside": reason})
 
     if len(kept) < min(len(run.received), run.settings.min_updates):
         return set_aside(f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed")
@@ -120,7 +120,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         if far and not distances:
             return set_aside("every new model is too far from the last one")
     unchanged = {key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]}
-    stored = store_state(run.settings, algorithm, state, blobs, unchanged)
+    stored = store_state(run.retuned or run.settings, algorithm, state, blobs, unchanged)
     starts = {device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership}
     return RoundAggregated(
         at_s=at_s,
@@ -138,6 +138,17 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
     )
 
 
+def retune(run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float) -> list[Retuned]:
+    """The event that gives a run these settings; none if it has them."""
+    if settings == (run.retuned or run.settings):
+        return []
+    return [Retuned(at_s, settings, _programs(run, settings, algorithm, blobs))]
+
+
+def _programs(version: RunState | ModelVersion, settings: RunSettings, algorithm: Algorithm, blobs: Blobs) -> Programs:
+    return algorithm.programs(load_state(version, blobs), work_of(settings), version.models)
+
+
 def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
     """For the notes of a round that changes nothing: what the privacy mechanism has spent, the updates of this round included."""
     if run.preparing:
@@ -148,7 +159,7 @@ def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
 
 
 def _offered_again(
-    run: RunState, algorithm: Algorithm, at_s: float, version: RunState | ModelVersion, made_in: int, remarks: dict[str, Any]
+    run: RunState, algorithm: Algorithm, blobs: Blobs, at_s: float, version: RunState | ModelVersion, made_in: int, remarks: dict[str, Any]
 ) -> RoundAggregated:
     """A round that ends with models that were there before: those of this version, which the round `made_in` had made."""
     return RoundAggregated(
@@ -157,7 +168,7 @@ def _offered_again(
         models=version.models,
         memory=version.memory,
         starts=version.starts,
-        programs=version.programs,
+        programs=version.programs if run.retuned is None else _programs(version, run.retuned, algorithm, blobs),
         preparing=run.preparing,
         notes=_spent(run, algorithm) | remarks,
         made_in=made_in,
@@ -243,12 +254,12 @@ def round_notes(state: State, grouped: Grouped) -> dict[str, Any]:
     return grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {})
 
 
-def load_state(run: RunState, blobs: Blobs) -> State:
+def load_state(run: RunState | ModelVersion, blobs: Blobs) -> State:
     """The algorithm's state as `store_state` left it in the blob store."""
     return decode_memory(blobs.get(run.memory), {key: exchanged(tensors) for key, tensors in _models(run, blobs).items()})
 
 
-def _models(run: RunState, blobs: Blobs) -> dict[str, Tensors]:
+def _models(run: RunState | ModelVersion, blobs: Blobs) -> dict[str, Tensors]:
     """By key, the run's models with what goes with them."""
     return {key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()}
 

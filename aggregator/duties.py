@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aggregator.identity import RESUME, ROLLBACK
+from aggregator.lease import EVERY_S
 from aggregator.runner import Runner
 from wire.errors import ConfigError
-from wire.messages import LEASE_S
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -38,7 +38,7 @@ class Duties:
         """Do what is due. Returns false, so that it can stand in a loop's condition."""
         now_s = time.monotonic()
         if now_s >= self._announce_at_s:
-            self._announce_at_s = now_s + LEASE_S / 3
+            self._announce_at_s = now_s + EVERY_S
             if self._runner.connected:
                 self._runner.announce()
             self._look_for_resume()

@@ -12,17 +12,18 @@ from pathlib import Path
 import msgspec
 
 from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.http_api import Conditions, create_api
+from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.aggregation import check_fit
+from aggregator.conditions import Conditions, Counted
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import RunState
+from aggregator.core.state import Event, RunState
 from aggregator.duties import Duties
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.runner import Observer, Runner
-from aggregator.start import Exported, read_exported, refuse_lost_run, refuse_other_settings, run_secret
+from aggregator.start import Exported, check_retuned, read_exported, refuse_lost_run, run_secret
 from algorithms.algorithm import Algorithm
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -119,7 +120,7 @@ def _serve(
     folder, stored, trusted, root = settings.folder, store.load(), exported.trusted, exported.root
     wanted = msgspec.structs.replace(fresh, run_id=stored.settings.run_id) if stored else fresh
     if stored is not None:
-        refuse_other_settings(stored.settings, wanted, folder)
+        check_retuned(stored.retuned or stored.settings, wanted, folder)
     algorithm = replace(algorithm, secret=run_secret(folder, settings.run, stored is not None, algorithm))
     blobs = BlobFolder(folder / "blobs" / settings.run)
     clock = SteadyClock(stored.at_s if stored else 0.0)
@@ -139,7 +140,15 @@ def _serve(
     try:
         fleet = Fleet(link, topics, boot_id, signer)
         bundle, probe = exported.bundle, exported.probe
-        runner = Runner(algorithm, bundle, probe, store, blobs, fleet, clock, observe, epoch=epoch, silence_s=SILENCE_S, verifier=verifier)
+        counted = Counted()
+
+        def observe_too(state: RunState, event: Event) -> None:
+            counted.observe(state, event)
+            observe(state, event)
+
+        runner = Runner(
+            algorithm, bundle, probe, store, blobs, fleet, clock, observe_too, epoch=epoch, silence_s=SILENCE_S, verifier=verifier
+        )
         started_s = time.monotonic()
         runner.start_or_resume(wanted)
         state = runner.known()
@@ -151,7 +160,9 @@ def _serve(
             return signer.until_s
 
         duties = Duties(runner, folder, renew)
-        http.serve(create_api(runner.known, store, blobs, lambda: conditions(runner, duties), lambda: time.monotonic() - started_s))
+        http.serve(
+            create_api(runner.known, store, blobs, lambda: conditions(runner, duties, counted), lambda: time.monotonic() - started_s)
+        )
         runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
         state = runner.known()
         fleet.announce(state.epoch, clock(), state.settings.run_id, online=False)
@@ -160,9 +171,9 @@ def _serve(
         link.close()
 
 
-def conditions(runner: Runner, duties: Duties) -> Conditions:
+def conditions(runner: Runner, duties: Duties, counted: Counted) -> Conditions:
     """What the HTTP API says of the service beside the run."""
-    return Conditions(dict(runner.refused), runner.connected, runner.paused, duties.unvouched)
+    return Conditions(dict(runner.refused), runner.connected, runner.paused, duties.unvouched, counted)
 
 
 def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSettings:

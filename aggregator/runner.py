@@ -15,7 +15,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from aggregator.aggregation import aggregate, check_fit, start_run
+from aggregator import lease
+from aggregator.aggregation import aggregate, check_fit, retune, start_run
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round import step
 from aggregator.core.settings import RunSettings
@@ -92,7 +93,7 @@ class Runner:
         self._offers = Offers(blobs, fleet, {record.views for record in store.rounds()} - {""})
 
     def start_or_resume(self, settings: RunSettings) -> RunState:
-        """Start the run, or go on with it from the state in the store.
+        """Start the run, or go on with it from the state in the store, from the next round on with these settings.
 
         Raises:
             ConfigError: the algorithm does not fit the bundle.
@@ -107,7 +108,8 @@ class Runner:
             self._observe(self.state, started)
         else:
             self._offers.offer(offered(self.state))
-            self.dispatch(Resumed(self._clock(), self._epoch))
+            told = retune(self.state, settings, self._algorithm, self._blobs, self._clock())
+            self.dispatch(Resumed(self._clock(), self._epoch), *told)
         return self.known()
 
     def known(self) -> RunState:
@@ -171,9 +173,7 @@ class Runner:
         Raises:
             OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker does not let this one speak for it.
         """
-        group = Group(self.known())
-        deliveries = []
-        proofs = []
+        group, deliveries, proofs = Group(self.known()), list[Delivery](), list[tuple[str, str]]()
         for event in events:
             match event:
                 case LinkUp(kept):
@@ -320,7 +320,8 @@ class Runner:
         """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else stands in the way pauses the run."""
         state = self.known()
         try:
-            made = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock())
+            with lease.held(self.announce):
+                made = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock())
             event: Event = replace(made, at_s=self._clock())  # the next round's deadline is counted from when there are models
         except BlobLost as error:
             devices = tuple(d for d, received in state.received.items() if received.blob == error.digest)

@@ -12,10 +12,11 @@ from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import database_name, has_run
 from aggregator.aggregation import start_run
-from aggregator.core.settings import RunSettings
+from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
 from aggregator.identity import own_secret
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
+from algorithms.registry import read_algorithm
 from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError
 from wire.keys import PrivateKey, PublicKey, read_private, read_public
@@ -68,17 +69,28 @@ def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, expor
         )
 
 
-def refuse_other_settings(stored: RunSettings, wanted: RunSettings, folder: Path) -> None:
-    """Refuse to go on with a run that was started with other settings.
+def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> None:
+    """Check that a run may go on with these settings, and log what is new. Another bundle, seed or algorithm, but for its mean, makes
+    another run; and the epsilon of a privacy mechanism is computed for one way of training.
 
     Raises:
-        ConfigError: a setting differs.
+        ConfigError: it may not; the text names what differs.
     """
-    if stored != wanted:
-        known = [name for name in RunSettings.__struct_fields__ if name not in ("reported", "responses", "run_id")]
-        differing = [name for name in known if getattr(stored, name) != getattr(wanted, name)]
-        told = ", ".join(f"{name} {getattr(stored, name)!r}, not {getattr(wanted, name)!r}" for name in differing)
+    fields = [name for name in RunSettings.__struct_fields__ if name not in ("reported", "responses", "run_id")]
+    differing = [name for name in fields if getattr(stored, name) != getattr(wanted, name)]
+    had, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)
+    same_but_mean = (had.objective, had.grouping, had.privacy) == (now.objective, now.grouping, now.privacy)
+    private = now.privacy.name != "no-privacy"
+    fixed = [
+        name
+        for name in differing
+        if (private and name in TRAINING) or (name not in RETUNABLE and not (name == "algorithm" and same_but_mean))
+    ]
+    told = ", ".join(f"{name} {getattr(stored, name)!r}, not {getattr(wanted, name)!r}" for name in fixed or differing)
+    if fixed:
         raise ConfigError(f"run {stored.name!r} in {folder} was started with other settings ({told}); give it another --run")
+    if differing:
+        log.warning("run=%s goes on with other settings: it had %s", stored.name, told)
 
 
 def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> bytes:

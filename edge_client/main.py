@@ -66,7 +66,10 @@ def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], ad
 def main() -> None:
     """Entry point: a `ShoalError` is one line and status 2; `check` and `predict` give 1 if something is wrong. Ctrl-C gives 130."""
     arguments = parser().parse_args()
-    log_to_stderr(arguments.log if arguments.command == "run" else "ERROR")
+    if arguments.command == "run":
+        log_to_stderr(arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id)
+    else:
+        log_to_stderr("ERROR")
     try:
         match arguments.command:
             case "check":

@@ -8,6 +8,7 @@ from pathlib import Path
 from edge_client.adapters.policy_file import read_policy
 from edge_client.adapters.windows import load_folder
 from edge_client.core.ports import GraphLoader, Windows
+from host.logs import FORMS
 from wire.errors import ConfigError
 from wire.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
@@ -62,6 +63,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--window", type=int, default=128, help="samples in a window, for recordings (default: 128)")
     command.add_argument("--stride", type=int, default=64, help="samples between windows, for recordings (default: 64)")
     _add_runtime(command)
+    command.add_argument("--log-format", default="text", choices=FORMS, help="lines of text, or of JSON (default: text)")
     command.add_argument("--log", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="log level (default: INFO)")
 
 

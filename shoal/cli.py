@@ -6,7 +6,6 @@ extra installs, so they work on a board that has `shoal[edge]` alone.
 
 import argparse
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ COMMANDS = {
     "download": Command("simulation", "Download a public data set and check it against its SHA-256."),
     "demo": Command("simulation", "Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."),
     "export": Command("export", "Export the training step for devices, check it against eager torch, and sign it."),
+    "init": Command("aggregator", "Write a TOML file with every setting of `shoal serve`, its default and its meaning."),
     "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM."),
     "vouch": Command("aggregator", "Sign a service's key with the root key, so that devices believe the service."),
     "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def application(name: str) -> Callable[..., Any]:
+def application(name: str) -> Any:
     """The Typer application that has this one command and reads all of the command line. Its help is plain, as that of `shoal` is.
 
     Raises:
@@ -90,7 +90,7 @@ def main() -> None:
         top.print_help()
         sys.exit(2)
     try:
-        application(arguments.command)(prog_name="shoal")
+        application(arguments.command)(prog_name="shoal", auto_envvar_prefix="SHOAL")
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_status)

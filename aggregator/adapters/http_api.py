@@ -5,25 +5,15 @@ from typing import Any, cast
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 
+from aggregator.adapters.metrics import RunMetrics
+from aggregator.conditions import Conditions
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
 from aggregator.core.state import RunState
 from aggregator.core.summary import accuracy_of, count_groups, group_number, spread, summarize
 
 DOWNLOAD = "application/octet-stream"
-
-
-class Conditions(msgspec.Struct, frozen=True):
-    """What there is to say of a service beside its run."""
-
-    refused: dict[str, int]
-    """How often something that arrived was refused, by reason."""
-    connected: bool
-    """Whether there is a connection to the broker."""
-    paused: str
-    """Why nothing goes on; empty while it does."""
-    unvouched: str = ""
-    """Why devices believe nothing that the service signs; empty while they do."""
 
 
 def create_api(
@@ -35,6 +25,8 @@ def create_api(
     seconds since the service was started.
     """
     api = FastAPI(title="Shoal aggregator", description="Read-only view of one federated run.")
+
+    scraped = RunMetrics(current, conditions)
 
     @api.get("/health")
     def health() -> dict[str, Any]:
@@ -56,6 +48,11 @@ def create_api(
         as_it_should = all(value == "ok" for value in checks.values())
         response.status_code = 200 if as_it_should else 503
         return {"ready": as_it_should, **checks, "phase": current().phase}
+
+    @api.get("/metrics")
+    def metrics() -> Response:
+        """The same and more for Prometheus, in its text format."""
+        return Response(scraped.text(), media_type=CONTENT_TYPE_LATEST)
 
     @api.get("/run")
     def run() -> dict[str, Any]:

@@ -65,18 +65,20 @@ def close_if_full(state: RunState, at_s: float) -> Step:
     awaited = (device for device in missing if _is_awaited(state, device, at_s))
     first = next(awaited, None)
     if first is None:
-        return close(state)
+        return close(state, at_s)
     if not state.veterans or first.accepted or any(device.accepted for device in awaited):
         return state, []
     if state.newcomers_until_s:
-        return close(state) if at_s >= state.newcomers_until_s else (state, [])
+        return close(state, at_s) if at_s >= state.newcomers_until_s else (state, [])
     until_s = state.opened_at_s + max(state.settings.grace_s, 2 * (at_s - state.opened_at_s))
     return replace(state, newcomers_until_s=until_s), [SetDeadline(state.round, until_s)]
 
 
-def close(state: RunState) -> Step:
+def close(state: RunState, at_s: float) -> Step:
     if state.phase != "evaluating":
         return replace(state, phase="aggregating"), [Aggregate(state.round)]
+    if state.trained < state.settings.rounds:  # the operator has asked for more of them meanwhile
+        return open_round(state, state.round + 1, next_phase(state), at_s)
     state = replace(state, phase="finished")
     return state, finish_commands(state)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.core.state import Event, OpenPhase, Report, RoundAggregated, RunState
+from aggregator.core.state import Event, OpenPhase, Report, RoundAggregated, RunState, UpdateAdmitted
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 
@@ -68,18 +68,19 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
 
     A round of training is closed when the algorithm has been applied to it, the evaluation when it is over.
     """
-    if before is None or before.round == 0:
+    if before is None or before.round == 0 or before.phase == "finished":  # its last round has its record
         return None
-    finished = after.phase == "finished" != before.phase
-    if not finished and after.round == before.round:
+    evaluated = before.phase == "evaluating" and (after.phase == "finished" or after.round > before.round)
+    if not evaluated and after.round == before.round:
         return None
+    last = {event.device_id: event.update} if isinstance(event, UpdateAdmitted) else {}
     notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
     return make_record(
         number=before.round,
-        phase="evaluating" if finished else "preparing" if before.preparing else "training",
+        phase="evaluating" if evaluated else "preparing" if before.preparing else "training",
         opened_at_s=before.opened_at_s,
         closed_at_s=event.at_s,
-        reports=after.received if finished else before.received,
+        reports={**before.received, **last},
         groups={device_id: key for device_id, key in after.starts.items() if device_id},
         notes=notes,
         views=views,

@@ -23,8 +23,8 @@ the next round, then in every second one, every fourth, up to every 64th; an acc
 A device that checks in while a round is open gets its plan if it is in the cohort and its update has not been received. A device that is
 new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan leaves the cohort.
 
-`TRANSITIONS` says what each event does in each phase, by the name of a function below. A dash is an event that is ignored: the state
-stays, and nothing is commanded. *open* stands for preparing, training and evaluating.
+`TRANSITIONS` says what each event does in each phase, by the name of a function below or in `aggregator.core.orders`. A dash is an event
+that is ignored: the state stays, and nothing is commanded. *open* stands for preparing, training and evaluating.
 
 =============== ============ ============= =============== ============
 event           waiting      open          aggregating     finished
@@ -38,6 +38,7 @@ DeadlinePassed  -            expire        -               -
 RoundAggregated -            -             advance         -
 UpdatesLost     -            ask_again     ask_again       -
 RolledBack      -            roll_back     roll_back       replace_all
+Retuned         retune_idle  retune        retune          retune_idle
 Resumed         take_epoch   command_again aggregate_again dismiss_all
 =============== ============ ============= =============== ============
 
@@ -49,6 +50,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from aggregator.core import orders
 from aggregator.core.opening import (
     Step,
     absent,
@@ -81,6 +83,7 @@ from aggregator.core.state import (
     OpenPhase,
     Phase,
     Resumed,
+    Retuned,
     RolledBack,
     RoundAggregated,
     RunState,
@@ -90,7 +93,7 @@ from aggregator.core.state import (
     UpdateAdmitted,
     UpdatesLost,
 )
-from aggregator.core.versions import returned, taken_over
+from aggregator.core.versions import taken_over
 
 OPEN: tuple[OpenPhase, ...] = get_args(OpenPhase)
 
@@ -223,13 +226,15 @@ def _expire(state: RunState, event: DeadlinePassed) -> Step:
         state = with_device(state, device_id, absent(failed(state, device_id), event.at_s, state.settings.grace_s))
     if state.phase != "evaluating" and lacks_updates(state):
         return open_again(state, state.received, event.at_s)
-    return close(state)
+    return close(state, event.at_s)
 
 
 def _advance(state: RunState, event: RoundAggregated) -> Step:
     """Take over the new models, and open the next round or, after the last round of training, the evaluation."""
     if event.round != state.round:
         return state, []
+    if state.retuned is not None:
+        state = replace(state, settings=state.retuned, retuned=None)
     changed_nothing = event.made_in is not None  # such a preparation counts too: a run must not prepare for ever
     trained = state.trained + (not state.preparing or changed_nothing)
     state = replace(taken_over(state, event), trained=trained)
@@ -248,24 +253,6 @@ def _ask_again(state: RunState, event: UpdatesLost) -> Step:
         state = with_device(state, device_id, replace(state.devices[device_id], accepted=""))
     phase = next_phase(state) if state.phase == "aggregating" else state.phase
     return open_again(replace(state, phase=phase), received, event.at_s)
-
-
-def _roll_back(state: RunState, event: RolledBack) -> Step:
-    """Open the round again with the models of an earlier one, without the updates to those that are given up."""
-    after = returned(state, event.to)
-    if after is None:
-        return state, []
-    phase = next_phase(after) if after.phase == "aggregating" else after.phase
-    return open_again(replace(after, phase=phase, cohort={}, received={}), {}, event.at_s)
-
-
-def _replace_all(state: RunState, event: RolledBack) -> Step:
-    """Give every device its model of an earlier round. The epoch is a greater one, so that nobody can offer the later models again."""
-    after = returned(state, event.to)
-    if after is None:
-        return state, []
-    after = replace(after, epoch=after.epoch + 1)
-    return after, finish_commands(after)
 
 
 # Transitions: the aggregator came up again. What was commanded before it stopped may be lost, so that what is open is commanded again.
@@ -306,11 +293,18 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceDeclined: _excuse,
     DeadlinePassed: _expire,
     UpdatesLost: _ask_again,
-    RolledBack: _roll_back,
+    RolledBack: orders.roll_back,
+    Retuned: orders.retune,
     Resumed: _command_again,
 }
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
-    "waiting": {DeviceCheckedIn: _open_first, DeviceHeard: _open_first, DeviceLost: _mark_lost, Resumed: _take_epoch},
+    "waiting": {
+        DeviceCheckedIn: _open_first,
+        DeviceHeard: _open_first,
+        DeviceLost: _mark_lost,
+        Retuned: orders.retune_idle,
+        Resumed: _take_epoch,
+    },
     "preparing": _OPEN_ROUND,
     "training": _OPEN_ROUND,
     "aggregating": {
@@ -319,7 +313,8 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
         UpdatesLost: _ask_again,
-        RolledBack: _roll_back,
+        RolledBack: orders.roll_back,
+        Retuned: orders.retune,
         Resumed: _aggregate_again,
     },
     "evaluating": _OPEN_ROUND,
@@ -327,7 +322,8 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceCheckedIn: _dismiss,
         DeviceHeard: _come,
         DeviceLost: _mark_lost,
-        RolledBack: _replace_all,
+        RolledBack: orders.replace_all,
+        Retuned: orders.retune_idle,
         Resumed: _dismiss_all,
     },
 }

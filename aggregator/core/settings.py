@@ -1,4 +1,4 @@
-"""What a run was started with; frozen and serialisable."""
+"""What a run goes by; frozen and serialisable."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar
@@ -35,8 +35,18 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     """Hyper-parameters in place of the objective's own."""
 
 
+TRAINING = ("local_epochs", "batch_size", "hyper")
+"""The fields of `RunSettings` that shape what devices do in a round."""
+RETUNABLE = (
+    *TRAINING,
+    *("rounds", "min_devices", "deadline_s", "grace_s", "max_update_norm", "min_updates", "min_group"),
+    *("weight_cap", "norm_cap", "max_drop", "keep_models"),
+)
+"""The fields of `RunSettings` that may change while the run goes on. Of the algorithm, the mean may."""
+
+
 class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
-    """What a run was started with: all that the round core knows of it."""
+    """What a run goes by: all that the round core knows of it."""
 
     run_id: Name
     """128 random bits in the field: two runs of one name are two runs."""

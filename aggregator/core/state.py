@@ -74,6 +74,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run but the tensors."""
 
     settings: RunSettings
+    retuned: RunSettings | None = None
+    """The settings that count from the next round on, where the operator has given others."""
     epoch: int = 0
     """Which start of the service this is: greater than any before it."""
     at_s: float = 0.0
@@ -239,6 +241,14 @@ class RolledBack(msgspec.Struct, frozen=True, tag="rolled-back"):
     to: int
 
 
+class Retuned(msgspec.Struct, frozen=True, tag="retuned"):
+    """The operator has given the run other settings. `programs`: what devices do with them, if a round is opened because of it."""
+
+    at_s: float
+    settings: RunSettings
+    programs: dict[str, tuple[Verb, ...]]
+
+
 class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):
     """Updates of this round that were safe are not any more: the devices are asked for them again."""
 
@@ -259,6 +269,7 @@ Event = (
     | RoundAggregated
     | UpdatesLost
     | RolledBack
+    | Retuned
 )
 
 

@@ -1,7 +1,9 @@
 """Options that several commands share, with their help."""
 
 import math
+import tomllib
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -58,6 +60,35 @@ Cluster = Annotated[
 Device = Annotated[str, typer.Option(help="Torch device of backend batched: cuda, cuda:1, cpu; empty: CUDA, where torch finds it.")]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="Backend batched multiplies in bfloat16.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="Folder in which every round is kept, and from which an interrupted run goes on.")]
+
+
+def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Take the command's settings, as far as neither the command line nor the environment has them, from a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read, is no TOML, or holds what is no setting of the command.
+    """
+    if path is None:
+        return None
+    try:
+        held = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+    known = {parameter.name for parameter in ctx.command.params} - {"config"}
+    settings = {name.replace("-", "_"): value for name, value in held.items()}
+    if unknown := sorted(settings.keys() - known):
+        near = get_close_matches(unknown[0], [name for name in known if name], 1)
+        raise ConfigError(f"--config {path}: {unknown[0]!r} is no setting of this command" + (f"; is it {near[0]!r}?" if near else ""))
+    ctx.default_map = settings
+    return path
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", callback=read_config, is_eager=True, help="TOML file with settings; `shoal init` writes one."),
+]
 
 
 def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, float]:

@@ -13,8 +13,9 @@ from aggregator.core.summary import count_groups
 from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
 from algorithms.registry import read_algorithm
-from host.logs import log_to_stderr
+from host.logs import FORMS, log_to_stderr
 from shoal.commands import options as opt
+from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress
 
 Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://.")]
@@ -54,12 +55,16 @@ def serve(
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
     stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
+    config: opt.Config = None,
+    log_format: Annotated[str, typer.Option(help="text, or json with fields for fleet, run, device and round.")] = "text",
     ca: Pem = None,
     cert: Pem = None,
     key: Pem = None,
 ) -> None:
     """Run the aggregator until Ctrl-C or SIGTERM. Started again, it goes on where it stopped."""
-    log_to_stderr("INFO")
+    if log_format not in FORMS:
+        raise ConfigError(f"--log-format {log_format}: expected {' or '.join(FORMS)}")
+    log_to_stderr("INFO", log_format, fleet=fleet, run=run)
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))

@@ -1,6 +1,8 @@
 """Nothing ends a service: what it cannot save, read or work out pauses it, is left out, or is asked for again; and nothing counts twice."""
 
 import math
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -201,6 +203,24 @@ def test_a_broker_that_lost_its_memory_is_told_everything_again(fleet: FleetData
     assert bench.runner._fleet.boot_id == first, "the broker has what waits for devices"
     bench.runner.handle(LinkDown("gone"), LinkUp(kept=False))
     assert bench.runner._fleet.boot_id == f"{first}.1", "devices check in again, and are sent their plans"
+
+
+def test_the_lease_is_held_while_a_round_is_aggregated(fleet: FleetData, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a second service would take the fleet for one whose aggregator has died."""
+    bench, said = Bench(fleet), list[str]()
+    monkeypatch.setattr("aggregator.lease.EVERY_S", 0.01)
+    monkeypatch.setattr(bench.runner, "announce", lambda: said.append(threading.current_thread().name))
+
+    def slowly(*given: Any) -> Any:
+        time.sleep(0.3)
+        return aggregate(*given)
+
+    monkeypatch.setattr("aggregator.runner.aggregate", slowly)
+    bench.close(a=(1.0, 2), b=(1.0, 2))
+    assert said.count("lease") > 3
+    number = len(said)
+    time.sleep(0.05)
+    assert len(said) == number, "afterwards the service's own thread does"
 
 
 def test_a_round_is_dated_when_its_models_are_there(fleet: FleetData, monkeypatch: pytest.MonkeyPatch) -> None:

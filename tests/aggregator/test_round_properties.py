@@ -29,7 +29,7 @@ def documented() -> dict[tuple[s.Phase, str], str]:
 def test_the_docstring_says_of_every_event_in_every_phase_what_the_table_of_transitions_says() -> None:
     phases, events = get_args(s.Phase), set(get_args(s.Event)) - {s.Started}
     assert set(TRANSITIONS) == set(phases)
-    named = {(phase, event.__name__): f.__name__[1:] for phase, row in TRANSITIONS.items() for event, f in row.items()}
+    named = {(phase, event.__name__): f.__name__.removeprefix("_") for phase, row in TRANSITIONS.items() for event, f in row.items()}
     every = [(phase, event.__name__) for phase, event in product(phases, events)]
     assert named.keys() <= set(every)
     assert documented() == {pair: named.get(pair, "-") for pair in every}
@@ -55,6 +55,7 @@ def any_event(kind: Any, run: Run) -> s.Event:
     """An event of this kind that concerns the run's device and its latest round."""
     values = {"at_s": 1e6, "device_id": "a", "round": run.state.round, "num_train": 1, "num_test": 1, "models": run.state.models}
     values |= {"memory": MEMORY, "starts": {}, "programs": PROGRAMS, "update": RECEIVED, "epoch": 5, "device_ids": ("a",), "to": 0}
+    values |= {"settings": msgspec.structs.replace(run.state.settings, rounds=9)}
     made: s.Event = kind(**{name: values[name] for name in kind.__struct_fields__ if name in values})
     return made
 
@@ -88,6 +89,7 @@ events = st.lists(
         st.tuples(st.just("declined"), st.sampled_from("abc")),
         st.tuples(st.just("updates lost"), st.sampled_from("abc")),
         st.tuples(st.just("rolled back"), st.integers(0, 3)),
+        st.tuples(st.just("retuned"), st.integers(1, 4)),
         st.tuples(st.just("resumed"), st.none()),
     ),
     max_size=60,
@@ -98,6 +100,7 @@ events = st.lists(
 @given(events)
 def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history: list[tuple[str, Any]]) -> None:
     run = Run(min_devices=2, min_updates=2, rounds=2, preparing=True, deadline_s=5.0, grace_s=2.0, keep_models=2)
+    began = run.state.settings
     log: list[s.Event] = []
     original = run.feed
 
@@ -125,6 +128,10 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
             run.feed(s.RolledBack(at_s, value))
             known = {v.round: v for v in before.history}
             assert run.state.models == (known[value].models if value in known else before.models)
+        elif kind == "retuned":
+            wanted = msgspec.structs.replace(run.state.retuned or run.state.settings, rounds=value, min_devices=value, batch_size=8 * value)
+            run.feed(s.Retuned(at_s, wanted, PROGRAMS))
+            assert (run.state.retuned or run.state.settings) == wanted
         elif kind == "deadline":
             run.feed(s.DeadlinePassed(at_s + value, run.state.round))
         elif kind == "aggregated" and run.state.phase == "aggregating":
@@ -134,15 +141,15 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
             run.resume(at_s, run.state.epoch + 1)
         assert run.state.received.keys() <= run.state.cohort.keys() <= set(run.state.devices)
         assert run.state.num_online == sum(device.online for device in run.state.devices.values())
-        assert before.round <= run.state.round <= 4
+        assert before.round <= run.state.round <= (4 if all(kind != "retuned" for kind, _ in history) else len(history))
         rounds = [version.round for version in run.state.history]
         assert rounds == sorted(set(rounds))
         assert len(rounds) <= 2
         assert all(number <= run.state.made_in for number in rounds)
-        assert before.phase != "finished" or run.state.phase == "finished"
+        assert before.phase != "finished" or run.state.phase == "finished" or kind == "retuned"
         if run.state.round == before.round and run.state.phase == before.phase and kind not in ("updates lost", "rolled back"):
             assert before.received.keys() <= run.state.received.keys(), "an acknowledged update was lost"
-    replayed, _ = step(None, s.Started(0.0, run.state.settings, {"initial": MODEL}, MEMORY, PROGRAMS, True))
+    replayed, _ = step(None, s.Started(0.0, began, {"initial": MODEL}, MEMORY, PROGRAMS, True))
     for event in log:
         decoded = msgspec.json.decode(msgspec.json.encode(event), type=s.Event)
         replayed, _ = step(replayed, decoded)

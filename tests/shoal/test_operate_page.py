@@ -143,6 +143,24 @@ def test_the_other_commands_run_as_written(operator: Operator) -> None:
     assert operator.run(typed("shoal acl")).stdout.startswith("# ")
 
 
+def test_a_service_is_started_from_the_file_that_init_writes(operator: Operator) -> None:
+    assert operator.run(typed("shoal init")).returncode == 0
+    operator.port = free_port()
+    filled = {'# broker = "mqtt://localhost"': f'broker = "{operator.broker}"', "# port = 8080": f"port = {operator.port}"}
+    path = operator.folder / "serve.toml"
+    text = path.read_text()
+    assert all(line in text for line in filled)
+    for line, value in filled.items():
+        text = text.replace(line, value)
+    path.write_text(text)
+    command = next(command for command in COMMANDS if "--config" in command)
+    operator.processes.append(subprocess.Popen([sys.executable, "-m", *shlex.split(command)], cwd=operator.folder, start_new_session=True))
+    end_s = time.monotonic() + 100
+    while operator.get("/ready")[0] != 200:
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
 def test_every_test_that_the_page_names_is_there() -> None:
     named = re.findall(r"`(tests/[\w/.]+)(?:: (\w+))?`", PAGE)
     assert len(named) >= 15

@@ -121,7 +121,7 @@ class TestStart:
         with pytest.raises(AtTheBroker):
             serve(settings, lambda: True)
         for change, error in (
-            ({"rounds": 7}, "was started with other settings \\(rounds 20, not 7\\); give it another --run"),
+            ({"seed": 7}, "was started with other settings \\(seed 0, not 7\\); give it another --run"),
             ({"algorithm": read_algorithm("dbe")}, "was exported for the objective 'fedavg', not for 'dbe'"),
             ({"hyper": {"nothing": 1.0}}, "hyper-parameter 'nothing'"),
         ):

@@ -1,0 +1,44 @@
+"""Transitions of a run by the operator's word: back to earlier models, and on with other settings. Pure."""
+
+from msgspec.structs import replace
+
+from aggregator.core.opening import Step, close_if_full, finish_commands, next_phase, open_again, open_round
+from aggregator.core.settings import TRAINING
+from aggregator.core.state import Retuned, RolledBack, RunState
+from aggregator.core.versions import returned
+
+
+def roll_back(state: RunState, event: RolledBack) -> Step:
+    """Open the round again with the models of an earlier one, without the updates to those that are given up."""
+    after = returned(state, event.to)
+    if after is None:
+        return state, []
+    phase = next_phase(after) if after.phase == "aggregating" else after.phase
+    return open_again(replace(after, phase=phase, cohort={}, received={}), {}, event.at_s)
+
+
+def replace_all(state: RunState, event: RolledBack) -> Step:
+    """Give every device its model of an earlier round. The epoch is a greater one, so that nobody can offer the later models again."""
+    after = returned(state, event.to)
+    if after is None:
+        return state, []
+    after = replace(after, epoch=after.epoch + 1)
+    return after, finish_commands(after)
+
+
+def retune(state: RunState, event: Retuned) -> Step:
+    """Other settings for the rounds to come. What devices do in the open round stays as it is."""
+    if state.phase == "evaluating":
+        programs = {**event.programs, "closing": state.programs["closing"]}
+        state = replace(state, settings=event.settings, programs=programs)
+    else:
+        kept = {name: getattr(state.settings, name) for name in TRAINING}
+        state = replace(state, settings=replace(event.settings, **kept), retuned=event.settings)
+    return close_if_full(state, event.at_s) if state.phase in ("preparing", "training", "evaluating") else (state, [])
+
+
+def retune_idle(state: RunState, event: Retuned) -> Step:
+    """Other settings; a round is opened if there is another one now, or if there are enough devices for the first."""
+    state = replace(state, settings=event.settings, retuned=None, programs=event.programs)
+    is_next = state.trained < state.settings.rounds and (state.phase == "finished" or state.num_online >= state.settings.min_devices)
+    return open_round(state, state.round + 1, next_phase(state), event.at_s) if is_next else (state, [])

@@ -1,0 +1,102 @@
+"""`shoal init`, and what `shoal serve` takes from a file and from the environment."""
+
+import re
+import signal
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.main import ServeSettings
+from shoal.cli import main
+from shoal.commands import serve as module
+
+Captured = pytest.CaptureFixture[str]
+
+
+class Asked(Exception):
+    """A service would run with these settings."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        super().__init__()
+        self.settings = settings
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def ask(settings: ServeSettings, *_: Any) -> None:
+        raise Asked(settings)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "run_service", ask)
+    monkeypatch.setattr(module, "log_to_stderr", lambda *_, **__: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+
+def shoal(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["shoal", *words])
+    try:
+        main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *words: str) -> ServeSettings:
+    with pytest.raises(Asked) as raised:
+        shoal(monkeypatch, "serve", *words)
+    return raised.value.settings
+
+
+def test_the_file_that_init_writes_is_a_service_with_all_defaults(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    assert shoal(monkeypatch, "init") == 0
+    assert "serve.toml is written" in capsys.readouterr().out
+    plain = asked(monkeypatch, "--folder", "runs/served", "--bundle", "runs/bundle")
+    assert asked(monkeypatch, "--config", "serve.toml") == plain
+    text = re.sub(r"^# (\w+ = )", r"\1", Path("serve.toml").read_text(), flags=re.MULTILINE)
+    Path("all.toml").write_text(text)
+    assert len(tomllib.loads(text)) > 25
+    assert asked(monkeypatch, "--config", "all.toml") == plain, "what it says of the defaults is so"
+
+
+def test_init_overwrites_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    Path("mine.toml").write_text("rounds = 3")
+    assert shoal(monkeypatch, "init", "mine.toml") == 2
+    assert "mine.toml: it exists already, and is left as it is" in capsys.readouterr().err
+    assert shoal(monkeypatch, "init", "none/mine.toml") == 2
+    assert Path("mine.toml").read_text() == "rounds = 3"
+
+
+def test_the_command_line_comes_before_the_environment_and_that_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("c.toml").write_text('folder = "f"\nbundle = "b"\nrounds = 3\nmin-devices = 3\ngrace = 3\nhyper = ["momentum=0"]\nstay = false')
+    monkeypatch.setenv("SHOAL_SERVE_MIN_DEVICES", "4")
+    monkeypatch.setenv("SHOAL_SERVE_GRACE", "4")
+    made = asked(monkeypatch, "--config", "c.toml", "--grace", "5")
+    assert (made.rounds, made.min_devices, made.grace_s, made.hyper, made.stay) == (3, 4, 5.0, {"momentum": 0.0}, False)
+    monkeypatch.setenv("SHOAL_SERVE_CONFIG", "c.toml")
+    assert asked(monkeypatch).folder == Path("f")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("roundz = 3", "--config c.toml: 'roundz' is no setting of this command; is it 'rounds'?"),
+        ("config = 'x'", "--config c.toml: 'config' is no setting"),
+        ("[serve]\nrounds = 3", "--config c.toml: 'serve' is no setting"),
+        ("rounds = ", "--config c.toml: Invalid value (at end of document)"),
+        ("rounds = 'three'", "Invalid value for '--rounds': Input should be a valid integer"),
+        ("rounds = 0", "greater than or equal to 1"),
+        ("deadline = inf", "--deadline inf"),
+    ],
+)
+def test_a_mistake_in_the_file_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Captured, text: str, told: str) -> None:
+    Path("c.toml").write_text(text)
+    assert shoal(monkeypatch, "serve", "--folder", "f", "--bundle", "b", "--config", "c.toml") == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    assert shoal(monkeypatch, "serve", "--config", "none.toml") == 2
+    assert "--config none.toml: No such file or directory" in capsys.readouterr().err
