@@ -42,7 +42,9 @@ def load_probe(payload: bytes, bundle: str) -> Probe:
         probabilities, *met = module(*(tensors[name] for name in description.needs), x)
         return probabilities, list(zip(met[::2], met[1::2], strict=True))
 
-    answer, answer_folded = (_first_output(module, fold) for fold in (False, True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        answer, answer_folded = (_first_output(module, fold) for fold in (False, True))
 
     def predict(tensors: TorchTensors, x: Tensor) -> Tensor:
         made: Tensor = answer(*(tensors[name] for name in description.needs), x)
