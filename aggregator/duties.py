@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from aggregator.core.ports import Clock
 from aggregator.identity import RESUME, ROLLBACK
 from aggregator.lease import EVERY_S
 from aggregator.runner import Runner
@@ -20,18 +21,18 @@ RENEW_EVERY_S = 3600.0
 class Duties:
     """It holds the lease, takes up a new key or voucher, and looks for the operator's words to go on or to go back."""
 
-    def __init__(self, runner: Runner, folder: Path, renew: Callable[[], float]) -> None:
-        """`renew` reads the service's key and voucher, and returns until when the voucher holds, in Unix seconds; it raises `ConfigError`
-        where they are of no use."""
+    def __init__(self, runner: Runner, folder: Path, clock: Clock, renew: Callable[[], float]) -> None:
+        """`clock` is the service's, by which devices go. `renew` reads the service's key and voucher, and returns until when the voucher
+        holds, in Unix seconds; it raises `ConfigError` where they are of no use."""
         self._runner, self._resume, self._rollback = runner, folder / RESUME, folder / ROLLBACK
         self._rolled_back: str | None = None
         self._renew, self._announce_at_s, self._renew_at_s = renew, 0.0, time.monotonic() + RENEW_EVERY_S
-        self._vouched_until_s = renew()
+        self._clock, self._vouched_until_s = clock, renew()
 
     @property
     def unvouched(self) -> str:
         """Why devices believe nothing that this service signs; empty while they do."""
-        over_s = time.time() - self._vouched_until_s
+        over_s = self._clock() - self._vouched_until_s
         return f"the voucher ended {over_s:.0f} s ago: `shoal vouch` makes another" if over_s > 0 else ""
 
     def done(self) -> bool:

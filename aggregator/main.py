@@ -155,11 +155,11 @@ def _serve(
         log.info("run=%s phase=%s round=%d: waiting for devices, at least %d", settings.run, state.phase, state.round, settings.min_devices)
 
         def renew() -> float:
-            signer = service_signer(folder, settings.fleet, trusted, root, time.time())
+            signer = service_signer(folder, settings.fleet, trusted, root, clock())
             fleet.sign_with(signer)
             return signer.until_s
 
-        duties = Duties(runner, folder, renew)
+        duties = Duties(runner, folder, clock, renew)
         http.serve(
             create_api(runner.known, store, blobs, lambda: conditions(runner, duties, counted), lambda: time.monotonic() - started_s)
         )

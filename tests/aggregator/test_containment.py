@@ -161,7 +161,7 @@ def test_what_an_algorithm_fails_at_pauses_the_run_until_the_operator_says_so(fl
 def test_a_rollback_in_a_pause_is_not_lost_and_ends_it(fleet: FleetData, tmp_path: Path, what: str) -> None:
     disk, folder = Disk(), tmp_path / "blobs"
     bench = Bench(fleet, FullStore(disk), BlobFolder(folder), settings={"keep_models": 3})
-    duties = Duties(bench.runner, tmp_path, lambda: math.inf)
+    duties = Duties(bench.runner, tmp_path, time.time, lambda: math.inf)
     bench.close(a=(1.0, 2), b=(1.0, 2))
     bench.verdict(bench.payload("a"))
     if what == "a full disk":
@@ -188,7 +188,7 @@ def test_a_file_that_says_to_roll_back_and_cannot_be_taken_away_counts_once(
     bench.close(a=(1.0, 2), b=(1.0, 2))
     (tmp_path / ROLLBACK).write_text("run-1 0")
     monkeypatch.setattr("aggregator.duties._is_taken", lambda _path: False)
-    duties = Duties(bench.runner, tmp_path, lambda: math.inf)
+    duties = Duties(bench.runner, tmp_path, time.time, lambda: math.inf)
     for _ in range(3):
         duties._announce_at_s = 0.0
         duties.done()

@@ -60,7 +60,7 @@ class TestRenewal:
             return signer.until_s
 
         runner: Any = Paused()
-        kept = Duties(runner, tmp_path, renew)
+        kept = Duties(runner, tmp_path, time.time, renew)
         assert (believed_at(now_s), believed_at(now_s + 200)) == (True, False)
         (tmp_path / "service.voucher").write_bytes(b"half a vou")
         kept.done()
@@ -73,8 +73,8 @@ class TestRenewal:
 
 def test_the_end_of_the_voucher_is_told(tmp_path: Path) -> None:
     runner: Any = Paused()
-    assert Duties(runner, tmp_path, lambda: time.time() + 1).unvouched == ""
-    assert "the voucher ended 10 s ago: `shoal vouch`" in Duties(runner, tmp_path, lambda: time.time() - 10).unvouched
+    assert Duties(runner, tmp_path, time.time, lambda: time.time() + 1).unvouched == ""
+    assert "the voucher ended 10 s ago: `shoal vouch`" in Duties(runner, tmp_path, time.time, lambda: time.time() - 10).unvouched
 
 
 class TestResume:
@@ -82,7 +82,7 @@ class TestResume:
         runner: Any = Paused()
         runner.paused = "the disk is full"
         (tmp_path / "resume").mkdir()
-        assert not Duties(runner, tmp_path, lambda: math.inf).done()
+        assert not Duties(runner, tmp_path, time.time, lambda: math.inf).done()
         assert (runner.told, "resume: the operator's file cannot be taken away" in caplog.text) == (0, True)
 
     @pytest.mark.parametrize("paused", ["", "the disk is full"])
@@ -90,5 +90,5 @@ class TestResume:
         runner: Any = Paused()
         runner.paused = paused
         (tmp_path / "resume").write_bytes(b"")
-        assert not Duties(runner, tmp_path, lambda: math.inf).done()
+        assert not Duties(runner, tmp_path, time.time, lambda: math.inf).done()
         assert (runner.told, (tmp_path / "resume").exists()) == (int(bool(paused)), False)

@@ -1,6 +1,7 @@
 """The models of a run's last rounds: they stay, a round that devices say is much worse is given up, and the operator can go back."""
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ class TestOperator:
     def tell(self, bench: Bench, folder: Path, text: str) -> None:
         (folder / ROLLBACK).write_text(text)
         bench.answers()
-        Duties(bench.runner, folder, lambda: math.inf).done()
+        Duties(bench.runner, folder, time.time, lambda: math.inf).done()
         assert not (folder / ROLLBACK).exists()
 
     def test_a_service_returns_to_the_models_of_a_round(self, fleet: FleetData, tmp_path: Path) -> None:
