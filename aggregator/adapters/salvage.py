@@ -1,10 +1,11 @@
 """What can be read of the database of a service's folder, whole or damaged, and how a new one is made of it. SQLite alone."""
 
+import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,24 @@ def read_database(path: Path) -> Contents:
             return Contents(damage=[str(error)])
         why = "; no space is left on its disk" if shutil.disk_usage(path.parent).free < LEAST_SPACE else ""
         raise StorageFailed(f"database {path}: it cannot be read: {error}{why}") from None
+
+
+def copy_database(path: Path, to: Path) -> None:
+    """Copy a database, which may be in use, as it is at one moment.
+
+    Raises:
+        StorageFailed: it cannot be read, or is damaged.
+        OSError: the copy cannot be written.
+    """
+    to.unlink(missing_ok=True)
+    os.close(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        with _reading(path) as connection, closing(sqlite3.connect(to)) as copy:
+            connection.backup(copy)
+    except sqlite3.Error as error:
+        raise StorageFailed(f"database {path}: it cannot be copied: {error}") from None
+    with to.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def salvage(path: Path) -> Contents:

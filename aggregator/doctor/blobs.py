@@ -43,9 +43,11 @@ def needs(run: SavedRun) -> dict[str, list[Need]]:
     state, found = run.state, dict[str, list[Need]]()
     if state is None:
         return found
-    named = [(state.settings.bundle, Need("bundle")), *((model, Need("model", key)) for key, model in state.models.items())]
-    if state.phase not in ("evaluating", "finished"):
-        named.append((state.memory, Need("memory")))
+    named = [
+        (state.settings.bundle, Need("bundle")),
+        (state.memory, Need("memory")),
+        *((model, Need("model", key)) for key, model in state.models.items()),
+    ]
     if state.phase != "finished":
         named += [(received.blob, Need("update", device_id)) for device_id, received in state.received.items()]
     for version in state.history:

@@ -1,0 +1,17 @@
+"""`shoal backup`: a copy of a service's folder, made while the service runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aggregator.backup import back_up
+
+
+def backup(
+    folder: Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")],
+    to: Annotated[Path, typer.Argument(help="The new folder that is to hold the copy. Keep it as secret as the keys in it.")],
+) -> None:
+    """Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment."""
+    copied = back_up(folder, to)
+    print(f"{to}: {', '.join(copied.runs) or 'no run'}, {copied.blobs} blobs, {copied.bytes / 1e6:.1f} MB; `shoal restore` puts it back")

@@ -1,0 +1,189 @@
+"""Copies of a service's folder: while it works, at any moment; cut short; damaged; and put back."""
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from aggregator import backup
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.salvage import copy_database, read_database
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.backup import back_up, restore
+from aggregator.doctor.examine import examine
+from aggregator.identity import lock_service, own_secret, service_signer
+from simulation.datasets.windows import FleetData
+from tests.aggregator.bench import Bench
+from wire.errors import ConfigError
+from wire.keys import new_key
+
+ROOT = new_key()
+
+
+class Served:
+    """A service's folder, and a run that goes on in it."""
+
+    def __init__(self, fleet: FleetData, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        own_secret(folder / "secret.key")
+        service_signer(folder, "f", (ROOT.public_key(),), ROOT, time.time())
+        self.store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
+        self.bench = Bench(fleet, self.store, BlobFolder(folder / "blobs" / "run-1"), settings={"keep_models": 2, "rounds": 10_000})
+        self.close_round()
+
+    def close_round(self) -> None:
+        self.bench.close(a=(1.0, 2), b=(1.0, 2))
+
+
+@pytest.fixture
+def served(fleet: FleetData, tmp_path: Path) -> Served:
+    return Served(fleet, tmp_path / "served")
+
+
+def whole(folder: Path) -> bool:
+    return all(finding.verdict != "wrong" for finding in examine(folder))
+
+
+def test_a_copy_has_all_that_a_run_goes_on_from(served: Served, tmp_path: Path) -> None:
+    served.bench.verdict(served.bench.payload("a"))
+    copied = back_up(served.folder, tmp_path / "copy")
+    assert (copied.runs, copied.blobs > 4, whole(tmp_path / "copy")) == (("run-1",), True, True)
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {
+        "shoal.db",
+        "blobs",
+        "secret.key",
+        "service.key",
+        "service.pub",
+        "service.voucher",
+    }
+    for name in ("secret.key", "service.key"):
+        path = tmp_path / "copy" / name
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == ((served.folder / name).read_bytes(), 0o600)
+    assert read_database(tmp_path / "copy" / "shoal.db").runs["run-1"].state == served.bench.state
+
+
+def test_a_copy_is_whole_at_whatever_moment_of_a_run_it_is_made(served: Served, tmp_path: Path) -> None:
+    over, failed = threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        while not over.is_set():
+            try:
+                served.close_round()
+            except BaseException as error:
+                failed.append(error)
+                return
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        rounds = []
+        for number in range(12):
+            back_up(served.folder, copy := tmp_path / f"copy-{number}")
+            state = read_database(copy / "shoal.db").runs["run-1"].state
+            assert state is not None
+            rounds.append(state.round)
+            assert whole(copy)
+            shutil.rmtree(copy)
+    finally:
+        over.set()
+        worker.join()
+    assert failed == []
+    assert rounds == sorted(rounds)
+    assert rounds[-1] > rounds[0], "the run went on meanwhile"
+
+
+def test_a_blob_that_is_taken_away_meanwhile_begins_the_copy_again_and_one_that_is_lost_ends_it(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[Path] = []
+
+    def slowly(path: Path, to: Path) -> None:
+        copy_database(path, to)
+        copies.append(path)
+        if len(copies) < 3:
+            for _ in range(4):
+                served.close_round()
+
+    monkeypatch.setattr(backup, "copy_database", slowly)
+    back_up(served.folder, tmp_path / "copy")
+    assert (len(copies), whole(tmp_path / "copy")) == (3, True)
+    (served.folder / "blobs" / "run-1" / served.bench.state.memory).unlink()
+    with pytest.raises(ConfigError, match=rf"blob {served.bench.state.memory[:12]} is not here, 20 times in a row: `shoal doctor"):
+        back_up(served.folder, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_copy_that_is_cut_short_has_no_name(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_path: Path, _payload: bytes, _mode: int = 0) -> None:
+        raise OSError(28, "No space left on device", "x")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "write_atomically", full)
+        with pytest.raises(ConfigError, match="No space left"):
+            back_up(served.folder, tmp_path / "copy")
+    assert {path.name for path in tmp_path.iterdir()} == {"served"}
+    (tmp_path / "copy.incomplete").mkdir()  # what a kill leaves
+    (tmp_path / "copy.incomplete" / "junk").write_text("x")
+    back_up(served.folder, tmp_path / "copy")
+    assert not (tmp_path / "copy" / "junk").exists()
+
+
+def test_what_is_damaged_is_not_copied(served: Served, tmp_path: Path) -> None:
+    path = served.folder / "blobs" / "run-1" / served.bench.state.memory
+    path.write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match=r"its bytes are not those that were written; `shoal doctor` says more"):
+        back_up(served.folder, tmp_path / "copy")
+
+
+def test_nothing_is_overwritten(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(ConfigError, match="it exists already, and is left as it is"):
+        back_up(served.folder, tmp_path / "copy")
+    with pytest.raises(ConfigError, match=r"there is no shoal\.db"):
+        back_up(tmp_path, tmp_path / "other")
+
+
+class TestRestore:
+    def test_a_copy_takes_the_folders_place_and_that_is_kept(self, served: Served, tmp_path: Path) -> None:
+        back_up(served.folder, tmp_path / "copy")
+        before = served.bench.state.round
+        for _ in range(3):
+            served.close_round()
+        served.store.close()
+        aside = restore(tmp_path / "copy", served.folder)
+        assert aside is not None
+        assert aside.name.startswith("served.before-2")
+        states = [read_database(folder / "shoal.db").runs["run-1"].state for folder in (served.folder, aside)]
+        assert [state.round for state in states if state] == [before, before + 3]
+        assert (whole(served.folder), (served.folder / "secret.key").stat().st_mode & 0o777) == (True, 0o600)
+
+    def test_where_there_is_no_folder_it_is_made(self, served: Served, tmp_path: Path) -> None:
+        back_up(served.folder, tmp_path / "copy")
+        (tmp_path / "copy" / "service.voucher").write_bytes(b"over")
+        assert restore(tmp_path / "copy", tmp_path / "new" / "served") is None
+        assert read_database(tmp_path / "new" / "served" / "shoal.db").runs["run-1"].state == served.bench.state
+
+    def test_a_copy_that_is_not_whole_changes_nothing(self, served: Served, tmp_path: Path) -> None:
+        back_up(served.folder, tmp_path / "copy")
+        (tmp_path / "copy" / "blobs" / "run-1" / served.bench.state.memory).write_bytes(b"damaged")
+        with pytest.raises(ConfigError, match="it is not whole, nothing is changed: wrong"):
+            restore(tmp_path / "copy", served.folder)
+        with pytest.raises(ConfigError, match="no copy that `shoal backup` made"):
+            restore(tmp_path, served.folder)
+        assert {path.name for path in tmp_path.iterdir()} == {"served", "copy"}
+
+    def test_a_service_that_runs_keeps_its_folder(self, served: Served, tmp_path: Path) -> None:
+        back_up(served.folder, tmp_path / "copy")
+        lock_service(served.folder)
+        with pytest.raises(ConfigError, match="a service runs there; stop it"):
+            restore(tmp_path / "copy", served.folder)
+
+    def test_a_disk_that_is_full_changes_nothing(self, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        back_up(served.folder, tmp_path / "copy")
+        monkeypatch.setattr(backup, "write_atomically", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(ConfigError, match="No space left"):
+            restore(tmp_path / "copy", served.folder)
+        assert {path.name for path in tmp_path.iterdir()} == {"served", "copy"}
