@@ -39,11 +39,11 @@ class Field:
     port: int = field(default_factory=free_port)
     serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def serve(self) -> subprocess.Popen[bytes]:
+    def serve(self, *more: str) -> subprocess.Popen[bytes]:
         options = {"--folder": self.folder / "run", "--bundle": self.exported.folder, "--broker": self.broker_url, "--fleet": "t"}
         options |= {"--rounds": ROUNDS, "--min-devices": len(self.data.devices), "--local-epochs": self.epochs, "--port": self.port}
         arguments = [part for name, value in options.items() for part in (name, str(value))]
-        self.serving.append(start_process(["-m", "shoal", "serve", *arguments], self.folder / "aggregator.log"))
+        self.serving.append(start_process(["-m", "shoal", "serve", *arguments, *more], self.folder / "aggregator.log"))
         return self.serving[-1]
 
     def edges(self) -> LocalFleet:
@@ -176,14 +176,30 @@ def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
             running.get("/views/99")
 
 
-def test_other_settings_for_a_run_that_exists_are_refused(running: Field) -> None:
+def test_another_seed_for_a_run_that_exists_is_refused(running: Field) -> None:
     first = running.serve()
     running.wait(lambda run: run["phase"] == "waiting")
     stop_processes([first])
-    running.epochs = 2
-    second = running.serve()
+    second = running.serve("--seed", "7")
     assert second.wait(60) == 2
-    assert "local_epochs 30, not 2" in (running.folder / "aggregator.log").read_text()
+    assert "was started with other settings (seed 0, not 7)" in (running.folder / "aggregator.log").read_text()
+
+
+def test_a_finished_run_trains_further_from_what_it_has_when_it_is_given_more_rounds(running: Field) -> None:
+    running.epochs = 2
+    with running.edges():
+        first = running.serve()
+        running.wait(lambda run: run["phase"] == "finished")
+        stop_processes([first])
+        second = running.serve("--rounds", str(ROUNDS + 2), "--lr", "0.02")
+        running.wait(lambda run: run["phase"] == "finished" and run["settings"]["rounds"] == ROUNDS + 2)
+        rounds = running.get("/rounds")
+        stop_processes([second])
+    phases = [closed["phase"] for closed in rounds]
+    assert phases == [*["training"] * ROUNDS, "evaluating", "training", "training", "evaluating"]
+    assert [closed["devices"] for closed in rounds] == [len(running.data.devices)] * len(rounds)
+    before, after = rounds[ROUNDS]["accuracy"]["mean"], rounds[ROUNDS + 1]["accuracy"]["mean"]
+    assert after == pytest.approx(before), "the first round of the extension met the models that the run had ended with"
 
 
 def test_sigterm_ends_the_aggregator_cleanly(running: Field) -> None:
