@@ -16,7 +16,7 @@ from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.aggregation import check_fit
-from aggregator.conditions import Conditions, Counted
+from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
 from aggregator.duties import Duties

@@ -8,7 +8,7 @@ from fastapi import FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from aggregator.adapters.metrics import RunMetrics
-from aggregator.conditions import Conditions
+from aggregator.core.conditions import Conditions
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
 from aggregator.core.state import RunState
 from aggregator.core.summary import accuracy_of, count_groups, group_number, spread, summarize

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from aggregator.conditions import Conditions
+from aggregator.core.conditions import Conditions
 from aggregator.core.state import Phase, RunState
 from aggregator.core.summary import count_groups
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from aggregator.backup import back_up
+from aggregator.doctor.backup import back_up
 
 
 def backup(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from aggregator.backup import restore as put_back
+from aggregator.doctor.backup import restore as put_back
 
 
 def restore(

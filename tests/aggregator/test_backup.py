@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator import backup
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.salvage import copy_database, read_database
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
-from aggregator.backup import back_up, restore
+from aggregator.doctor import backup
+from aggregator.doctor.backup import back_up, restore
 from aggregator.doctor.examine import examine
 from aggregator.identity import lock_service, own_secret, service_signer
 from simulation.datasets.windows import FleetData

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.metrics import PHASES
-from aggregator.conditions import Conditions, Counted
+from aggregator.core.conditions import Conditions, Counted
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from wire.links.port import Delivery

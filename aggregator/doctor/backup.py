@@ -44,6 +44,8 @@ def back_up(folder: Path, to: Path) -> Copied:
         ConfigError: it is no service's folder, the other exists, a blob is damaged or lost, or something cannot be read or written.
         StorageFailed: the database cannot be read.
     """
+    if not folder.is_dir():
+        raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
     if not (folder / "shoal.db").exists():
         raise ConfigError(f"folder {folder}: there is no shoal.db: another database has to be copied with its own tools")
     if to.exists():
