@@ -17,7 +17,7 @@ import numpy as np
 from aggregator.core.admission import norms_of
 from aggregator.core.influence import bounded, first_beyond
 from aggregator.core.plan import round_seed
-from aggregator.core.ports import Blobs
+from aggregator.core.ports import Blobs, Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import ModelVersion, Retuned, RoundAggregated, RunState, Started
 from aggregator.core.versions import farthest, worse_than
@@ -81,20 +81,21 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
             raise ConfigError(f"algorithm {algorithm.name!r} needs a step with {name} = {value:g}; bundle {manifest.name} has {text}")
 
 
-def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, at_s: float) -> RoundAggregated:
+def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, clock: Clock) -> RoundAggregated:
     """The event that answers the command `Aggregate`: the algorithm, applied to the updates that the run's state names, as far as they are
     within bounds (`aggregator.core.influence`). Where what comes out is not fit to be offered, the last models stay; where devices say that
-    they are much worse than earlier ones (`aggregator.core.versions`), those are offered again."""
+    they are much worse than earlier ones (`aggregator.core.versions`), those are offered again. It is dated when its models are there: from
+    then on the next round's deadline is counted."""
     if (better := worse_than(run)) is not None:
         version, drop = better
         reason = f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than {run.settings.max_drop:g}"
         rolled_back = {"from": run.made_in, "to": version.round, "reason": reason, "made_by": list(run.made_by)}
-        return _offered_again(run, algorithm, blobs, at_s, version, version.round, {"rolled_back": rolled_back})
+        return _offered_again(run, algorithm, blobs, clock(), version, version.round, {"rolled_back": rolled_back})
     kept, left_out, norms = bounded(run.settings, run.received, run.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
 
     def set_aside(reason: str) -> RoundAggregated:
-        return _offered_again(run, algorithm, blobs, at_s, run, run.made_in, remarks | {"set_aside": reason})
+        return _offered_again(run, algorithm, blobs, clock(), run, run.made_in, remarks | {"set_aside": reason})
 
     if len(kept) < min(len(run.received), run.settings.min_updates):
         return set_aside(f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed")
@@ -120,10 +121,10 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
         if far and not distances:
             return set_aside("every new model is too far from the last one")
     unchanged = {key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]}
-    stored = store_state(run.retuned or run.settings, algorithm, state, blobs, unchanged)
+    stored = store_state(run.next_settings, algorithm, state, blobs, unchanged)
     starts = {device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership}
     return RoundAggregated(
-        at_s=at_s,
+        at_s=clock(),
         round=run.round,
         models=stored.models,
         memory=stored.memory,
@@ -140,7 +141,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, a
 
 def retune(run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float) -> list[Retuned]:
     """The event that gives a run these settings; none if it has them."""
-    if settings == (run.retuned or run.settings):
+    if settings == run.next_settings:
         return []
     return [Retuned(at_s, settings, _programs(run, settings, algorithm, blobs))]
 

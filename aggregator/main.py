@@ -120,7 +120,7 @@ def _serve(
     folder, stored, trusted, root = settings.folder, store.load(), exported.trusted, exported.root
     wanted = msgspec.structs.replace(fresh, run_id=stored.settings.run_id) if stored else fresh
     if stored is not None:
-        check_retuned(stored.retuned or stored.settings, wanted, folder)
+        check_retuned(stored.next_settings, wanted, folder)
     algorithm = replace(algorithm, secret=run_secret(folder, settings.run, stored is not None, algorithm))
     blobs = BlobFolder(folder / "blobs" / settings.run)
     clock = SteadyClock(stored.at_s if stored else 0.0)

@@ -13,8 +13,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from msgspec.structs import replace
-
 from aggregator import lease
 from aggregator.aggregation import aggregate, check_fit, retune, start_run
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
@@ -35,6 +33,7 @@ from aggregator.core.state import (
     SetDeadline,
     UpdatesLost,
 )
+from aggregator.core.versions import returned
 from aggregator.fleet import Fleet
 from aggregator.group import Group
 from aggregator.inbox import Inbox
@@ -218,7 +217,7 @@ class Runner:
     def roll_back(self, number: int) -> bool:
         """Return to the models that the round of this number made, if they are remembered. Whatever keeps the run from going on with later
         ones is given up with them. Returns whether that was saved; if not, try again."""
-        if any(version.round == number for version in self.known().history):
+        if returned(self.known(), number) is not None:
             self._pause.end()
         saved = self.dispatch(RolledBack(self._clock(), number))
         self.announce()
@@ -321,8 +320,7 @@ class Runner:
         state = self.known()
         try:
             with lease.held(self.announce):
-                made = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock())
-            event: Event = replace(made, at_s=self._clock())  # the next round's deadline is counted from when there are models
+                event: Event = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock)
         except BlobLost as error:
             devices = tuple(d for d, received in state.received.items() if received.blob == error.digest)
             if not devices:

@@ -166,7 +166,7 @@ class Service:
             commands, self.commands = self.commands, []
             self._answer([command.plan for command in commands if isinstance(command, SendPlan)])
             if any(isinstance(command, Aggregate) for command in self.commands):
-                self.feed(aggregate(self.state, self.algorithm, self.probe, self.blobs, self.state.at_s))
+                self.feed(aggregate(self.state, self.algorithm, self.probe, self.blobs, lambda: self.state.at_s))
                 self._check()
         return statistics.fmean(r.evaluated.accuracy for d, r in self.state.received.items() if d != ATTACKER)
 

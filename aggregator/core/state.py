@@ -122,6 +122,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     distances: tuple[dict[str, float], ...] = ()
     """Of the last rounds, by role, how far the new models were from those before."""
 
+    @property
+    def next_settings(self) -> RunSettings:
+        """The settings of the next round."""
+        return self.retuned or self.settings
+
 
 def encode_state(state: RunState) -> bytes:
     """A state as JSON."""

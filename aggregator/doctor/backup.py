@@ -3,7 +3,8 @@
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,24 +51,11 @@ def back_up(folder: Path, to: Path) -> Copied:
         raise ConfigError(f"folder {folder}: there is no shoal.db: another database has to be copied with its own tools")
     if to.exists():
         raise ConfigError(f"{to}: it exists already, and is left as it is")
-    begun = to.with_name(f"{to.name}.incomplete")
-    try:
-        shutil.rmtree(begun, ignore_errors=True)
-        make_folder(begun)
-        begun.chmod(0o700)
+    with _begun(to) as begun:
         for name, mode in KEYS.items():
             if (folder / name).exists():
                 write_atomically(begun / name, (folder / name).read_bytes(), mode)
-        copied = _copy_runs(folder, begun)
-        begun.rename(to)
-        sync_folder(to.parent)
-    except OSError as error:
-        shutil.rmtree(begun, ignore_errors=True)
-        raise ConfigError(f"{error.filename or begun}: {error.strerror}") from None
-    except ConfigError:
-        shutil.rmtree(begun, ignore_errors=True)
-        raise
-    return copied
+        return _copy_runs(folder, begun)
 
 
 def restore(copy: Path, folder: Path) -> Path | None:
@@ -83,20 +71,34 @@ def restore(copy: Path, folder: Path) -> Path | None:
         raise ConfigError(f"{copy}: it is not whole, nothing is changed: {wrong[0]}")
     if is_served(folder):
         raise ConfigError(f"folder {folder}: a service runs there; stop it")
-    begun, aside = folder.with_name(f"{folder.name}.incomplete"), None
-    try:
-        shutil.rmtree(begun, ignore_errors=True)
-        make_folder(begun)
+    aside = None
+    with _begun(folder) as begun:
         _copy_files(copy, begun, (path for path in copy.rglob("*") if path.is_file()))
         if folder.exists():
             aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
             folder.rename(aside)
+    return aside
+
+
+@contextmanager
+def _begun(folder: Path) -> Iterator[Path]:
+    """A new folder for its owner alone, which has the name of this one when the context has ended, and is gone if that failed.
+
+    Raises:
+        ConfigError: something cannot be read or written.
+    """
+    begun = folder.with_name(f"{folder.name}.incomplete")
+    try:
+        shutil.rmtree(begun, ignore_errors=True)
+        make_folder(begun)
+        begun.chmod(0o700)
+        yield begun
         begun.rename(folder)
         sync_folder(folder.parent)
     except OSError as error:
+        raise ConfigError(f"{error.filename or begun}: {error.strerror}") from None
+    finally:
         shutil.rmtree(begun, ignore_errors=True)
-        raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
-    return aside
 
 
 def _copy_runs(folder: Path, to: Path) -> Copied:
@@ -155,4 +157,3 @@ def _copy_files(copy: Path, to: Path, paths: Iterable[Path]) -> None:
         made = to / path.relative_to(copy)
         make_folder(made.parent)
         write_atomically(made, path.read_bytes(), path.stat().st_mode & 0o777)
-    to.chmod(0o700)

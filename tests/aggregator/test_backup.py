@@ -16,7 +16,7 @@ from aggregator.doctor.examine import examine
 from aggregator.identity import lock_service, own_secret, service_signer
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from wire.errors import ConfigError
+from wire.errors import ConfigError, ShoalError
 from wire.keys import new_key
 
 ROOT = new_key()
@@ -136,6 +136,11 @@ def test_what_is_damaged_is_not_copied(served: Served, tmp_path: Path) -> None:
     path.write_bytes(b"damaged")
     with pytest.raises(ConfigError, match=r"its bytes are not those that were written; `shoal doctor` says more"):
         back_up(served.folder, tmp_path / "copy")
+    served.store.close()
+    (served.folder / "shoal.db").write_bytes(b"nothing" * 1000)
+    with pytest.raises(ShoalError, match=r"shoal\.db: "):
+        back_up(served.folder, tmp_path / "copy")
+    assert {path.name for path in tmp_path.iterdir()} == {"served"}
 
 
 def test_nothing_is_overwritten(served: Served, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def changed(settings: RunSettings, **changes: Any) -> RunSettings:
 
 def retuned(run: Run, at_s: float = 50.0, **changes: Any) -> list[str]:
     """Give a run other settings, and say what followed."""
-    wanted = changed(run.state.retuned or run.state.settings, **changes)
+    wanted = changed(run.state.next_settings, **changes)
     return kinds(run.feed(Retuned(at_s, wanted, {**PROGRAMS, **FASTER})))
 
 
@@ -117,7 +117,7 @@ class TestCore:
 class TestRunner:
     def restarted(self, bench: Bench, **changes: Any) -> None:
         """The service again, from the same store and blobs."""
-        wanted = changed(bench.state.retuned or bench.state.settings, **changes)
+        wanted = changed(bench.state.next_settings, **changes)
         bench.runner = bench.make()
         bench.runner.start_or_resume(wanted)
 

@@ -129,9 +129,9 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
             known = {v.round: v for v in before.history}
             assert run.state.models == (known[value].models if value in known else before.models)
         elif kind == "retuned":
-            wanted = msgspec.structs.replace(run.state.retuned or run.state.settings, rounds=value, min_devices=value, batch_size=8 * value)
+            wanted = msgspec.structs.replace(run.state.next_settings, rounds=value, min_devices=value, batch_size=8 * value)
             run.feed(s.Retuned(at_s, wanted, PROGRAMS))
-            assert (run.state.retuned or run.state.settings) == wanted
+            assert run.state.next_settings == wanted
         elif kind == "deadline":
             run.feed(s.DeadlinePassed(at_s + value, run.state.round))
         elif kind == "aggregated" and run.state.phase == "aggregating":

@@ -83,7 +83,8 @@ def test_what_is_wrong_with_a_database_is_told(bench: Bench, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"database sqlite:///.*typo\.db: there is no run 'run-1'"):
         shoal("list", tmp_path, "--database", sqlite_url(tmp_path / "typo.db"))
     assert not (tmp_path / "typo.db").exists()
-    bench.store.close()  # type: ignore[attr-defined]
+    assert isinstance(bench.store, SqlStore)
+    bench.store.close()
     (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
     with pytest.raises(ConfigError, match=r"database .*shoal\.db: damaged, file is not a database; `shoal doctor` says more"):
         shoal("list", tmp_path)
