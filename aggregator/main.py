@@ -12,9 +12,11 @@ from pathlib import Path
 import msgspec
 
 from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.schema import upgrade
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.aggregation import check_fit
 from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.settings import RunSettings, TrainingSettings
@@ -100,6 +102,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
         check_fit(fresh, algorithm, exported.bundle.manifest)
         database = settings.database or sqlite_url(folder / "shoal.db")
         refuse_lost_run(database, fresh, algorithm, exported, folder / "blobs" / settings.run)
+        upgrade(database)
         with closing(SqlStore(database, settings.run)) as store, HttpServer(settings.http_host, settings.http_port) as http:
             return _serve(settings, topics, store, http, exported, algorithm, fresh, stop, observe)
     finally:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from aggregator.adapters.blob_folder import blob_names
+from aggregator.adapters.engine import database_name
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.probe_file import load_probe
-from aggregator.adapters.sql_store import database_name, has_run
+from aggregator.adapters.sql_store import has_run
 from aggregator.aggregation import start_run
 from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
 from aggregator.identity import own_secret

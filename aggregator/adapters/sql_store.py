@@ -14,56 +14,14 @@ import msgspec
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator.adapters.engine import database_name, make_engine, sqlite_file
+from aggregator.adapters.schema import prepare
+from aggregator.adapters.tables import CHECKS, EVENTS, ROUNDS, RUNS, SNAPSHOTS
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState, decode_state, encode_state
 from wire.errors import ConfigError
-
-SCHEMA_VERSION = 2
-
-_metadata = sql.MetaData()
-_schema = sql.Table("schema_version", _metadata, sql.Column("version", sql.Integer, primary_key=True))
-_events = sql.Table(
-    "events",
-    _metadata,
-    sql.Column("seq", sql.Integer, primary_key=True, autoincrement=True),
-    sql.Column("run", sql.String(64), nullable=False, index=True),
-    sql.Column("event", sql.LargeBinary, nullable=False),
-)
-_snapshots = sql.Table(
-    "snapshots",
-    _metadata,
-    sql.Column("run", sql.String(64), primary_key=True),
-    sql.Column("state", sql.LargeBinary, nullable=False),
-)
-_runs = sql.Table(
-    "runs",
-    _metadata,
-    sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
-    sql.Column("run", sql.String(64), nullable=False, unique=True),
-)
-_checks = sql.Table("checks", _metadata, sql.Column("filler", sql.LargeBinary))
-_rounds = sql.Table(
-    "rounds",
-    _metadata,
-    sql.Column("run", sql.String(64), primary_key=True),
-    sql.Column("round", sql.Integer, primary_key=True),
-    sql.Column("record", sql.LargeBinary, nullable=False),
-)
-
-
-def sqlite_url(path: Path) -> str:
-    """The database URL of an SQLite file."""
-    return f"sqlite:///{path}"
-
-
-def database_name(url: str) -> str:
-    """A database URL for people: without its password."""
-    try:
-        return sql.make_url(url).render_as_string(hide_password=True)
-    except sql.exc.ArgumentError:
-        return url
 
 
 def has_run(url: str, run: str) -> bool:
@@ -73,12 +31,12 @@ def has_run(url: str, run: str) -> bool:
         ConfigError: the database cannot be opened.
     """
     try:
-        engine = _engine(url)
-        if (file := _sqlite_file(engine)) is not None and not (file.exists() and file.stat().st_size):
+        engine = make_engine(url)
+        if (file := sqlite_file(engine)) is not None and not (file.exists() and file.stat().st_size):
             return False  # SQLite would make it
         try:
             with engine.connect() as connection:
-                tables = [table for table in (_events, _snapshots) if sql.inspect(connection).has_table(table.name)]
+                tables = [table for table in (EVENTS, SNAPSHOTS) if sql.inspect(connection).has_table(table.name)]
                 return any(connection.scalar(sql.select(table.c.run).where(table.c.run == run).limit(1)) is not None for table in tables)
         finally:
             engine.dispose()
@@ -92,26 +50,19 @@ class SqlStore:
     def __init__(self, url: str, run: str) -> None:
         """
         Raises:
-            ConfigError: the database cannot be opened, or was written by another version of Shoal.
+            ConfigError: the database cannot be opened, or has another schema: `aggregator.adapters.schema.upgrade` takes up an older one.
         """
         self._run = run
         try:
-            self._engine = _engine(url)
-            if self._engine.dialect.name == "sqlite":
-                sql.event.listen(self._engine, "connect", _configure_sqlite)
-            _metadata.create_all(self._engine)
+            self._engine = make_engine(url)
             with self._engine.begin() as connection:
-                version = connection.scalar(sql.select(_schema.c.version))
-                if version is None:
-                    connection.execute(_schema.insert().values(version=SCHEMA_VERSION))
-                if connection.scalar(sql.select(_runs.c.number).where(_runs.c.run == run)) is None:
-                    connection.execute(_runs.insert().values(run=run))
-            self._file = _sqlite_file(self._engine)
+                prepare(connection)
+                if connection.scalar(sql.select(RUNS.c.number).where(RUNS.c.run == run)) is None:
+                    connection.execute(RUNS.insert().values(run=run))
+            self._file = sqlite_file(self._engine)
             self._identity = _identity(self._file)
         except (SQLAlchemyError, OSError) as error:
             raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
-        if version not in (None, SCHEMA_VERSION):
-            raise ConfigError(f"database {database_name(url)}: its schema is version {version}, this Shoal reads version {SCHEMA_VERSION}")
 
     def commit(self, events: Sequence[Event], records: Sequence[RoundRecord] = (), snapshot: RunState | None = None) -> None:
         rows = [{"run": self._run, "event": msgspec.json.encode(event)} for event in events]
@@ -119,17 +70,17 @@ class SqlStore:
         self._check_file()
         with self._transaction() as connection:
             if snapshot is None and rows:
-                connection.execute(_events.insert(), rows)
+                connection.execute(EVENTS.insert(), rows)
             for record in records:
-                self._replace(connection, _rounds, {**own, "round": record.round}, {"record": msgspec.json.encode(record)})
+                self._replace(connection, ROUNDS, {**own, "round": record.round}, {"record": msgspec.json.encode(record)})
             if snapshot is not None:
-                connection.execute(_events.delete().where(_events.c.run == self._run))
-                self._replace(connection, _snapshots, own, {"state": encode_state(snapshot)})
+                connection.execute(EVENTS.delete().where(EVENTS.c.run == self._run))
+                self._replace(connection, SNAPSHOTS, own, {"state": encode_state(snapshot)})
 
     def load(self) -> RunState | None:
         with self._transaction() as connection:
-            encoded = connection.scalar(sql.select(_snapshots.c.state).where(_snapshots.c.run == self._run))
-            later = sql.select(_events.c.event).where(_events.c.run == self._run).order_by(_events.c.seq)
+            encoded = connection.scalar(sql.select(SNAPSHOTS.c.state).where(SNAPSHOTS.c.run == self._run))
+            later = sql.select(EVENTS.c.event).where(EVENTS.c.run == self._run).order_by(EVENTS.c.seq)
             state = decode_state(encoded) if encoded is not None else None
             for (payload,) in connection.execute(later):
                 try:
@@ -140,20 +91,20 @@ class SqlStore:
         return state
 
     def rounds(self) -> list[RoundRecord]:
-        chosen = sql.select(_rounds.c.record).where(_rounds.c.run == self._run).order_by(_rounds.c.round)
+        chosen = sql.select(ROUNDS.c.record).where(ROUNDS.c.run == self._run).order_by(ROUNDS.c.round)
         with self._transaction() as connection:
             return [msgspec.json.decode(payload, type=RoundRecord) for (payload,) in connection.execute(chosen)]
 
     def check(self) -> None:
         self._check_file()
         with self._transaction() as connection:
-            connection.execute(_checks.delete())
-            connection.execute(_checks.insert().values(filler=bytes(2**14)))
+            connection.execute(CHECKS.delete())
+            connection.execute(CHECKS.insert().values(filler=bytes(2**14)))
 
     def runs(self) -> list[str]:
         """The runs in this database, in the order they were started."""
         with self._transaction() as connection:
-            return list(connection.scalars(sql.select(_runs.c.run).order_by(_runs.c.number)))
+            return list(connection.scalars(sql.select(RUNS.c.run).order_by(RUNS.c.number)))
 
     def close(self) -> None:
         """Close every connection."""
@@ -189,25 +140,6 @@ class SqlStore:
         connection.execute(table.insert().values(**key, **values))
 
 
-def _engine(url: str) -> sql.Engine:
-    """SQLAlchemy's engine for a database.
-
-    Raises:
-        ConfigError: its driver is not installed.
-        SQLAlchemyError: not a URL, or of an unknown kind of database.
-    """
-    try:
-        return sql.create_engine(url)
-    except ImportError as error:
-        raise ConfigError(f"database {database_name(url)}: its driver is not installed: {error}") from None
-
-
-def _sqlite_file(engine: sql.Engine) -> Path | None:
-    """The file of an SQLite database that is one."""
-    name = engine.url.database if engine.dialect.name == "sqlite" else None
-    return Path(name) if name and name != ":memory:" and not name.startswith("file:") else None
-
-
 def _identity(file: Path | None) -> tuple[int, int] | None:
     """By what the file of a name is told from another that takes its place.
 
@@ -218,9 +150,3 @@ def _identity(file: Path | None) -> tuple[int, int] | None:
         return None
     found = file.stat()
     return found.st_dev, found.st_ino
-
-
-def _configure_sqlite(connection: Any, _record: object) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA busy_timeout=10000")

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from aggregator.adapters.engine import database_name, sqlite_url
 from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, database_name, has_run, sqlite_url
+from aggregator.adapters.sql_store import SqlStore, has_run
 from aggregator.core.state import ModelVersion, RolledBack, RunState
 from aggregator.core.versions import met
 from aggregator.identity import ROLLBACK, is_served, lock_service
