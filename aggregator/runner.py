@@ -346,3 +346,4 @@ class Runner:
     def _check_storage(self) -> None:
         self._blobs.check()
         self._store.check()
+        self.state = self._store.load()  # a commit whose answer was lost may have been carried out

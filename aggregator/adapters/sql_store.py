@@ -1,11 +1,12 @@
-"""A run in an SQL database, by SQLAlchemy: SQLite in a file by default.
+"""A run in an SQL database, by SQLAlchemy: SQLite in a file by default, or PostgreSQL.
 
-Events are the log of the run since its last snapshot, and are never changed. SQLite is put in WAL mode with synchronous=FULL: what
-`commit` wrote is on the disk when it returns.
+Events are the log of the run since its last snapshot, and are never changed. What `commit` wrote is on the disk when it returns
+(`aggregator.adapters.engine`). A commit whose answer is lost may have been carried out. So each has a number: after one that failed, the
+store writes nothing before `load` has told what there is, and no commit is written after another that this store does not know of.
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,21 +45,28 @@ def has_run(url: str, run: str) -> bool:
         raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
 
 
+Fence = Callable[[sql.Connection], None]
+"""Called first in a transaction that writes; raises `StorageFailed` where this service may not write any more."""
+
+
 class SqlStore:
     """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
 
-    def __init__(self, url: str, run: str) -> None:
-        """
+    def __init__(self, url: str, run: str, fence: Fence | None = None) -> None:
+        """`fence`: what has to hold in every transaction that writes.
+
         Raises:
             ConfigError: the database cannot be opened, or has another schema: `aggregator.adapters.schema.upgrade` takes up an older one.
         """
-        self._run = run
+        self._run, self._fence = run, fence
         try:
             self._engine = make_engine(url)
             with self._engine.begin() as connection:
                 prepare(connection)
-                if connection.scalar(sql.select(RUNS.c.number).where(RUNS.c.run == run)) is None:
+                self._commits: int | None = connection.scalar(sql.select(RUNS.c.commits).where(RUNS.c.run == run))
+                if self._commits is None:
                     connection.execute(RUNS.insert().values(run=run))
+                    self._commits = 0
             self._file = sqlite_file(self._engine)
             self._identity = _identity(self._file)
         except (SQLAlchemyError, OSError) as error:
@@ -68,7 +76,9 @@ class SqlStore:
         rows = [{"run": self._run, "event": msgspec.json.encode(event)} for event in events]
         own = {"run": self._run}
         self._check_file()
+        commits, self._commits = self._commits, None
         with self._transaction() as connection:
+            self._number(connection, commits)
             if snapshot is None and rows:
                 connection.execute(EVENTS.insert(), rows)
             for record in records:
@@ -76,9 +86,11 @@ class SqlStore:
             if snapshot is not None:
                 connection.execute(EVENTS.delete().where(EVENTS.c.run == self._run))
                 self._replace(connection, SNAPSHOTS, own, {"state": encode_state(snapshot)})
+        self._commits = (commits or 0) + 1
 
     def load(self) -> RunState | None:
         with self._transaction() as connection:
+            commits = connection.scalar(sql.select(RUNS.c.commits).where(RUNS.c.run == self._run))  # first: what comes later is not known
             encoded = connection.scalar(sql.select(SNAPSHOTS.c.state).where(SNAPSHOTS.c.run == self._run))
             later = sql.select(EVENTS.c.event).where(EVENTS.c.run == self._run).order_by(EVENTS.c.seq)
             state = decode_state(encoded) if encoded is not None else None
@@ -88,6 +100,7 @@ class SqlStore:
                 except (LookupError, ValueError) as error:
                     text = f"its log cannot be replayed: {type(error).__name__}: {error}"
                     raise StorageFailed(f"database {self._engine.url}: run {self._run}: {text}; `shoal doctor` says more") from None
+        self._commits = commits
         return state
 
     def rounds(self) -> list[RoundRecord]:
@@ -133,6 +146,19 @@ class SqlStore:
             raise StorageFailed(f"database {self._engine.url}: {str(error).splitlines()[0]}") from None
         except msgspec.MsgspecError as error:
             raise StorageFailed(f"database {self._engine.url}: a row of run {self._run} cannot be read: {error}") from None
+
+    def _number(self, connection: sql.Connection, commits: int | None) -> None:
+        """Begin to write: the next commit after that of this number.
+
+        Raises:
+            StorageFailed: this store does not know what was written last, or may not write.
+        """
+        if self._fence is not None:
+            self._fence(connection)
+        own = (RUNS.c.run == self._run, RUNS.c.commits == commits)
+        if commits is None or connection.execute(RUNS.update().where(*own).values(commits=commits + 1)).rowcount != 1:
+            name = database_name(str(self._engine.url))
+            raise StorageFailed(f"database {name}: run {self._run}: what was written last is not known, it has to be read again")
 
     @staticmethod
     def _replace(connection: sql.Connection, table: sql.Table, key: dict[str, Any], values: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ LEASES = sql.Table(
     sql.Column("fleet", sql.String(64), primary_key=True),
     sql.Column("epoch", sql.BigInteger, nullable=False),
     sql.Column("holder", sql.String(64), nullable=False),
-    sql.Column("until_s", sql.Double, nullable=False),
+    sql.Column("beat", sql.BigInteger, nullable=False),
 )
 SCHEMA_VERSION = sql.Table("schema_version", METADATA, sql.Column("version", sql.Integer, primary_key=True))
 """One row. A Shoal from before the migrations reads it, and refuses a database in which it is not 2."""

@@ -14,7 +14,7 @@ def upgrade() -> None:
         sql.Column("fleet", sql.String(64), primary_key=True),
         sql.Column("epoch", sql.BigInteger, nullable=False),
         sql.Column("holder", sql.String(64), nullable=False),
-        sql.Column("until_s", sql.Double, nullable=False),
+        sql.Column("beat", sql.BigInteger, nullable=False),
     )
     op.add_column("runs", sql.Column("commits", sql.BigInteger, nullable=False, server_default="0"))
     op.execute("UPDATE schema_version SET version = 3")
