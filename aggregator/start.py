@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from aggregator.adapters.blob_folder import blob_names
 from aggregator.adapters.engine import database_name
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.probe_file import load_probe
@@ -51,21 +50,20 @@ def read_exported(folder: Path) -> Exported:
     return Exported(bundle, _read(folder / "server.pt2", lambda payload: load_probe(payload, bundle.digest)), trusted, root)
 
 
-def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, exported: Exported, folder: Path) -> None:
-    """Refuse to begin a run anew whose blobs lie in the folder: its database is lost, or another one was named, and a run that begins
+def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, exported: Exported, held: set[str], where: str) -> None:
+    """Refuse to begin a run anew whose blobs, `held`, are there: its database is lost, or another one was named, and a run that begins
     deletes what it does not need. A start that was killed before it saved its first event leaves the bundle and the first models alone:
     those are begun with again.
 
     Raises:
         ConfigError: the database does not have the run, but blobs of it are here; or the database cannot be opened.
     """
-    held = blob_names(folder)
     if not held or has_run(database, run.name):
         return
     first = start_run(run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0)
     if held - {run.bundle, first.memory, *first.models.values()}:
         raise ConfigError(
-            f"there is no run {run.name!r} in {database_name(database)}, but {folder} has its blobs: "
+            f"there is no run {run.name!r} in {database_name(database)}, but {where} has its blobs: "
             "restore it, name the right --database, or give another --run"
         )
 

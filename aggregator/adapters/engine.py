@@ -31,6 +31,11 @@ def database_name(url: str) -> str:
         return url
 
 
+def is_server(url: str) -> bool:
+    """Whether a database is one that several machines use."""
+    return url.startswith(("postgresql", "postgres:"))
+
+
 def make_engine(url: str) -> sql.Engine:
     """SQLAlchemy's engine for a database.
 
@@ -44,7 +49,7 @@ def make_engine(url: str) -> sql.Engine:
             engine = sql.create_engine(parsed)
             sql.event.listen(engine, "connect", _configure_sqlite)
             return engine
-        if kind not in ("postgresql", "postgres"):
+        if not is_server(url):
             raise ConfigError(f"database {database_name(url)}: expected sqlite:///PATH or postgresql://USER@HOST/NAME")
         patience = {"connect_timeout": TIMEOUT_S, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
         engine = sql.create_engine(

@@ -113,6 +113,15 @@ def current(url: str) -> str:
         engine.dispose()
 
 
+def is_behind(url: str) -> bool:
+    """Whether a database that another service may be using has to be migrated.
+
+    Raises:
+        ConfigError: it cannot be opened, or was written by a newer Shoal.
+    """
+    return current(url) not in ("", r0002_first.revision, newest())  # before the second revision there were no two services
+
+
 def migrate(connection: sql.Connection, folder: Path) -> None:
     """Run the migrations of a folder that the database has not had, in the connection's transaction."""
     config = Config()

@@ -40,6 +40,7 @@ LEASES = sql.Table(
     sql.Column("epoch", sql.BigInteger, nullable=False),
     sql.Column("holder", sql.String(64), nullable=False),
     sql.Column("beat", sql.BigInteger, nullable=False),
+    sql.Column("secret", sql.String(64), nullable=False),
 )
 SCHEMA_VERSION = sql.Table("schema_version", METADATA, sql.Column("version", sql.Integer, primary_key=True))
 """One row. A Shoal from before the migrations reads it, and refuses a database in which it is not 2."""

@@ -51,7 +51,11 @@ def serve(
     ] = 0.3,
     keep_models: Annotated[int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")] = 3,
     take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
-    database: Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")] = "",
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another aggregator has the lease in the PostgreSQL database, then take over.")
+    ] = False,
+    database: Annotated[str, typer.Option(help="sqlite:///PATH or postgresql://USER@HOST/NAME; SQLite in the folder when empty.")] = "",
+    blobs: Annotated[str, typer.Option(help="s3://BUCKET/PREFIX, or a folder; one in --folder when empty.")] = "",
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
     stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
@@ -90,7 +94,9 @@ def serve(
         max_drop=max_drop,
         keep_models=keep_models,
         take_over=take_over,
+        standby=standby,
         database=database,
+        blobs=blobs,
         http_host=host,
         http_port=port,
         stay=stay,
@@ -101,4 +107,7 @@ def serve(
             logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
 
     final = run_service(settings, lambda: bool(stopping), observe)
+    if final is None:
+        Console().print(f"run {run}: stopped while it waited for another aggregator")
+        return
     Console().print(f"run {run}: {final.phase}, round {min(final.round, rounds)} of {rounds}; kept in {folder}")

@@ -15,6 +15,7 @@ def upgrade() -> None:
         sql.Column("epoch", sql.BigInteger, nullable=False),
         sql.Column("holder", sql.String(64), nullable=False),
         sql.Column("beat", sql.BigInteger, nullable=False),
+        sql.Column("secret", sql.String(64), nullable=False),
     )
     op.add_column("runs", sql.Column("commits", sql.BigInteger, nullable=False, server_default="0"))
     op.execute("UPDATE schema_version SET version = 3")
