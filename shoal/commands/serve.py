@@ -14,6 +14,7 @@ from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
 from algorithms.registry import read_algorithm
 from host.logs import FORMS, log_to_stderr
+from host.supervisor import alive
 from shoal.commands import options as opt
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress
@@ -106,7 +107,11 @@ def serve(
         if isinstance(event, RoundAggregated):
             logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
 
-    final = run_service(settings, lambda: bool(stopping), observe)
+    def stop() -> bool:
+        alive()
+        return bool(stopping)
+
+    final = run_service(settings, stop, observe)
     if final is None:
         Console().print(f"run {run}: stopped while it waited for another aggregator")
         return
