@@ -13,13 +13,20 @@ from wire.errors import ConfigError
 
 
 class NamedBlobs(Blobs, Protocol):
-    """Blobs of which a list can be had."""
+    """Blobs of which a list can be had, and which can be looked at."""
 
     def names(self) -> set[str]:
         """The digests of those that are kept.
 
         Raises:
             StorageFailed: they cannot be listed.
+        """
+
+    def problem(self, digest: str) -> str:
+        """What is wrong with a blob, which is only read; empty if nothing is.
+
+        Raises:
+            StorageFailed: the store cannot be asked.
         """
 
 

@@ -107,6 +107,18 @@ class BlobBucket:
         with self._asking():
             return self._names()
 
+    def problem(self, digest: str) -> str:
+        """What is wrong with a blob, which is only read; empty if nothing is.
+
+        Raises:
+            StorageFailed: the store cannot be asked.
+        """
+        try:
+            with self._asking():
+                return "" if digest_of(self._read(digest)) == digest else "its bytes are not those that were written"
+        except BlobLost:
+            return "it is not there"
+
     def _names(self) -> set[str]:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
         keys = (entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ()))

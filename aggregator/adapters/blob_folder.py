@@ -78,6 +78,13 @@ class BlobFolder:
         """The blobs that are kept."""
         return blob_names(self._folder)
 
+    def problem(self, digest: str) -> str:
+        """What is wrong with a blob, which is only read; empty if nothing is."""
+        try:
+            return "" if digest_of((self._folder / digest).read_bytes()) == digest else "its bytes are not those that were written"
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
+
     def check(self) -> None:
         path = self._folder / f"check.{threading.get_ident()}"
         try:

@@ -45,6 +45,22 @@ def has_run(url: str, run: str) -> bool:
         raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
 
 
+def runs_of(url: str) -> list[str]:
+    """The runs in a database of the newest schema, in the order they were started; nothing is written.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+    """
+    engine = make_engine(url)
+    try:
+        with engine.connect() as connection:
+            return list(connection.scalars(sql.select(RUNS.c.run).order_by(RUNS.c.number)))
+    except SQLAlchemyError as error:
+        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
+    finally:
+        engine.dispose()
+
+
 Fence = Callable[[sql.Connection], None]
 """Called first in a transaction that writes; raises `StorageFailed` where this service may not write any more."""
 

@@ -86,5 +86,6 @@ def _missing(folder: Path) -> Finding:
     if not begun:
         return Finding("note", "shoal.db", "it is not here: no run was begun in this folder")
     hint = ", or take shoal.db.new, which is whole, for it" if (folder / "shoal.db.new").exists() else ""
-    told = f"it is not here, but blobs are: unless `serve --database` names another one, the run is lost. {RESTORE[0].upper()}{RESTORE[1:]}"
+    unless = "unless `serve --database` names another one, which the doctor then has to be given as well, the run is lost"
+    told = f"it is not here, but blobs are: {unless}. {RESTORE[0].upper()}{RESTORE[1:]}"
     return Finding("wrong", "shoal.db", told + hint)
