@@ -12,6 +12,7 @@ from edge_client.check import check
 from edge_client.options import RUNTIMES, broker_address, graph_loader, parser, policy_of, trusted_keys, windows_of
 from edge_client.predict import predict
 from host.logs import log_to_stderr
+from host.supervisor import alive
 from wire.codec import encode
 from wire.errors import ShoalError
 from wire.keys import PublicKey
@@ -43,8 +44,13 @@ def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], ad
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
+
+    def stop() -> bool:
+        alive()
+        return bool(stopping)
+
     will = Will(topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False)))
-    link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=lambda: bool(stopping))
+    link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=stop)
     try:
         agent = Agent(
             arguments.id,
@@ -58,7 +64,7 @@ def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], ad
             health=linux_health,
             runtime=RUNTIMES[arguments.runtime],
         )
-        agent.run(stop=lambda: bool(stopping))
+        agent.run(stop)
     finally:
         link.close()
 

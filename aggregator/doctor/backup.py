@@ -50,7 +50,9 @@ def back_up(folder: Path, to: Path) -> Copied:
     if not folder.is_dir():
         raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
     if not (folder / "shoal.db").exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db: another database has to be copied with its own tools")
+        raise ConfigError(
+            f"folder {folder}: there is no shoal.db. Copy a PostgreSQL database with pg_dump, then a bucket, then the .key files"
+        )
     if to.exists():
         raise ConfigError(f"{to}: it exists already, and is left as it is")
     with _begun(to) as begun:

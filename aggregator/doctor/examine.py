@@ -13,6 +13,7 @@ from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.doctor.database import check_database
 from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
+from aggregator.doctor.shared import check_shared
 from wire.errors import BundleError, ConfigError, printable
 from wire.keys import PublicKey, read_public
 from wire.messages import LEASE_S
@@ -20,8 +21,9 @@ from wire.messages import LEASE_S
 _OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|trust\.pem|secret\.key|service\.(key|pub|voucher)")
 
 
-def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Iterator[Finding]:
-    """What there is to say of a service's folder. `bundle`: the folder that `shoal export` wrote. To mend, the caller holds the folder's
+def examine(folder: Path, bundle: Path | None = None, mend: bool = False, database: str = "", blobs: str = "") -> Iterator[Finding]:
+    """What there is to say of a service's folder, and of a database and blobs elsewhere where they are named, in which nothing is mended.
+    `bundle`: the folder that `shoal export` wrote. To mend, the caller holds the folder's
     lock; to check, a service may be running.
 
     Raises:
@@ -30,11 +32,15 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
     if not folder.is_dir():
         raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
     trusted, payload = _bundle(bundle)
-    if not any((folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")):
+    if not (database or blobs) and not any((folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")):
         yield Finding("note", str(folder), "no service was ever started here")
         return
     yield from check_keys(folder, trusted, time.time(), mend)
     yield from _boots(folder / "boots", mend)
+    if database or blobs:
+        yield from check_shared(folder, database, blobs)
+        yield from _orders(folder, time.time())
+        return
     found, contents = check_database(folder, mend)
     yield from found
     for name, run in (contents.runs if contents else {}).items():

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from aggregator.adapters.engine import database_name
 from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, database_name, has_run
+from aggregator.adapters.sql_store import SqlStore, has_run
 from aggregator.core.state import ModelVersion, RunState
 from aggregator.core.versions import met
 from wire.errors import ConfigError

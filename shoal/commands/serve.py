@@ -14,6 +14,7 @@ from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
 from algorithms.registry import read_algorithm
 from host.logs import FORMS, log_to_stderr
+from host.supervisor import alive
 from shoal.commands import options as opt
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress
@@ -48,7 +49,11 @@ def serve(
     keep_models: opt.KeepModels = 3,
     start_from: opt.StartFrom = "latest",
     take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
-    database: Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")] = "",
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another aggregator has the lease in the PostgreSQL database, then take over.")
+    ] = False,
+    database: Annotated[str, typer.Option(help="sqlite:///PATH or postgresql://USER@HOST/NAME; SQLite in the folder when empty.")] = "",
+    blobs: Annotated[str, typer.Option(help="s3://BUCKET/PREFIX, or a folder; one in --folder when empty.")] = "",
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
     stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
@@ -88,7 +93,9 @@ def serve(
         keep_models=keep_models,
         start_from=start_from,
         take_over=take_over,
+        standby=standby,
         database=database,
+        blobs=blobs,
         http_host=host,
         http_port=port,
         stay=stay,
@@ -98,9 +105,13 @@ def serve(
         if isinstance(event, RoundAggregated):
             logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
 
-    final = run_service(settings, lambda: bool(stopping), observe)
+    def stop() -> bool:
+        alive()
+        return bool(stopping)
+
+    final = run_service(settings, stop, observe)
     if final is None:
-        Console().print(f"no campaign; the fleet is kept in {folder}")
+        Console().print(f"stopped before any campaign had begun; the fleet is kept in {folder}")
     else:
         wanted = final.next_settings.rounds
         Console().print(f"run {final.settings.name}: {final.phase}, round {min(final.round, wanted)} of {wanted}; kept in {folder}")

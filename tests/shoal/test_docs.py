@@ -31,7 +31,17 @@ WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 """What a command of this kind writes into the folder after --out."""
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
-OPERATOR = ("shoal init", "shoal backup", "shoal restore", "shoal vouch", "shoal acl", "shoal resume", "shoal doctor", "shoal models")
+OPERATOR = (
+    "shoal init",
+    "shoal backup",
+    "shoal restore",
+    "shoal vouch",
+    "shoal acl",
+    "shoal campaign",
+    "shoal doctor",
+    "shoal models",
+    "shoal database",
+)
 """Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""

@@ -95,6 +95,8 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert checked.returncode == 0, checked.stdout
     assert operator.run(typed("shoal models list")).stdout.endswith("offered now\n")
     assert "the models of round 3 are not remembered" in operator.run(typed("shoal campaign rollback")).stderr
+    assert operator.run(typed("shoal database check")).returncode == 0
+    assert "a service runs there; stop it" in operator.run(typed("shoal database upgrade")).stderr
     mend = next(command for command in COMMANDS if "--mend" in command)
     assert operator.run(mend).returncode == 2
     embedded_broker.stop()
@@ -111,6 +113,7 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert "a service runs there; stop it" in operator.run(typed("shoal restore")).stderr
     operator.stop()
     assert operator.run(mend).returncode == 0
+    assert operator.run(typed("shoal database upgrade")).returncode == 0
     for _ in range(2):
         operator.serve()
         epochs.append(operator.get("/run")[1]["epoch"])
