@@ -12,9 +12,9 @@ from wire.errors import ConfigError, UnknownTopic
 
 PROTOCOL = "shoal/2"
 
-FromDevice = Literal["check-in", "update", "decline", "fetch", "status"]
-ToDevice = Literal["plan", "reply"]
-Kind = Literal["check-in", "update", "decline", "fetch", "status", "plan", "reply", "blob", "aggregator"]
+FromDevice = Literal["check-in", "update", "decline", "fetch", "status", "in-use"]
+ToDevice = Literal["plan", "reply", "release"]
+Kind = Literal["check-in", "update", "decline", "fetch", "status", "in-use", "plan", "reply", "release", "blob", "aggregator"]
 
 Role = Literal["device", "aggregator"]
 """Who writes or reads a topic. On a topic of a device, `device` is that device; on any other, every device."""
@@ -36,8 +36,10 @@ TABLE = (
     Access("update", "device", ("aggregator",)),
     Access("decline", "device", ("aggregator",)),
     Access("fetch", "device", ("aggregator",)),
+    Access("in-use", "device", ("aggregator",)),
     Access("plan", "aggregator", ("device",)),
     Access("reply", "aggregator", ("device",)),
+    Access("release", "aggregator", ("device",), retained=True),
     Access("blob", "aggregator", ("device",), retained=True),
     Access("aggregator", "aggregator", ("device", "aggregator"), retained=True),
 )
@@ -78,7 +80,7 @@ class Topics:
         self._root = f"{PROTOCOL}/{self.fleet}"
 
     def device(self, device_id: str, kind: FromDevice | ToDevice) -> str:
-        """A device's own topic; it writes check-in, update, decline, fetch and status, and reads plan and reply."""
+        """A device's own topic; its kind says who writes it (`TABLE`)."""
         return f"{self._root}/device/{check_name(device_id, 'device id')}/{kind}"
 
     def blob(self, digest: str) -> str:
