@@ -1,4 +1,4 @@
-"""`shoal models`: the models of a run's last rounds, and the way back to them."""
+"""`shoal models`: the models of a run's last rounds, and the way back to them; `model_files.py` has what is about one of them."""
 
 import os
 import time
@@ -9,25 +9,33 @@ from typing import Annotated
 
 import typer
 
-from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, database_name, has_run, sqlite_url
-from aggregator.core.state import ModelVersion, RolledBack, RunState
+from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.core.state import ModelVersion, RolledBack
 from aggregator.core.versions import met
 from aggregator.identity import ROLLBACK, is_served, lock_service
 from host.files import write_atomically
+from shoal.commands.model_files import diff_models, export_model, inspect_model
+from shoal.held_model import state_of
 from wire.errors import ConfigError
 
 Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Run = Annotated[str, typer.Option(help="Name of the run.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 
-models = typer.Typer(rich_markup_mode=None, help="List the models of a run's last rounds, and return to one.", no_args_is_help=True)
+models = typer.Typer(
+    rich_markup_mode=None,
+    help="List the models of a run's last rounds, return to one, write one into a file, and compare two.",
+    no_args_is_help=True,
+)
+models.command("export")(export_model)
+models.command("inspect")(inspect_model)
+models.command("diff")(diff_models)
 
 
 @models.command("list")
 def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> None:
     """List the models that a run has and remembers, and how devices met them before they trained."""
-    state = _state(folder, run, database)
+    state = state_of(folder, run, database)
     current = ModelVersion(
         round=state.made_in,
         models=state.models,
@@ -49,7 +57,7 @@ def roll_back(
     database: Database = "",
 ) -> None:
     """Return to the models of an earlier round. Later ones, and what was received in the open round, are given up."""
-    state = _state(folder, run, database)
+    state = state_of(folder, run, database)
     try:
         known = [version.round for version in state.history if version.round != state.made_in]
         if to not in known:
@@ -68,33 +76,6 @@ def roll_back(
         print(f"run {run} in {folder} has the models of round {to}; `shoal serve` goes on with them")
     except OSError as error:
         raise ConfigError(f"folder {folder}: {error.strerror}") from None
-
-
-def _state(folder: Path, run: str, database: str) -> RunState:
-    """The run's state. Of SQLite in the folder, it is read without a trace.
-
-    Raises:
-        ConfigError: there is no such run, or the database cannot be opened or is damaged.
-        StorageFailed: the database cannot be read.
-    """
-    path = folder / "shoal.db"
-    if database:
-        if not has_run(database, run):  # a store would make it
-            raise ConfigError(f"database {database_name(database)}: there is no run {run!r} (--run)")
-        with closing(SqlStore(database, run)) as store:
-            state = store.load()
-    elif not path.exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    else:
-        contents = read_database(path)
-        if contents.damage:
-            raise ConfigError(f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more")
-        if run not in contents.runs:
-            raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
-        state = contents.runs[run].state
-    if state is None:
-        raise ConfigError(f"folder {folder}: run {run!r} has not begun")
-    return state
 
 
 def _line(version: ModelVersion) -> str:
