@@ -93,6 +93,9 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     checked = operator.run(typed("shoal doctor"))
     assert checked.returncode == 0, checked.stdout
     assert operator.run(typed("shoal models list")).stdout.endswith("offered now\n")
+    assert "shared/" in operator.run(typed("shoal models inspect")).stdout
+    assert operator.run(typed("shoal models export")).returncode == 0
+    assert (operator.folder / "runs" / "model.onnx").stat().st_size > 1000
     assert "of earlier rounds it remembers: none" in operator.run(typed("shoal models rollback")).stderr
     mend = next(command for command in COMMANDS if "--mend" in command)
     assert operator.run(mend).returncode == 2
