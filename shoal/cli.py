@@ -31,7 +31,7 @@ COMMANDS = {
     "vouch": Command("aggregator", "Sign a service's key with the root key, so that devices believe the service."),
     "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
     "campaign": Command("aggregator", "Start, list, pause, resume, change, roll back and end campaigns of a service."),
-    "models": Command("aggregator", "List the models of a run's last rounds."),
+    "models": Command("aggregator", "List the models of a run's last rounds, write one into a file, and compare two."),
     "database": Command("aggregator", "Look at the schema of a service's database, and migrate it."),
     "backup": Command("aggregator", "Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment."),
     "restore": Command("aggregator", "Put a copy in the place of a service's folder, once it has been found whole."),

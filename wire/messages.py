@@ -110,6 +110,26 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     policy: Policy | None = None
 
 
+class InUse(msgspec.Struct, frozen=True, tag="in-use"):
+    """Device to aggregator: which release answers predictions here; after each release that came, and after each check-in.
+
+    `offered` is the last release that came. If it is not in use, `problem` says why; if it is, the device has verified, loaded and tried
+    it. `evaluated` and `before` are sums over the windows that the device holds back, with the release offered and with the one that was
+    in use; `failures` counts predictions that failed since the one in use was taken up.
+    """
+
+    device_id: Name
+    number: Count = 0
+    """The release in use; 0 if none is."""
+    offered: Count = 0
+    problem: Text = ""
+    evaluated: Metrics = Metrics()
+    before: Metrics = Metrics()
+    latency_ms: float = 0.0
+    """What a prediction of one window takes."""
+    failures: Count = 0
+
+
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
     """Device to aggregator: publish this blob (again), I lack it."""
 
@@ -295,11 +315,27 @@ class Busy(msgspec.Struct, frozen=True, tag="busy"):
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
-    """Aggregator to device, signed: the run is over; `model` is the one to use from now on."""
+    """Aggregator to device, signed: the run is over; `model` is the one to use from now on. With `releases` it is not: models to use come
+    as a `Release`."""
 
     device_id: Name
     run_id: Name
     epoch: Epoch
+    bundle: Digest
+    model: Digest
+    releases: bool = False
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Aggregator to device, signed, retained on the device's own topic: the model to use. `number` only grows: a device takes no
+    smaller one than it was given. `run_id` is the run that trained it, of which the device may keep private tensors."""
+
+    device_id: Name
+    epoch: Epoch
+    number: Positive
+    group: Text
+    """What the group is called whose model it is."""
+    run_id: Name
     bundle: Digest
     model: Digest
 
@@ -313,9 +349,9 @@ class Voucher(msgspec.Struct, frozen=True, tag="voucher"):
     not_after_s: float
 
 
-FromDeviceMessage = CheckIn | Fetch | DeviceStatus | Update | Decline
+FromDeviceMessage = CheckIn | InUse | Fetch | DeviceStatus | Update | Decline
 Reply = Acknowledge | Refuse | Busy | Finish
 """What comes on a device's reply topic."""
-ToDeviceMessage = Plan | Reply | AggregatorStatus
+ToDeviceMessage = Plan | Reply | Release | AggregatorStatus
 """What an aggregator sends; all of it is signed."""
 Message = FromDeviceMessage | ToDeviceMessage | Voucher

@@ -6,15 +6,15 @@ so that they can never contain a topic separator or a wildcard.
 
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from wire.errors import ConfigError, UnknownTopic
 
 PROTOCOL = "shoal/2"
 
-FromDevice = Literal["check-in", "update", "decline", "fetch", "status"]
-ToDevice = Literal["plan", "reply"]
-Kind = Literal["check-in", "update", "decline", "fetch", "status", "plan", "reply", "blob", "aggregator"]
+FromDevice = Literal["check-in", "update", "decline", "fetch", "status", "in-use"]
+ToDevice = Literal["plan", "reply", "release"]
+Kind = Literal["check-in", "update", "decline", "fetch", "status", "in-use", "plan", "reply", "release", "blob", "aggregator"]
 
 Role = Literal["device", "aggregator"]
 """Who writes or reads a topic. On a topic of a device, `device` is that device; on any other, every device."""
@@ -36,8 +36,10 @@ TABLE = (
     Access("update", "device", ("aggregator",)),
     Access("decline", "device", ("aggregator",)),
     Access("fetch", "device", ("aggregator",)),
+    Access("in-use", "device", ("aggregator",)),
     Access("plan", "aggregator", ("device",)),
     Access("reply", "aggregator", ("device",)),
+    Access("release", "aggregator", ("device",), retained=True),
     Access("blob", "aggregator", ("device",), retained=True),
     Access("aggregator", "aggregator", ("device", "aggregator"), retained=True),
 )
@@ -45,6 +47,8 @@ TABLE = (
 _ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "read"}
 """Mosquitto's words, by whether somebody may write and may read."""
 
+RECEIVED: tuple[ToDevice, ...] = get_args(ToDevice)
+"""A device's own topics that it reads."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DEVICE_KINDS = tuple(row.kind for row in TABLE if row.kind not in ("blob", "aggregator"))
@@ -78,7 +82,7 @@ class Topics:
         self._root = f"{PROTOCOL}/{self.fleet}"
 
     def device(self, device_id: str, kind: FromDevice | ToDevice) -> str:
-        """A device's own topic; it writes check-in, update, decline, fetch and status, and reads plan and reply."""
+        """A device's own topic; its kind says who writes it (`TABLE`)."""
         return f"{self._root}/device/{check_name(device_id, 'device id')}/{kind}"
 
     def blob(self, digest: str) -> str:

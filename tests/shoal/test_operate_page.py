@@ -97,6 +97,9 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert "the models of round 3 are not remembered" in operator.run(typed("shoal campaign rollback")).stderr
     assert operator.run(typed("shoal database check")).returncode == 0
     assert "a service runs there; stop it" in operator.run(typed("shoal database upgrade")).stderr
+    assert "shared/" in operator.run(typed("shoal models inspect")).stdout
+    assert operator.run(typed("shoal models export")).returncode == 0
+    assert (operator.folder / "runs" / "model.onnx").stat().st_size > 1000
     mend = next(command for command in COMMANDS if "--mend" in command)
     assert operator.run(mend).returncode == 2
     embedded_broker.stop()

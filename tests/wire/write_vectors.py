@@ -46,6 +46,10 @@ MESSAGES: dict[str, m.Message] = {
     "refuse-fetch": m.Refuse("p01-left", "unknown-blob", "blob aaaaaaaaaaaa is not on offer", "fetch"),
     "busy": m.Busy("p01-left", A, 30.0),
     "finish": m.Finish("p01-left", RUN, 1795305600, A, B),
+    "finish-releases": m.Finish("p01-left", RUN, 1795305600, A, B, True),
+    "in-use": m.InUse("p01-left", 7, 7, "", m.Metrics(63, 41.25, 50), m.Metrics(63, 52.5, 44), 1.25, 0),
+    "in-use-failed": m.InUse("p01-left", 6, 7, "bundle watch: signed by no trusted key"),
+    "release": m.Release("p01-left", 1795305600, 7, "1", RUN, A, B),
     "voucher": m.Voucher("default", A, 1826841600.0),
 }
 UPDATE = m.Update(RUN, 1795305600, 3, 0, "p01-left", B, 160, 5, m.Metrics(63, 41.25, 50), m.Metrics(160, 80.5, 120), 101_234, 0.125)
