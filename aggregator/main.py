@@ -20,6 +20,7 @@ from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
 from aggregator.duties import Duties
+from aggregator.enrolment.service import EnrolmentSettings, enrolment
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.runner import Observer, Runner
@@ -80,6 +81,7 @@ class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
     http_port: int = 8080
     stay: bool = True
     """Whether to go on answering devices and HTTP when the run is over."""
+    enrolment: EnrolmentSettings = EnrolmentSettings()
 
 
 def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer = lambda _state, _event: None) -> RunState:
@@ -100,7 +102,11 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
         check_fit(fresh, algorithm, exported.bundle.manifest)
         database = settings.database or sqlite_url(folder / "shoal.db")
         refuse_lost_run(database, fresh, algorithm, exported, folder / "blobs" / settings.run)
-        with closing(SqlStore(database, settings.run)) as store, HttpServer(settings.http_host, settings.http_port) as http:
+        with (
+            closing(SqlStore(database, settings.run)) as store,
+            HttpServer(settings.http_host, settings.http_port) as http,
+            enrolment(settings.enrolment, folder, settings.fleet, settings.broker, settings.bundle / "trust.pem", settings.database),
+        ):
             return _serve(settings, topics, store, http, exported, algorithm, fresh, stop, observe)
     finally:
         os.close(held)

@@ -98,7 +98,7 @@ class SqlStore:
         try:
             self._engine = _engine(url)
             if self._engine.dialect.name == "sqlite":
-                sql.event.listen(self._engine, "connect", _configure_sqlite)
+                sql.event.listen(self._engine, "connect", configure_sqlite)
             _metadata.create_all(self._engine)
             with self._engine.begin() as connection:
                 version = connection.scalar(sql.select(_schema.c.version))
@@ -220,7 +220,8 @@ def _identity(file: Path | None) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _configure_sqlite(connection: Any, _record: object) -> None:
+def configure_sqlite(connection: Any, _record: object) -> None:
+    """Put a new connection to SQLite in WAL mode, with what is committed on the disk."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA busy_timeout=10000")

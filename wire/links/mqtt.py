@@ -6,11 +6,13 @@ a session (`SESSION_S`).
 
 import logging
 import random
+import socket
 import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,29 @@ class BrokerAddress:
         return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
 
 
+def _tls_context(address: BrokerAddress) -> ssl.SSLContext:
+    """
+    Raises:
+        ConfigError: a file cannot be read, or two do not fit together.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load_files(context, address)
+    return context
+
+
+def _load_files(context: ssl.SSLContext, address: BrokerAddress) -> None:
+    try:
+        if address.ca is not None:
+            context.load_verify_locations(address.ca)
+        else:
+            context.load_default_certs()
+        if address.certificate is not None:
+            context.load_cert_chain(address.certificate, address.key)
+    except (OSError, ValueError) as error:
+        files = (address.ca, address.certificate, address.key)
+        raise ConfigError(f"TLS files {', '.join(str(f) for f in files if f)}: {error}") from None
+
+
 class MqttLink:
     """A `wire.links.port.Link` to an MQTT broker. `version` is the MQTT version in use."""
 
@@ -190,6 +215,7 @@ class MqttLink:
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = False
+        self._tls: ssl.SSLContext | None = None
         self.version, self._client = self._connect(wait_s, give_up)
 
     def subscribe(self, *topics: str) -> None:
@@ -225,6 +251,19 @@ class MqttLink:
             time.sleep(0.02)
         self._client.disconnect()
         self._client.loop_stop()
+
+    def renew_certificate(self) -> None:
+        """Read the address's certificate and key again, and connect anew with them; the broker keeps the session. Any thread may call it.
+
+        Raises:
+            ConfigError: they cannot be read, or do not fit together; the connection stays as it is.
+        """
+        if self._tls is not None:
+            _load_files(self._tls, self._address)
+        connection: Any = self._client.socket()
+        if connection is not None:
+            with suppress(OSError):  # it may have been closed in the meantime
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _unsent(self) -> bool:
         return bool(self._client._out_messages)  # paho offers no public count of publications without a PUBACK
@@ -276,12 +315,8 @@ class MqttLink:
         if address.username:
             client.username_pw_set(address.username, address.password)
         if address.tls:
-            files = (address.ca, address.certificate, address.key)
-            try:
-                ca, certificate, key = (str(f) if f else None for f in files)
-                client.tls_set(ca, certificate, key, tls_version=ssl.PROTOCOL_TLS_CLIENT)
-            except (OSError, ValueError) as error:
-                raise ConfigError(f"TLS files {', '.join(str(f) for f in files if f)}: {error}") from None
+            self._tls = _tls_context(address)
+            client.tls_set_context(self._tls)
         if self._will:
             client.will_set(self._will.topic, self._will.payload, qos=1, retain=True)
 
