@@ -93,13 +93,23 @@ class Credentials:
         try:
             make_folder(self.folder)
             self.folder.chmod(0o700)
-            if path.exists() and self.exists and key_digest(self._next().public_key()) == key_digest(self.pair()[0].public_key()):
-                path.unlink()  # it is in use already
+            self.tidy()
             if not path.exists():
                 write_atomically(path, tls_key_pem(new_tls_key()), 0o600)
         except OSError as error:
             raise ConfigError(f"{error.filename or path}: {error.strerror}") from None
         return self._next()
+
+    def tidy(self) -> None:
+        """Remove the key of a request that is in use already: a kill may have left it.
+
+        Raises:
+            ConfigError: a file cannot be read.
+            OSError: it cannot be removed.
+        """
+        path = self.folder / NEXT_KEY
+        if path.exists() and self.exists and key_digest(self._next().public_key()) == key_digest(self.pair()[0].public_key()):
+            path.unlink()
 
     def take(self, key: TlsKey, given: Enrolled, service: str, authority: str, wanted: str, now_s: float) -> Enrolment:
         """Check all that the service gave, and store it. `authority`: its certificate (PEM), by which the service was known.

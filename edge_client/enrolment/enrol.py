@@ -5,6 +5,7 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -45,6 +46,8 @@ def enrol(arguments: argparse.Namespace) -> None:
     if credentials.exists and not arguments.again:
         enrolment, end = credentials.enrolment(), credentials.pair()[1].not_valid_after_utc
         if end > datetime.now(UTC):
+            with suppress(OSError):
+                credentials.tidy()
             print(f"{enrolment.device_id} is enrolled already, until {end:%Y-%m-%d}: {credentials.folder}; --again enrols it anew")
             _install(arguments)
             return
