@@ -47,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--broker", default=os.environ.get("SHOAL_BROKER"), help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT] (default: mqtt://localhost)"
+        "--broker", default=os.environ.get("SHOAL_BROKER", "mqtt://localhost"), help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
     )
-    command.add_argument("--fleet", help="the fleet's name (default: default)")
+    command.add_argument("--fleet", default="default", help="the fleet's name (default: default)")
     command.add_argument(
         "--id", help="this device's id; an enrolled device needs none of --id, --broker, --fleet, --trust, --ca, --cert, --key"
     )

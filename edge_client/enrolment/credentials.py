@@ -2,6 +2,7 @@
 ``policy.toml`` and ``enrolment.json``. ``device.pem`` is written last: with it, all is there."""
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -31,7 +32,6 @@ from wire.topics import check_name
 FOLDER = "enrolled"
 """Its name in the state folder, where no other is named."""
 PAIR, NEXT_KEY = "device.pem", "next.key"
-DEFAULTS = {"broker": "mqtt://localhost", "fleet": "default"}
 T = TypeVar("T")
 
 
@@ -190,8 +190,6 @@ def fill_in(arguments: argparse.Namespace) -> Credentials | None:
     if not named and (not credentials.exists or arguments.id is not None or arguments.cert is not None):
         if arguments.id is None:
             raise ConfigError("no --id: name this device, or enrol it with `shoal-edge enrol`")
-        for name, default in DEFAULTS.items():
-            setattr(arguments, name, getattr(arguments, name) or default)
         return None
     if not credentials.exists:
         raise ConfigError(f"--enrolled {credentials.folder}: there is no {PAIR}; `shoal-edge enrol` writes it")
@@ -207,8 +205,9 @@ def fill_in(arguments: argparse.Namespace) -> Credentials | None:
         "ca": folder / "ca.pem",
         "policy": policy if policy.exists() else None,
     }
+    left_open = (None, "default", os.environ.get("SHOAL_BROKER", "mqtt://localhost"))
     for name, value in found.items():
-        if getattr(arguments, name) is None:
+        if getattr(arguments, name) in left_open:
             setattr(arguments, name, value)
     arguments.cert, arguments.key = folder / PAIR, folder / PAIR
     return credentials

@@ -1,6 +1,7 @@
 """`shoal-edge enrol` and renewal, against a real service over HTTPS: what it writes, what it refuses, and what a kill leaves."""
 
 import argparse
+import os
 import shutil
 import signal
 import socket
@@ -22,7 +23,7 @@ from edge_client.enrolment.unit import unit
 from edge_client.options import parser
 from tests.enrolment import OFFER, TRUST, EnrolmentBench, enrolment_bench
 from wire.certificates import key_digest, make_request, new_tls_key, public_key_of, tls_key_pem
-from wire.enrolment import ENROL, RENEW, REQUEST_BYTES, Enrol, Refused
+from wire.enrolment import ENROL, RENEW, REQUEST_BYTES, Enrol, Enrolled, Refused
 from wire.errors import ConfigError, LinkError
 
 ROOT = Path(__file__).parents[2]
@@ -145,7 +146,7 @@ class TestEnrol:
         with pytest.raises(LinkError, match=r"nowhere\.invalid has no address .*: is there a network"):
             enrol(words(bench, bench.token(), tmp_path / "state"))
         bench.url = "https://localhost:1"
-        with pytest.raises(LinkError, match="no connection: .*refused"):
+        with pytest.raises(LinkError, match=r"no connection: .*refused"):
             enrol(words(bench, bench.token(), tmp_path / "state"))
         for wrong in ("http://localhost", "localhost:8443", "https://", "https://localhost/path", "https://a:b"):
             bench.url = wrong
@@ -166,9 +167,7 @@ class TestEnrol:
             answer = bench.enrol(bench.token(), key)
             values = {name: getattr(answer, name) for name in answer.__struct_fields__}
             with pytest.raises(ConfigError, match="cannot be used"):
-                Credentials(tmp_path / "x").take(
-                    key, type(answer)(**{**values, **wrong}), bench.url, bench.office.authority, "", time.time()
-                )
+                Credentials(tmp_path / "x").take(key, Enrolled(**{**values, **wrong}), bench.url, bench.office.authority, "", time.time())
         assert not (tmp_path / "x").exists()
 
 
@@ -302,11 +301,11 @@ def test_the_deployed_unit_is_the_one_that_is_installed() -> None:
 def test_a_unit_is_installed_only_where_it_can_write(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from edge_client.enrolment import unit as module
 
-    monkeypatch.setattr(module.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda _name: "/bin/false")
     with pytest.raises(ConfigError, match="can write below /var/lib/shoal alone"):
         module.install(Path(state), None, Path("/data"))
-    monkeypatch.setattr(module.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="only root may install a unit"):
         module.install(Path("/var/lib/shoal/state"), None, Path("/data"))
 

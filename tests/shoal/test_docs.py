@@ -31,7 +31,18 @@ WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 """What a command of this kind writes into the folder after --out."""
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
-OPERATOR = ("shoal init", "shoal backup", "shoal restore", "shoal vouch", "shoal acl", "shoal resume", "shoal doctor", "shoal models")
+OPERATOR = (
+    "shoal init",
+    "shoal enrol",
+    "mosquitto -c",
+    "shoal backup",
+    "shoal restore",
+    "shoal vouch",
+    "shoal acl",
+    "shoal resume",
+    "shoal doctor",
+    "shoal models",
+)
 """Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""
@@ -53,6 +64,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
         "shoal algorithms",
         *FIELD,
         "shoal-edge check",
+        "shoal-edge enrol",
         "shoal-edge predict",
         *OPERATOR,
         *SLOW,
