@@ -1,6 +1,7 @@
 """The service's certificate authority: its key and certificate, and what it issues (SPEC.md, 'Enrolment')."""
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,7 @@ AGGREGATOR, OPERATOR, SERVER = "aggregator.pem", "operator.pem", "enrolment.pem"
 FILES = {KEY: 0o600, CERTIFICATE: 0o644, AGGREGATOR: 0o600, OPERATOR: 0o600, SERVER: 0o600}
 """What an authority has in the service's folder, and the permissions."""
 AUTHORITY_DAYS, OWN_DAYS, DEVICE_DAYS = 3650.0, 730.0, 90.0
+_LABEL = re.compile("[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 SKEW = timedelta(minutes=10)
 """Certificates begin so much earlier than they are made: a device's clock may be behind."""
 
@@ -220,7 +222,6 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    labels = host.rstrip(".").split(".")
-    if len(host) > 253 or not all(label.replace("-", "a").isalnum() and label.isascii() and len(label) < 64 for label in labels):
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in host.split(".")):
         raise ConfigError(f"host {host!r}: expected a name such as broker.example, or an address")
     return x509.DNSName(host)

@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from aggregator.adapters.enrolment_store import FILE, open_enrolments
 from aggregator.doctor.backup import KEYS
-from aggregator.enrolment.authority import FILES, make_authority, read_authority
+from aggregator.enrolment.authority import FILES, hosts_of, make_authority, read_authority
 from aggregator.enrolment.desk import approve, forget, reject, restore, revoke
+from aggregator.enrolment.mosquitto import configuration, make_broker_folder, renew_broker
 from aggregator.enrolment.rates import Rates
 from tests.enrolment import EnrolmentBench, enrolment_bench
-from wire.certificates import check_issued, common_name, make_request, new_tls_key, read_certificate, sign_text
+from wire.certificates import check_issued, common_name, make_request, new_tls_key, read_certificate, read_tls_key, sign_text
 from wire.enrolment import Answer, Enrol, Enrolled, Refused, Renew, Renewed, Token, Waiting, read_token, renewal_text
 from wire.errors import ConfigError
 
@@ -303,3 +304,33 @@ def test_bans_and_devices_are_there_after_a_restart(bench: EnrolmentBench) -> No
     revoke(bench.store, "pi-2")
     with closing(open_enrolments(bench.folder)) as again, again.transaction() as within:
         assert ([device.device_id for device in within.devices()], within.bans()) == (["pi-1"], {"pi-2": True})
+
+
+def test_the_deployed_broker_is_configured_as_init_does_it() -> None:
+    deployed = (Path(__file__).parents[2] / "deploy" / "mosquitto" / "mosquitto.conf").read_text()
+    made = configuration(Path("/etc/mosquitto/certs"), Path("/var/lib/mosquitto"), Path("/etc/mosquitto/shoal.acl"))
+    assert deployed == made
+
+
+def test_a_brokers_folder_is_made_again_where_it_was_cut_short_and_its_certificate_is_renewed_in_time(tmp_path: Path) -> None:
+    now_s = 1_800_000_000.0
+    authority, place = make_authority(tmp_path, "default", ["localhost"], now_s), tmp_path / "broker"
+    make_broker_folder(authority, place, ["localhost", "10.0.0.1"], 8883, now_s)
+    first = (place / "broker.pem").read_bytes()
+    (place / "broker.key").unlink()
+    make_broker_folder(authority, place, ["localhost", "10.0.0.1"], 8883, now_s)
+    assert (place / "broker.pem").read_bytes() == first
+    assert read_tls_key((place / "broker.key").read_bytes()).public_key() == read_certificate(first.decode()).public_key()
+    assert renew_broker(authority, place, now_s + 400 * 86_400) is False
+    assert renew_broker(authority, place, now_s + 500 * 86_400) is True
+    renewed = (place / "broker.pem").read_text()
+    assert hosts_of(read_certificate(renewed)) == ["localhost", "10.0.0.1"]
+    assert read_tls_key((place / "broker.key").read_bytes()).public_key() == read_certificate(renewed).public_key()
+    assert (place / "broker.key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("host", ["", "a b", "x/y", "-", "a..b", "http://a"])
+def test_a_host_that_is_none_makes_no_certificate(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ConfigError, match="expected a name such as"):
+        make_authority(tmp_path, "default", [host], 1_800_000_000)
+    assert list(tmp_path.iterdir()) == []
