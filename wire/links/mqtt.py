@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import paho.mqtt.client as mqtt
@@ -26,6 +26,7 @@ from paho.mqtt.properties import Properties
 
 from wire.errors import ConfigError, LinkError
 from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp, Will
+from wire.links.tls import client_context, load_files
 
 log = logging.getLogger("shoal.link")
 
@@ -163,29 +164,6 @@ class BrokerAddress:
         return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
 
 
-def _tls_context(address: BrokerAddress) -> ssl.SSLContext:
-    """
-    Raises:
-        ConfigError: a file cannot be read, or two do not fit together.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _load_files(context, address)
-    return context
-
-
-def _load_files(context: ssl.SSLContext, address: BrokerAddress) -> None:
-    try:
-        if address.ca is not None:
-            context.load_verify_locations(address.ca)
-        else:
-            context.load_default_certs()
-        if address.certificate is not None:
-            context.load_cert_chain(address.certificate, address.key)
-    except (OSError, ValueError) as error:
-        files = (address.ca, address.certificate, address.key)
-        raise ConfigError(f"TLS files {', '.join(str(f) for f in files if f)}: {error}") from None
-
-
 class MqttLink:
     """A `wire.links.port.Link` to an MQTT broker. `version` is the MQTT version in use."""
 
@@ -253,17 +231,15 @@ class MqttLink:
         self._client.loop_stop()
 
     def renew_certificate(self) -> None:
-        """Read the address's certificate and key again, and connect anew with them; the broker keeps the session. Any thread may call it.
+        """Read the certificate and its key again, and connect anew with them; the broker keeps the session. Any thread may call it.
 
         Raises:
             ConfigError: they cannot be read, or do not fit together; the connection stays as it is.
         """
         if self._tls is not None:
-            _load_files(self._tls, self._address)
-        connection: Any = self._client.socket()
-        if connection is not None:
-            with suppress(OSError):  # it may have been closed in the meantime
-                connection.shutdown(socket.SHUT_RDWR)
+            load_files(self._tls, self._address.ca, self._address.certificate, self._address.key)
+        with suppress(OSError, AttributeError):  # there may be no connection now
+            cast(Any, self._client.socket()).shutdown(socket.SHUT_RDWR)
 
     def _unsent(self) -> bool:
         return bool(self._client._out_messages)  # paho offers no public count of publications without a PUBACK
@@ -315,7 +291,7 @@ class MqttLink:
         if address.username:
             client.username_pw_set(address.username, address.password)
         if address.tls:
-            self._tls = _tls_context(address)
+            self._tls = client_context(address.ca, address.certificate, address.key)
             client.tls_set_context(self._tls)
         if self._will:
             client.will_set(self._will.topic, self._will.payload, qos=1, retain=True)
