@@ -26,6 +26,7 @@ from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
 from aggregator.desk import Desk
 from aggregator.duties import Duties
+from aggregator.enrolment.service import EnrolmentSettings, enrolment
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.runner import Runner
@@ -98,6 +99,7 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     http_port: int = 8080
     stay: bool = True
     """Whether to go on answering devices and HTTP when every campaign is over."""
+    enrolment: EnrolmentSettings = EnrolmentSettings()
 
 
 def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer = lambda _state, _event: None) -> RunState | None:
@@ -131,6 +133,8 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
                 known.append(lease.holder_before)
                 opening.look(settings)  # the one before may have written meanwhile
             opening.begin(settings)
+            named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)
+            opened.enter_context(enrolment(settings.enrolment, folder, *named))
             return _serve(settings, topics, http, opening, lease, known, boot_id, stop, observe)
     except OtherAggregator as error:
         raise LeaseLost(str(error)) if settings.standby else error from None

@@ -4,11 +4,15 @@ import argparse
 import logging
 import signal
 import sys
+from contextlib import nullcontext
 
 from edge_client.adapters.health import linux_health
 from edge_client.adapters.state import FolderState, only_process
 from edge_client.agent import Agent
 from edge_client.check import check
+from edge_client.enrolment.credentials import Credentials, fill_in
+from edge_client.enrolment.enrol import enrol
+from edge_client.enrolment.renewal import Renewal
 from edge_client.options import RUNTIMES, broker_address, graph_loader, parser, policy_of, trusted_keys, windows_of
 from edge_client.predict import predict
 from host.logs import log_to_stderr
@@ -24,8 +28,8 @@ from wire.topics import Topics
 log = logging.getLogger("shoal.edge")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Take part until SIGTERM or Ctrl-C.
+def run(arguments: argparse.Namespace, credentials: Credentials | None = None) -> None:
+    """Take part until SIGTERM or Ctrl-C. `credentials`: those of an enrolled device, which are renewed.
 
     Raises:
         ShoalError: an argument, the data or the broker cannot be used.
@@ -34,10 +38,12 @@ def run(arguments: argparse.Namespace) -> None:
     if not trusted:
         log.warning("no --trust: whoever reaches the broker can make this device work; bundles are checked for damage alone")
     with only_process(arguments.state):
-        _take_part(arguments, trusted, address)
+        _take_part(arguments, trusted, address, credentials)
 
 
-def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], address: BrokerAddress) -> None:
+def _take_part(
+    arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], address: BrokerAddress, credentials: Credentials | None
+) -> None:
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
     load_graphs, windows, state = graph_loader(arguments), windows_of(arguments), FolderState(arguments.state)
     log.info("device=%s train=%d test=%d broker=%s", arguments.id, windows.num_train, windows.num_test, address)
@@ -64,7 +70,8 @@ def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], ad
             health=linux_health,
             runtime=RUNTIMES[arguments.runtime],
         )
-        agent.run(stop)
+        with Renewal(credentials, link.renew_certificate) if credentials else nullcontext():
+            agent.run(stop)
     finally:
         link.close()
 
@@ -72,18 +79,21 @@ def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], ad
 def main() -> None:
     """Entry point: a `ShoalError` is one line and status 2; `check` and `predict` give 1 if something is wrong. Ctrl-C gives 130."""
     arguments = parser().parse_args()
-    if arguments.command == "run":
-        log_to_stderr(arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id)
-    else:
-        log_to_stderr("ERROR")
     try:
+        credentials = fill_in(arguments) if arguments.command in ("run", "check") else None
+        if arguments.command == "run":
+            log_to_stderr(arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id)
+        else:
+            log_to_stderr("ERROR")
         match arguments.command:
+            case "enrol":
+                enrol(arguments)
             case "check":
                 sys.exit(check(arguments))
             case "predict":
                 sys.exit(predict(arguments))
             case _:
-                run(arguments)
+                run(arguments, credentials)
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     _add_options(commands.add_parser("run", help="connect to the broker and take part in rounds"))
     _add_options(commands.add_parser("check", help="say whether `run` with the same options would work, and what is wrong if not"))
+    _add_enrol_options(commands.add_parser("enrol", help="get this device's certificate, and all else that `run` needs, for a token"))
     predict = commands.add_parser("predict", help="answer with the model in use, one line of JSON for each window")
     predict.add_argument(
         "input", nargs="?", default="-", help="windows as *.npy or *.npz, a recording as *.csv, or - (default) for lines of JSON"
@@ -54,7 +55,10 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         "--broker", default=os.environ.get("SHOAL_BROKER", "mqtt://localhost"), help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
     )
     command.add_argument("--fleet", default="default", help="the fleet's name (default: default)")
-    command.add_argument("--id", required=True, help="this device's id")
+    command.add_argument(
+        "--id", help="this device's id; an enrolled device needs none of --id, --broker, --fleet, --trust, --ca, --cert, --key"
+    )
+    command.add_argument("--enrolled", type=Path, help="what `enrol` wrote (default: enrolled in the state folder, if it is there)")
     command.add_argument(
         "--data", type=Path, required=True, help="folder with train.npz and test.npz, X.npy and y.npy, or recordings as *.csv"
     )
@@ -70,6 +74,20 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     _add_runtime(command)
     command.add_argument("--log-format", default="text", choices=FORMS, help="lines of text, or of JSON (default: text)")
     command.add_argument("--log", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="log level (default: INFO)")
+
+
+def _add_enrol_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("url", help="where devices are enrolled: https://HOST[:PORT]")
+    command.add_argument("token", help="what `shoal enrol token` printed, or @FILE")
+    command.add_argument("--device", help="the id that this device wants; that of the token, or one of its key, when not given")
+    command.add_argument("--state", type=Path, required=True, help="the folder that `run` is to keep its state in")
+    command.add_argument("--enrolled", type=Path, help="the folder to write (default: enrolled in the state folder)")
+    command.add_argument("--wait", type=float, default=60.0, help="seconds to wait for a network and the service (default: 60)")
+    command.add_argument("--again", action="store_true", help="enrol anew, with a new key, although this device is enrolled")
+    command.add_argument("--install", action="store_true", help="as root: install and start the systemd unit")
+    command.add_argument(
+        "--data", type=Path, default=Path("/var/lib/shoal/data"), help="the data folder of the unit (default: %(default)s)"
+    )
 
 
 def _add_runtime(command: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from aggregator.core.state import Event, RoundAggregated, RunState
 from aggregator.core.summary import count_groups
+from aggregator.enrolment.service import EnrolmentSettings, own_credentials
 from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
 from algorithms.registry import read_algorithm
@@ -17,9 +18,8 @@ from host.logs import FORMS, log_to_stderr
 from host.supervisor import alive
 from shoal.commands import options as opt
 from wire.errors import ConfigError
-from wire.links.mqtt import BrokerAddress
 
-Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://.")]
+Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://; those of the folder's own authority when not given.")]
 
 
 def serve(
@@ -57,6 +57,13 @@ def serve(
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
     stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
+    enrol_host: Annotated[str, typer.Option(help="Address at which devices are enrolled over HTTPS.")] = "0.0.0.0",
+    enrol_port: Annotated[
+        int, typer.Option(help="Its port, where the folder has an authority (`shoal init --tls`); 0: nobody is enrolled.")
+    ] = 8443,
+    enrol_broker: Annotated[str, typer.Option(help="The broker's address for enrolled devices; that of --broker when empty.")] = "",
+    enrol_policy: Annotated[Path | None, typer.Option(help="What enrolled devices are suggested as their policy (TOML).")] = None,
+    enrol_days: Annotated[float, typer.Option(callback=opt.finite, help="Days for which a device's certificate is valid.")] = 90.0,
     config: opt.Config = None,
     log_format: Annotated[str, typer.Option(help="text, or json with fields for fleet, run, device and round.")] = "text",
     ca: Pem = None,
@@ -73,7 +80,7 @@ def serve(
     settings = ServeSettings(
         folder=folder,
         bundle=bundle,
-        broker=BrokerAddress.parse(broker, ca, cert, key),
+        broker=own_credentials(folder, broker, ca, cert, key),
         run=run,
         fleet=fleet,
         algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
@@ -99,6 +106,7 @@ def serve(
         http_host=host,
         http_port=port,
         stay=stay,
+        enrolment=EnrolmentSettings(host=enrol_host, port=enrol_port, broker=enrol_broker, policy=enrol_policy, days=enrol_days),
     )
 
     def observe(state: RunState, event: Event) -> None:

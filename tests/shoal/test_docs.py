@@ -33,6 +33,8 @@ RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
 OPERATOR = (
     "shoal init",
+    "shoal enrol",
+    "mosquitto -c",
     "shoal backup",
     "shoal restore",
     "shoal vouch",
@@ -63,6 +65,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
         "shoal algorithms",
         *FIELD,
         "shoal-edge check",
+        "shoal-edge enrol",
         "shoal-edge predict",
         *OPERATOR,
         *SLOW,
