@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from edge_client.core import session as core
 from edge_client.core.backoff import RESEND_S, Backoff
-from edge_client.core.ports import DeviceState, GraphLoader, Health, Windows
+from edge_client.core.ports import DeviceState, GraphLoader, Health, LiveWindows, Windows
 from edge_client.core.time import AggregatorTime
 from edge_client.current import CurrentModel
 from edge_client.executor import Secret, from_entropy
@@ -34,6 +34,8 @@ log = logging.getLogger("shoal.edge")
 
 STATUS_WAIT_S = 3.0
 """After a new connection the device waits so long for the aggregator's status, which has the time, before it works."""
+LOOK_S = 300.0
+"""Seconds between two looks whether live data have moved."""
 
 
 class Agent:
@@ -55,14 +57,16 @@ class Agent:
         wall: Callable[[], float] = time.time,
         runtime: str = "",
         secret: Secret = from_entropy,
+        live: LiveWindows | None = None,
     ) -> None:
-        """`trusted`: the root keys; without any, everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix
-        time, which may be wrong.
+        """`live`: where windows are taken from anew for each plan, if not `windows` all the time. `trusted`: the root keys; without any,
+        everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix time, which may be wrong.
 
         Raises:
             ConfigError: the state folder cannot be read.
         """
         self.device_id, self._topics, self.link, self._windows = device_id, topics, link, windows
+        self._live, self._look_at_s = live, clock() + LOOK_S
         self._state, self._trusted, self._policy = state, trusted, policy
         self._health, self._clock, self._wall, self._runtime = health, clock, wall, runtime
         self.incidents = Incidents(device_id)
@@ -74,7 +78,7 @@ class Agent:
         self._memory = Memory(device_id, state, self.incidents)
         self._model = CurrentModel(state, windows, load_graphs)
         self._permitted = policy or m.Policy()
-        self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents)
+        self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents, live)
         self._stop: Callable[[], bool] = lambda: False
         self._boot_id, self._bytes_received, self._work_began_s = "", 0, 0.0
         self._ready_at_s, self._take_up_at_s = math.inf, 0.0
@@ -113,6 +117,7 @@ class Agent:
         """Send or ask again what had no answer for too long, and go on with what had to wait."""
         self._contained("heartbeat", self._outbox.beat)
         self._contained("retry", self._retry)
+        self._contained("look at live data", self._look)
         self._contained("work", self._go_on)
 
     def predict(self, x: Array) -> Array:
@@ -212,21 +217,35 @@ class Agent:
 
     def _check_in(self) -> None:
         """Say what there is on this device, and send again what had no answer."""
-        health = self._health()
+        health, windows = self._health(), self._windows_now()
         message = m.CheckIn(
             device_id=self.device_id,
-            num_train=self._windows.num_train,
-            num_test=self._windows.num_test,
+            num_train=windows.num_train,
+            num_test=windows.num_test,
             bundle=self._work.bundle.digest if self._work.bundle else "",
             client="shoal",
             runtime=self._runtime,
             battery_percent=health.battery_percent,
             unmetered=health.unmetered,
             policy=self._policy,
+            moved=self._live is not None and self._live.has_moved,
         )
         self._outbox.check_in(message)
         self._send_update()
         self._outbox.ask(self._fetching.wanted)
+
+    def _windows_now(self) -> Windows:
+        """The windows that the next plan would be carried out over."""
+        return self._windows if self._live is None else self._live.now()
+
+    def _look(self) -> None:
+        """Say so once live data have moved against the last survey."""
+        if self._live is None or self._live.has_moved or self._clock() < self._look_at_s:
+            return
+        self._look_at_s = self._clock() + LOOK_S
+        if self._live.look():
+            log.warning("the data have moved against the last survey device=%s: asking for another", self.device_id)
+            self._check_in()
 
     def _retry(self) -> None:
         if not self._backoff.is_due or not self._outbox.connected:  # what is published meanwhile would wait in the link, again and again
@@ -293,7 +312,7 @@ class Agent:
         return None
 
     def _encode(self, plan: m.Plan, done: Done) -> bytes:
-        return done.update(plan, self._windows.num_train, self._bytes_received)
+        return done.update(plan, self._work.windows.num_train, self._bytes_received)
 
     def _between(self) -> None:
         """Before each batch: say that the device is here, and end the work if it is to end."""
@@ -313,6 +332,7 @@ class Agent:
     def _take_up(self) -> None:
         if self._clock() >= self._take_up_at_s:
             self._take_up_at_s = self._clock() + RESEND_S[0]  # if it cannot be stored now, it may be then
+            self._model.windows = self._windows_now()
             self._model.take_up(self._memory, self._trusted, self._permitted, self._now_s())
             self._take_up_at_s = 0.0
 

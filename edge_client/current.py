@@ -49,14 +49,15 @@ class LoadedModel:
 
 
 class CurrentModel:
-    """Which model is in use, and its predictions. It has graphs of its own, so that it answers while a plan is carried out."""
+    """Which model is in use, and its predictions. It has graphs of its own, so that it answers while a plan is carried out. An offered
+    model is tried on one of `windows`."""
 
     def __init__(self, state: DeviceState, windows: Windows, load_graphs: GraphLoader) -> None:
         """
         Raises:
             ConfigError: the state folder cannot be read.
         """
-        self._state, self._windows, self._load_graphs = state, windows, load_graphs
+        self._state, self.windows, self._load_graphs = state, windows, load_graphs
         self.current = state.current()
         self._loaded: LoadedModel | None = None
 
@@ -150,10 +151,10 @@ class CurrentModel:
         return self._state.private(session.final_run, session.final_round + 1) if session.final_round else {}
 
     def _load(self, bundle: Bundle, current: Current) -> LoadedModel:
-        return LoadedModel(bundle, self._state, current, self._load_graphs, self._windows)
+        return LoadedModel(bundle, self._state, current, self._load_graphs, self.windows)
 
     def _check_answer(self, loaded: LoadedModel, bundle: Bundle) -> None:
-        stored = self._windows.train_x if self._windows.num_train else self._windows.test_x
+        stored = self.windows.train_x if self.windows.num_train else self.windows.test_x
         if not len(stored):
             raise DataError("this device has no window to try the model on")
         answer = loaded.predict(stored[:1])

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from edge_client.core.session import Session
-from wire.bundle import Bundle
+from wire.bundle import Bundle, Window
 from wire.messages import Digest, MaybeDigest
 from wire.tensors import Array, Tensors
 
@@ -30,6 +30,27 @@ class Windows:
     def num_test(self) -> int:
         """Number of test examples."""
         return len(self.test_y)
+
+
+class LiveWindows(Protocol):
+    """Windows of a device that goes on recording: other ones from plan to plan, and never within one."""
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the data have moved against those of the last survey, as far as `look` knows."""
+
+    def now(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Windows:
+        """The windows as of now, as a bundle asks for them, or as the device's own settings do.
+
+        Raises:
+            DataError: what is recorded cannot be cut into such windows.
+        """
+
+    def look(self) -> bool:
+        """Compare what was recorded since the last survey with what was there then; whether it has moved."""
+
+    def surveyed(self) -> None:
+        """A survey of the data was made: they are what later ones are compared with."""
 
 
 class Graphs(Protocol):
