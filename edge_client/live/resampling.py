@@ -2,8 +2,8 @@
 
 Samples may come out of order by `LATE_S`, twice, and with values that are not finite; channels may come at rates of their own. What leaves
 is in *stretches*: all channels at each step of the rate, without a gap. Between two samples of a channel its value is on the line between
-them; where a channel comes at more than `FAST` times the rate it is the mean of the samples around each step, so that what is too fast for
-the rate does not turn into something slow.
+them; where a channel comes at more than `FAST` times the rate it is the mean of that line over a step, so that what is too fast for the rate
+does not turn into something slow.
 
 Two samples of a channel are a gap if they are farther apart than `gap_s` and than `SLOW` times what is usual for the channel. A gap of one
 channel is a gap of all. So is a clock that was set: forward, it looks like one; backward, `STREAK` samples in a row come too late, and time
@@ -54,9 +54,11 @@ class _Channel:
 
     def learn(self, until_s: float) -> None:
         """Take the intervals between samples up to this time into account."""
-        new = self.t[(self.t >= self.seen_s) & (self.t <= until_s)]
-        if len(new) < 2:
+        new = self.t[np.searchsorted(self.t, self.seen_s, "right") : np.searchsorted(self.t, until_s, "right")]
+        if not len(new):
             return
+        if np.isfinite(self.seen_s):
+            new = np.concatenate([[self.seen_s], new])
         self.seen_s = float(new[-1])
         self.intervals = np.concatenate([self.intervals, np.diff(new[-USUAL - 1 :])])[-USUAL:]
         if len(self.intervals) >= FEWEST:
@@ -130,16 +132,19 @@ class Resampler:
             channel.learn(until_s)
         while (found := self._common_run(until_s)) is not None:
             begin_s, end_s, is_closed = found
-            if self._begin_s != self._begin_s:
-                self._begin_s, self._steps, self._begins = begin_s, 0, True
-            count = int(np.floor((end_s - self._begin_s) * self._rate_hz + 1e-6)) + 1 - self._steps
+            if self._begin_s == self._begin_s:
+                begin_s = self._begin_s
+            else:
+                self._steps, self._begins = 0, True
+            count = int(np.floor((end_s - begin_s) * self._rate_hz + 1e-6)) + 1 - self._steps
             if count > 0:
+                self._begin_s = begin_s
                 at = self._begin_s + np.arange(self._steps, self._steps + count) / self._rate_hz
                 x = np.stack([self._values(channel, at) for channel in self._channels], axis=1).astype(np.float32)
                 left.append(Stretch(float(at[0]), x, self._begins))
                 self._steps, self._begins = self._steps + count, False
             if not is_closed:
-                self._forget(self._begin_s + self._steps / self._rate_hz)
+                self._forget(begin_s + self._steps / self._rate_hz)
                 break
             self._begin_s = np.nan
             for channel in self._channels:
@@ -181,20 +186,16 @@ class Resampler:
         for i, end in enumerate(ends):
             begin = 0 if i == 0 else int(ends[i - 1]) + 1
             closed = i < len(ends) - 1 or until_s - t[end] > most_s
-            last_s = float(t[end]) - (0.0 if closed else half_s)
-            if last_s >= begin_s:
-                return max(begin_s, float(t[begin])), last_s, closed
+            last_s = float(t[end]) - half_s
+            if not closed or last_s >= max(begin_s, t[begin] + half_s):
+                return max(begin_s, float(t[begin]) + half_s), last_s, closed
         return None
 
     def _values(self, channel: _Channel, at: Array) -> Array:
-        straight = np.interp(at, channel.t, channel.v)
         if not self._is_fast(channel):
-            return straight
-        half_s = 0.5 / self._rate_hz
-        begin, end = (np.searchsorted(channel.t, at + shift) for shift in (-half_s, half_s))
-        sums = np.concatenate([[0.0], np.cumsum(channel.v)])
-        count = end - begin
-        return np.where(count > 0, (sums[end] - sums[begin]) / np.maximum(count, 1), straight)
+            return np.interp(at, channel.t, channel.v)
+        edges = np.append(at, at[-1] + 1 / self._rate_hz) - 0.5 / self._rate_hz
+        return np.diff(_integral(channel.t, channel.v, edges)) * self._rate_hz
 
     def _is_fast(self, channel: _Channel) -> bool:
         return 0 < channel.usual_s * self._rate_hz * FAST < 1
@@ -221,3 +222,10 @@ class Resampler:
         for channel in self._channels:
             channel.t, channel.v, channel.seen_s = np.zeros(0), np.zeros(0), -np.inf
         self._newest_s, self._begin_s = -np.inf, np.nan
+
+
+def _integral(t: Array, v: Array, at: Array) -> Array:
+    """The integral of the line through the samples v (n,) at t (n,), up to each time in `at` (m,)."""
+    areas = np.concatenate([[0.0], np.cumsum(np.diff(t) * (v[1:] + v[:-1]) / 2)])
+    i = np.clip(np.searchsorted(t, at, "right") - 1, 0, len(t) - 1)
+    return np.asarray(areas[i] + (at - t[i]) * (v[i] + np.interp(at, t, v)) / 2)
