@@ -130,7 +130,7 @@ class Inbox:
     def _check_in(self, _state: RunState, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
         if self._own(message, reading):
-            said = (message.num_train, message.num_test, message.runtime, message.bundle)
+            said = (message.num_train, message.num_test, message.runtime, message.bundle, message.moved)
             reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said))
 
     def _update(self, state: RunState, payload: bytes, reading: Reading) -> None:

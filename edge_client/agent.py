@@ -34,8 +34,6 @@ log = logging.getLogger("shoal.edge")
 
 STATUS_WAIT_S = 3.0
 """After a new connection the device waits so long for the aggregator's status, which has the time, before it works."""
-LOOK_S = 300.0
-"""Seconds between two looks whether live data have moved."""
 
 
 class Agent:
@@ -66,7 +64,7 @@ class Agent:
             ConfigError: the state folder cannot be read.
         """
         self.device_id, self._topics, self.link, self._windows = device_id, topics, link, windows
-        self._live, self._look_at_s = live, clock() + LOOK_S
+        self._live = live
         self._state, self._trusted, self._policy = state, trusted, policy
         self._health, self._clock, self._wall, self._runtime = health, clock, wall, runtime
         self.incidents = Incidents(device_id)
@@ -240,10 +238,7 @@ class Agent:
 
     def _look(self) -> None:
         """Say so once live data have moved against the last survey."""
-        if self._live is None or self._live.has_moved or self._clock() < self._look_at_s:
-            return
-        self._look_at_s = self._clock() + LOOK_S
-        if self._live.look():
+        if self._live is not None and self._live.look():
             log.warning("the data have moved against the last survey device=%s: asking for another", self.device_id)
             self._check_in()
 

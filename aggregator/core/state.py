@@ -31,6 +31,8 @@ class Device(msgspec.Struct, frozen=True):
     """How many rounds in a row it missed or declined."""
     rests_until: int = 0
     """The round from which it is asked again."""
+    moved: bool = False
+    """Whether its data have moved since its last survey, as it says; until a round with another survey of it is over."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +176,7 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     num_test: int
     runtime: str = ""
     bundle: str = ""
+    moved: bool = False
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):

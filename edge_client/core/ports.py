@@ -47,7 +47,8 @@ class LiveWindows(Protocol):
         """
 
     def look(self) -> bool:
-        """Compare what was recorded since the last survey with what was there then; whether it has moved."""
+        """Compare what was recorded since the last survey with what was there then, if it is time to; whether that is found to have moved
+        now, and was not before."""
 
     def surveyed(self) -> None:
         """A survey of the data was made: they are what later ones are compared with."""

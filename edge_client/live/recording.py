@@ -114,7 +114,7 @@ def recording(settings: LiveSettings, state: Path, client_id: str, stop: Callabl
         held.callback(source.close)
         resampler = Resampler(len(window.channels), window.rate_hz, part.gap_s)
         recorder = Recorder(source, resampler, window.rate_hz, ring=ring, labels=labels)
-        yield Recording(recorder, LiveData(folder, labels, settings.cut, settings.classes), labels)
+        yield Recording(recorder, LiveData(folder, labels, settings.cut, settings.classes, part.look_s), labels)
 
 
 def stretches(settings: LiveSettings, state: Path, client_id: str, stop: Callable[[], bool], take: Callable[[Stretch], None]) -> None:

@@ -52,6 +52,8 @@ class RingPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_s: More = 60.0
     """Of five blocks of so many seconds one is held out."""
     gap_s: More = 0.5
+    look_s: More = 300.0
+    """Seconds between two looks whether the data have moved."""
 
 
 class LabelsPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

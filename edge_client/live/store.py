@@ -8,7 +8,8 @@ import contextlib
 import io
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,14 +105,23 @@ class Cut:
 class LiveData:
     """What training and predictions see of a folder of live data. `now` is asked between plans: what it has returned does not change."""
 
-    def __init__(self, folder: Path, labels: Labels, window: Window, classes: Sequence[str]) -> None:
-        """`window` and `classes`: what is cut where no bundle says it.
+    def __init__(
+        self,
+        folder: Path,
+        labels: Labels,
+        window: Window,
+        classes: Sequence[str],
+        look_s: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`window` and `classes`: what is cut where no bundle says it. `look_s`: seconds between two looks whether the data have moved.
 
         Raises:
             ConfigError: the folder holds no live data.
         """
         self.folder, self._labels, self._window, self._classes = folder, labels, window, tuple(classes)
         self._recorded = read_folder(folder)
+        self._look_s, self._clock, self._look_at_s = look_s, clock, clock() + look_s
         self._surveyed = self._read_surveyed()
         self.has_moved = False
         """Whether the data have moved against the last survey, as `look` found."""
@@ -143,9 +153,10 @@ class LiveData:
         self.has_moved = False
 
     def look(self) -> bool:
-        """Compare the windows since the last survey with those of it, once there are as many; whether they have moved."""
-        if self._surveyed is None:
+        """Compare the windows since the last survey with those of it, once there are as many; whether they are found to have moved now."""
+        if self._surveyed is None or self.has_moved or self._clock() < self._look_at_s:
             return False
+        self._look_at_s = self._clock() + self._look_s
         newest_s, before = float(self._surveyed[0, 0]), self._surveyed[1:]
         cut = self.cut()
         new = np.flatnonzero(cut.begins_s > newest_s)[-drift.MOST :]

@@ -16,7 +16,9 @@ from wire.errors import DataError
 NOW_S = 1_800_000_000.0
 
 
-def read(value: Any, topic: str = "", channels: tuple[str, ...] = ("a", "b"), **options: Any) -> tuple[list[float], list[list[float | None]]]:
+def read(
+    value: Any, topic: str = "", channels: tuple[str, ...] = ("a", "b"), **options: Any
+) -> tuple[list[float], list[list[float | None]]]:
     """Times after NOW_S, and values, None where there are none."""
     readings = Readings(channels, **options)
     readings.add(value, NOW_S, topic)
@@ -119,7 +121,9 @@ def test_cbor_vectors(text: str, value: Any) -> None:
     assert cbor.decode(bytes.fromhex(text)) == value
 
 
-@pytest.mark.parametrize("text", ["", "18", "ff", "0000", "9bffffffffffffffff", "7bffffffffffffffff", "1c", "81" * 40 + "00", "bf01ff", "a1f6ff", "a18000"])
+@pytest.mark.parametrize(
+    "text", ["", "18", "ff", "0000", "9bffffffffffffffff", "7bffffffffffffffff", "1c", "81" * 40 + "00", "bf01ff", "a1f6ff", "a18000"]
+)
 def test_hostile_cbor_is_refused(text: str) -> None:
     with pytest.raises(DataError):
         cbor.decode(bytes.fromhex(text))

@@ -231,7 +231,9 @@ class TestIio(SampleSourceContract):
         assert samples.values[:10].tolist() == [[3.5, 3.0]] * 10
         assert np.diff(samples.t[1:]).mean() == pytest.approx(0.02, abs=0.01)
 
-    @pytest.mark.parametrize(("device_name", "channels", "error"), [("none", CHANNELS, "no device 'none'"), ("3", ("a", "z"), "no channel 'z'")])
+    @pytest.mark.parametrize(
+        ("device_name", "channels", "error"), [("none", CHANNELS, "no device 'none'"), ("3", ("a", "z"), "no channel 'z'")]
+    )
     def test_what_is_not_there(self, tmp_path: Path, device: Path, device_name: str, channels: tuple[str, ...], error: str) -> None:
         with pytest.raises(ConfigError, match=error):
             IioSource(device_name, channels, 50.0, sysfs=tmp_path / "sys", dev=tmp_path / "dev")

@@ -31,7 +31,7 @@ class Board:
         open_folder(folder, ("a", "b"), RATE_HZ, BLOCK_S)
         self.labels = Labels(folder, CLASSES, wall=lambda: T0_S)
         self.ring = Ring(folder, RATE_HZ, 2**22, 1e9, 32)
-        self.data = LiveData(folder, self.labels, WINDOW, CLASSES)
+        self.data = LiveData(folder, self.labels, WINDOW, CLASSES, look_s=0.0)
 
     def record(self, at: int, count: int, begins: bool = False) -> None:
         steps = np.arange(at, at + count, dtype=np.float32)
@@ -164,7 +164,9 @@ class TestLabels:
         read_statement(b'{"label": null, "from": 0, "to": 99999}', 6000.0, labels)
         assert labels.intervals(0.0) == []
 
-    @pytest.mark.parametrize("payload", [b"fly", b"{", b'{"label": 3}', b'{"label": "walk", "from": 9, "to": 8}', b'{"label": "walk", "from": "x"}'])
+    @pytest.mark.parametrize(
+        "payload", [b"fly", b"{", b'{"label": 3}', b'{"label": "walk", "from": 9, "to": 8}', b'{"label": "walk", "from": "x"}']
+    )
     def test_statements_that_are_none(self, tmp_path: Path, payload: bytes) -> None:
         with pytest.raises(DataError):
             read_statement(payload, 5000.0, Labels(tmp_path, CLASSES))

@@ -18,6 +18,7 @@ POLICY = m.Policy(verbs=("train", "evaluate", "protect"), max_epochs=5.5, max_cl
 
 MESSAGES: dict[str, m.Message] = {
     "check-in": m.CheckIn("p01-left", 160, 63, A, "shoal", "onnxruntime", 87.5, True),
+    "check-in-moved": m.CheckIn("p01-left", 160, 63, moved=True),
     "check-in-policy": m.CheckIn("p01-left", 160, 63, policy=POLICY),
     "decline": m.Decline(RUN, 1795305600, 3, 0, "p01-left", "bundle", "bundle watch: version 1 offered, version 2 was loaded before"),
     "decline-stale": m.Decline(RUN, 1795305600, 3, 1, "p01-left", "stale", "epoch 1795305600, 1795305601 was here", "{}\nQQ==\n{}\nQQ=="),
