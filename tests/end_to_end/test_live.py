@@ -82,7 +82,7 @@ def test_a_board_records_trains_says_that_its_data_have_moved_and_is_surveyed_ag
             before = surveyed.read_bytes()
             time.sleep(2.0)
             assert not moved()
-            record(tmp_path / "in", "second", now_s - 1000, 400, 3.0, fleet.classes)
+            record(tmp_path / "in", "second", now_s - 1000, 400, 0.5, fleet.classes)
             wait_for(moved, logs)
             wait_for(lambda: surveyed.read_bytes() != before, logs)
             wait_for(lambda: not _device(tmp_path).moved, logs)
