@@ -114,7 +114,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     newcomers_until_s: float = 0.0
     """Until when the round waits for devices that have never been counted; 0 as long as it also waits for others."""
     norms: dict[str, float] = {}
-    """By role, the median norm of the updates of the latest aggregated round."""
+    """By role, the median norm of the updates of the latest aggregated round that had such."""
     made_in: int = 0
     """The round that made `models`; 0: the run began with them."""
     made_by: tuple[str, ...] = ()

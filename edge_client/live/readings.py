@@ -198,6 +198,8 @@ class Readings:
 
 
 def _number(value: Any) -> float | None:
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     if isinstance(value, str):
         word = value.strip().lower()
         if word in _WORDS:

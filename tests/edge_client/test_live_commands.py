@@ -108,7 +108,9 @@ class TestSettings:
         with pytest.raises(ConfigError, match=error):
             live_settings(asked(*words))
 
-    @pytest.mark.parametrize("text", ["[source]\n", '[source]\nkind = "tape"', '[source]\nkind = "stdin"\nspeed = 3', "[", '[ring]\nblock_s = 0'])
+    @pytest.mark.parametrize(
+        "text", ["[source]\n", '[source]\nkind = "tape"', '[source]\nkind = "stdin"\nspeed = 3', "[", "[ring]\nblock_s = 0"]
+    )
     def test_a_file_that_cannot_be_used_is_named(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "live.toml").write_text(text)
         with pytest.raises(ConfigError, match=r"live\.toml"):

@@ -6,7 +6,7 @@ import struct
 import msgspec
 import numpy as np
 
-from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
+from tests.wire import drift_vectors, names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
 from tests.wire.signed_vectors import ROOT, RUN, VECTORS, A, B
 from wire import messages as m
 from wire.codec import encode, encode_update
@@ -147,6 +147,7 @@ def main() -> None:
     names_vectors.FILE.write_text(names_vectors.text())
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())
+    drift_vectors.FILE.write_text(drift_vectors.text())
     time_vectors.FILE.write_text(time_vectors.text())
     for folder in (GOLDEN, HOSTILE, NEWER, signed_vectors.FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
