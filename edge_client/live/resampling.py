@@ -2,8 +2,8 @@
 
 Samples may come out of order by `LATE_S`, twice, and with values that are not finite; channels may come at rates of their own. What leaves
 is in *stretches*: all channels at each step of the rate, without a gap. Between two samples of a channel its value is on the line between
-them; where a channel comes at more than `FAST` times the rate it is the mean of that line over a step, so that what is too fast for the rate
-does not turn into something slow.
+them; where a channel comes at more than `FAST` times the rate it is the mean of that line over a step, so that what is too fast for the
+rate does not turn into something slow.
 
 Two samples of a channel are a gap if they are farther apart than `gap_s` and than `SLOW` times what is usual for the channel. A gap of one
 channel is a gap of all. So is a clock that was set: forward, it looks like one; backward, `STREAK` samples in a row come too late, and time

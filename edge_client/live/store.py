@@ -41,6 +41,9 @@ class Recorded(msgspec.Struct, frozen=True):
     block_s: float
     salt: str
 
+    def __str__(self) -> str:
+        return f"channels {','.join(self.channels)} at {self.rate_hz:g} Hz in blocks of {self.block_s:g} s"
+
 
 def open_folder(folder: Path, channels: Sequence[str], rate_hz: float, block_s: float) -> Recorded:
     """Begin a folder, or go on with one that holds the same.
@@ -56,10 +59,7 @@ def open_folder(folder: Path, channels: Sequence[str], rate_hz: float, block_s: 
         return asked
     held = read_folder(folder)
     if (held.channels, held.rate_hz, held.block_s) != (asked.channels, asked.rate_hz, asked.block_s):
-        raise ConfigError(
-            f"live data {folder}: recorded are channels {','.join(held.channels)} at {held.rate_hz:g} Hz in blocks of {held.block_s:g} s, asked"
-            f" for are {','.join(asked.channels)} at {rate_hz:g} Hz in blocks of {block_s:g} s: use another folder, or remove this one"
-        )
+        raise ConfigError(f"live data {folder}: recorded are {held}, asked for are {asked}: use another folder, or remove this one")
     return held
 
 

@@ -1,6 +1,5 @@
 """What training sees of live data: labels, what is held out, and what neither is."""
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -178,7 +177,7 @@ class TestLabels:
         labels = Labels(tmp_path, CLASSES)
         labels.say("walk", 100.0, 200.0)
         labels.forget(50.0)
-        assert os.stat(tmp_path / "labels.jsonl").st_size < 200
+        assert (tmp_path / "labels.jsonl").stat().st_size < 200
         assert Labels(tmp_path, CLASSES).at(150.0) == "walk"
 
 
