@@ -115,7 +115,7 @@ class Agent:
         """Send or ask again what had no answer for too long, and go on with what had to wait."""
         self._contained("heartbeat", self._outbox.beat)
         self._contained("retry", self._retry)
-        self._contained("look at live data", self._look)
+        self._contained("look at live data", lambda: self._check_in() if self._live is not None and self._live.look() else None)
         self._contained("work", self._go_on)
 
     def predict(self, x: Array) -> Array:
@@ -217,9 +217,9 @@ class Agent:
         """Say what there is on this device, and send again what had no answer."""
         health, windows = self._health(), self._windows_now()
         message = m.CheckIn(
-            device_id=self.device_id,
-            num_train=windows.num_train,
-            num_test=windows.num_test,
+            self.device_id,
+            windows.num_train,
+            windows.num_test,
             bundle=self._work.bundle.digest if self._work.bundle else "",
             client="shoal",
             runtime=self._runtime,
@@ -235,12 +235,6 @@ class Agent:
     def _windows_now(self) -> Windows:
         """The windows that the next plan would be carried out over."""
         return self._windows if self._live is None else self._live.now()
-
-    def _look(self) -> None:
-        """Say so once live data have moved against the last survey."""
-        if self._live is not None and self._live.look():
-            log.warning("the data have moved against the last survey device=%s: asking for another", self.device_id)
-            self._check_in()
 
     def _retry(self) -> None:
         if not self._backoff.is_due or not self._outbox.connected:  # what is published meanwhile would wait in the link, again and again

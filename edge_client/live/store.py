@@ -162,6 +162,8 @@ class LiveData:
         new = np.flatnonzero(cut.begins_s > newest_s)[-drift.MOST :]
         if len(new) >= len(before) and before.shape[1] == 2 * cut.x.shape[1]:
             self.has_moved = drift.has_moved(before, drift.features(cut.x[new]))
+        if self.has_moved:
+            log.warning("the data have moved against those of the last survey: another is asked for")
         return self.has_moved
 
     def cut(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Cut:

@@ -1,5 +1,7 @@
 """A device whose data have moved: it is surveyed again, in the next round of training, once."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -30,7 +32,7 @@ def second_round(**options: object) -> Run:
     return run
 
 
-def turn(run: Run, at_s: float = 3.0, **others: object) -> None:
+def turn(run: Run, at_s: float = 3.0, **others: Any) -> None:
     """All devices of the round send their updates, which are aggregated."""
     for device in list(run.state.cohort):
         update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {run.state.round}".encode()), start=run.state.cohort[device])
@@ -68,7 +70,7 @@ def test_a_check_in_that_does_not_say_it_takes_nothing_back() -> None:
 
 
 @pytest.mark.parametrize("others", [{"left_out": ("a",)}, {"made_in": 1}])
-def test_it_is_asked_again_if_its_survey_did_not_count(others: dict[str, object]) -> None:
+def test_it_is_asked_again_if_its_survey_did_not_count(others: dict[str, Any]) -> None:
     run = second_round(programs=SURVEYING)
     move(run)
     turn(run)

@@ -82,7 +82,7 @@ def _message(rng: random.Random) -> m.Message:
         rng.choice([None, names]),
         rng.choice([None, names]),
         rng.choice([None, names]),
-        rng.choice([1000.0, rng.uniform(1e-9, 1e9)]),
+        rng.choice([m.Policy().max_epochs, rng.uniform(1e-9, 1e9)]),
         rng.choice([None, rng.uniform(1e-9, 1e9)]),
         rng.choice([None, number]),
         rng.choice([None, rng.uniform(1e-9, 10)]),

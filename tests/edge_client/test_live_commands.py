@@ -178,7 +178,7 @@ class TestPredictLive:
         process.stdin.close()
         assert process.wait(30) == 0
         for listener in listeners:
-            text = b"".join(iter(lambda one=listener: one.recv(65536), b""))
+            text = listener.makefile("rb").read()
             assert len([json.loads(line) for line in text.splitlines()]) == 5
             listener.close()
         assert not path.exists()

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.live import ring as module
 from edge_client.live.resampling import Stretch
 from edge_client.live.ring import HEADER, Ring, encode_record, read_records, ring_files
 from wire.tensors import Array
@@ -108,7 +107,7 @@ def test_a_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ring.append(stretch(0, 50, True))
     write = os.write
     with monkeypatch.context() as full:
-        full.setattr(module.os, "write", lambda file, data: write(file, data[:40]))  # some of it still fits
+        full.setattr(os, "write", lambda file, data: write(file, data[:40]))  # some of it still fits
         for at in (50, 100, 150):
             ring.append(stretch(at))
     ring.append(stretch(200))

@@ -122,7 +122,7 @@ class TestLabels:
     def test_what_is_said_later_is_painted_over_what_was_said_before(self, said: list[tuple[int, int, str | None]]) -> None:
         timeline, slow = Timeline(), dict[int, str | None]()
         for begin, length, label in said:
-            timeline.paint(Statement(begin, begin + length, label))
+            timeline.paint(Statement(float(begin), float(begin + length), label))
             slow |= dict.fromkeys(range(begin, begin + length), label)
         assert [timeline.at(t + 0.5) for t in range(45)] == [slow.get(t) for t in range(45)]
         begins = np.arange(40.0)
