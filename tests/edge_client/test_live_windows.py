@@ -126,10 +126,10 @@ class TestLabels:
             slow |= dict.fromkeys(range(begin, begin + length), label)
         assert [timeline.at(t + 0.5) for t in range(45)] == [slow.get(t) for t in range(45)]
         begins = np.arange(40.0)
-        for length in (0.5, 2.5):
-            covered = timeline.covering(begins + 0.25, begins + 0.25 + length, CLASSES).tolist()
+        for span in (0.5, 2.5):
+            covered = timeline.covering(begins + 0.25, begins + 0.25 + span, CLASSES).tolist()
             for t, number in enumerate(covered):
-                labels = {slow.get(s) for s in range(t, int(t + 0.25 + length) + 1)}
+                labels = {slow.get(s) for s in range(t, int(t + 0.25 + span) + 1)}
                 assert number == (CLASSES.index(labels.copy().pop() or "") if len(labels) == 1 and labels != {None} else -1)
 
     def test_labels_survive_a_restart_and_a_line_that_was_written_in_part(self, tmp_path: Path) -> None:
