@@ -1,9 +1,11 @@
 """`shoal-edge`: puts the client on a board."""
 
 import argparse
+import contextlib
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 
 from edge_client.adapters.health import linux_health
@@ -13,6 +15,10 @@ from edge_client.check import check
 from edge_client.enrolment.credentials import Credentials, fill_in
 from edge_client.enrolment.enrol import enrol
 from edge_client.enrolment.renewal import Renewal
+from edge_client.live.command import predict_live, record
+from edge_client.live.recording import recording
+from edge_client.live.settings import live_settings
+from edge_client.live.store import LiveData
 from edge_client.options import RUNTIMES, broker_address, graph_loader, parser, policy_of, trusted_keys, windows_of
 from edge_client.predict import predict
 from host.logs import log_to_stderr
@@ -45,8 +51,7 @@ def _take_part(
     arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], address: BrokerAddress, credentials: Credentials | None
 ) -> None:
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
-    load_graphs, windows, state = graph_loader(arguments), windows_of(arguments), FolderState(arguments.state)
-    log.info("device=%s train=%d test=%d broker=%s", arguments.id, windows.num_train, windows.num_test, address)
+    load_graphs, state = graph_loader(arguments), FolderState(arguments.state)
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
@@ -55,9 +60,12 @@ def _take_part(
         alive()
         return bool(stopping)
 
-    will = Will(topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False)))
-    link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=stop)
-    try:
+    with contextlib.ExitStack() as held:
+        live = _live(arguments, held, stop)
+        windows = windows_of(arguments) if live is None else live.now()
+        log.info("device=%s train=%d test=%d broker=%s", arguments.id, windows.num_train, windows.num_test, address)
+        link = _connect(arguments, topics, address, stop)
+        held.callback(link.close)
         agent = Agent(
             arguments.id,
             topics,
@@ -69,11 +77,24 @@ def _take_part(
             policy=policy,
             health=linux_health,
             runtime=RUNTIMES[arguments.runtime],
+            live=live,
         )
         with Renewal(credentials, link.renew_certificate) if credentials else nullcontext():
             agent.run(stop)
-    finally:
-        link.close()
+
+
+def _live(arguments: argparse.Namespace, held: contextlib.ExitStack, stop: Callable[[], bool]) -> LiveData | None:
+    """The live data of `--source`, which are recorded for as long as `held` lasts; None without."""
+    if arguments.source is None or arguments.data is not None:
+        return None
+    recorded = held.enter_context(recording(live_settings(arguments), arguments.state, f"{arguments.id}-samples", stop))
+    held.enter_context(recorded.recorder.at_work(stop))
+    return recorded.data
+
+
+def _connect(arguments: argparse.Namespace, topics: Topics, address: BrokerAddress, give_up: Callable[[], bool]) -> MqttLink:
+    will = Will(topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False)))
+    return MqttLink(address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=give_up)
 
 
 def main() -> None:
@@ -84,14 +105,16 @@ def main() -> None:
         if arguments.command == "run":
             log_to_stderr(arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id)
         else:
-            log_to_stderr("ERROR")
+            log_to_stderr(arguments.log if arguments.command == "record" else "ERROR")
         match arguments.command:
             case "enrol":
                 enrol(arguments)
             case "check":
                 sys.exit(check(arguments))
             case "predict":
-                sys.exit(predict(arguments))
+                sys.exit(predict_live(arguments) if arguments.live else predict(arguments))
+            case "record":
+                sys.exit(record(arguments))
             case _:
                 run(arguments, credentials)
     except ShoalError as error:

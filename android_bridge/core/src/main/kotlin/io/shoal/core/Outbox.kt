@@ -41,6 +41,7 @@ internal class Outbox(
             batteryPercent = health.batteryPercent,
             unmetered = health.unmetered,
             policy = self.policy,
+            moved = health.moved,
         )
         say("check-in", message)
         sayHere()

@@ -14,6 +14,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "battery_percent" to message.batteryPercent,
         "unmetered" to message.unmetered,
         "policy" to message.policy?.let(::fieldsOf),
+        "moved" to message.moved,
     )
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest)
     is DeviceStatus -> linkedMapOf("device_id" to message.deviceId, "online" to message.online)
@@ -115,6 +116,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         batteryPercent = f.doubleOrNull("battery_percent", "0 to 100") { it in 0.0..100.0 },
         unmetered = f.boolOrNull("unmetered"),
         policy = f.objectOrNull("policy", ::policyOf),
+        moved = f.bool("moved", false),
     )
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"))
     "status" -> DeviceStatus(f.name("device_id"), f.bool("online"))

@@ -19,7 +19,7 @@ public data class Metrics(val numExamples: Long = 0, val lossSum: Double = 0.0, 
 
 /**
  * Device to aggregator: here I am, this is what I have. [bundle] is the digest of the bundle it has loaded, or empty; [policy] is what its
- * owner permits, so that the aggregator need not ask in vain.
+ * owner permits, so that the aggregator need not ask in vain. [moved]: its data are no longer those of its last survey.
  */
 public data class CheckIn(
     val deviceId: String,
@@ -31,6 +31,7 @@ public data class CheckIn(
     val batteryPercent: Double? = null,
     val unmetered: Boolean? = null,
     val policy: Policy? = null,
+    val moved: Boolean = false,
 ) : Message {
     override val type: String get() = "check-in"
 }
