@@ -78,8 +78,8 @@ def _step(state: FleetState, event: FleetEvent) -> Moved:
         case WentOn(at_s, campaign):
             after = _put_phase(state, campaign, "paused", "running", "")
             return (after, []) if after is state else (_with_rollout(after, campaign, step_at_s=at_s), [])
-        case Promoted(at_s, campaign):
-            if campaign not in state.rollouts or state.rollouts[campaign].phase not in GOING:
+        case Promoted(at_s, campaign, number):
+            if (now := state.rollouts.get(campaign)) is None or now.phase not in GOING or now.step != number:
                 return state, []
             return _next_step(_with_rollout(state, campaign, phase="running"), campaign, at_s, "promoted by the operator")
         case CalledOff(at_s, campaign):

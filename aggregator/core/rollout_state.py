@@ -180,10 +180,11 @@ class WentOn(msgspec.Struct, frozen=True, tag="went-on"):
 
 
 class Promoted(msgspec.Struct, frozen=True, tag="promoted"):
-    """The operator takes a rollout past the gate of its step."""
+    """The operator takes a rollout past the gate of this step, unless it is past it."""
 
     at_s: float
     campaign: str
+    step: int
 
 
 class CalledOff(msgspec.Struct, frozen=True, tag="called-off"):
