@@ -14,14 +14,20 @@ import msgspec
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.aggregation import check_fit
 from aggregator.core.conditions import Conditions, Counted
+from aggregator.core.ports import Blobs, Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
+from aggregator.desk import Desk
 from aggregator.duties import Duties
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
+from aggregator.release_orders import release_handlers
+from aggregator.release_policy import RELEASES, ReleasePolicy, When, group_of
+from aggregator.rollouts import Rollouts, RolloutSettings
 from aggregator.runner import Observer, Runner
 from aggregator.start import Exported, check_retuned, read_exported, refuse_lost_run, run_secret
 from algorithms.algorithm import Algorithm
@@ -78,6 +84,12 @@ class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
     """SQLAlchemy URL; SQLite in the folder when empty."""
     http_host: str = "127.0.0.1"
     http_port: int = 8080
+    release: When = "off"
+    """Whether the fleet has releases, and what makes them (`aggregator.release_policy`)."""
+    release_every: int = 0
+    """After so many rounds of training the models are released too; 0: when the run is over."""
+    rollout: RolloutSettings = RolloutSettings()
+    """How releases reach devices."""
     stay: bool = True
     """Whether to go on answering devices and HTTP when the run is over."""
 
@@ -141,13 +153,27 @@ def _serve(
         fleet = Fleet(link, topics, boot_id, signer)
         bundle, probe = exported.bundle, exported.probe
         counted = Counted()
+        releases = _releases(settings, blobs, fleet, clock, lambda: runner.known()) if settings.release != "off" else None
 
         def observe_too(state: RunState, event: Event) -> None:
             counted.observe(state, event)
+            if releases is not None:
+                releases.observe(state, event)
             observe(state, event)
 
         runner = Runner(
-            algorithm, bundle, probe, store, blobs, fleet, clock, observe_too, epoch=epoch, silence_s=SILENCE_S, verifier=verifier
+            algorithm,
+            bundle,
+            probe,
+            store,
+            blobs,
+            fleet,
+            clock,
+            observe_too,
+            epoch=epoch,
+            silence_s=SILENCE_S,
+            verifier=verifier,
+            rollouts=releases.rollouts if releases is not None else None,
         )
         started_s = time.monotonic()
         runner.start_or_resume(wanted)
@@ -160,15 +186,51 @@ def _serve(
             return signer.until_s
 
         duties = Duties(runner, folder, clock, renew)
+        desk = Desk(folder, release_handlers(releases, runner.known)) if releases is not None else None
+
+        def done() -> bool:
+            if releases is not None and desk is not None:
+                releases.tick()
+                desk.look()
+            return duties.done()
+
         http.serve(
-            create_api(runner.known, store, blobs, lambda: conditions(runner, duties, counted), lambda: time.monotonic() - started_s)
+            create_api(
+                runner.known,
+                store,
+                blobs,
+                lambda: conditions(runner, duties, counted),
+                lambda: time.monotonic() - started_s,
+                None if releases is None else lambda: releases.rollouts.state,
+            )
         )
-        runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
+        runner.run(lambda: stop() or done() or (runner.finished and not settings.stay))
         state = runner.known()
         fleet.announce(state.epoch, clock(), state.settings.run_id, online=False)
         return state
     finally:
         link.close()
+
+
+def _releases(settings: ServeSettings, blobs: Blobs, fleet: Fleet, clock: Clock, run: Callable[[], RunState]) -> ReleasePolicy:
+    """The fleet's releases, and what makes them of the run's models. `run`: the run's state as it is now."""
+    folder = settings.folder
+
+    def is_online(device_id: str) -> bool:
+        device = run().devices.get(device_id)
+        return device is not None and device.online
+
+    rollouts = Rollouts(
+        ReleaseStore(settings.database or sqlite_url(folder / "shoal.db"), settings.fleet),
+        BlobFolder(folder / RELEASES),
+        fleet,
+        clock,
+        lambda: run().epoch,
+        online=is_online,
+        group=lambda device_id: group_of(run(), device_id),
+        settings=settings.rollout,
+    )
+    return ReleasePolicy(rollouts, blobs, settings.release, settings.release_every)
 
 
 def conditions(runner: Runner, duties: Duties, counted: Counted) -> Conditions:

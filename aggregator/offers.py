@@ -1,7 +1,7 @@
 """The blobs that devices may fetch, and those that are still needed."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
@@ -13,9 +13,10 @@ log = logging.getLogger("shoal.aggregator")
 class Offers:
     """Puts blobs of a store on offer, and forgets them."""
 
-    def __init__(self, blobs: Blobs, fleet: Fleet, views: Iterable[str]) -> None:
-        """`views`: the digests of what groupings have compared in the rounds so far; they stay."""
-        self._blobs, self._fleet, self._views = blobs, fleet, set(views)
+    def __init__(self, blobs: Blobs, fleet: Fleet, views: Iterable[str], others: Callable[[], set[str]] = set) -> None:
+        """`views`: the digests of what groupings have compared in the rounds so far; they stay. `others`: those that are on offer from
+        elsewhere."""
+        self._blobs, self._fleet, self._views, self._others = blobs, fleet, set(views), others
 
     def offer(self, digests: set[str]) -> None:
         """Put these blobs on offer, unless they are.
@@ -31,7 +32,7 @@ class Offers:
 
     def forget(self, state: RunState) -> None:
         """Take away what nobody needs any more. What stays for want of a disk is forgotten after a later round."""
-        self._fleet.withdraw_all_but(offered(state))
+        self._fleet.withdraw_all_but(offered(state) | self._others())
         try:
             earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
             self._blobs.keep(offered(state) | self._views | earlier | {state.memory} | {r.blob for r in state.received.values()})

@@ -40,6 +40,7 @@ from aggregator.inbox import Inbox
 from aggregator.offers import Offers, offered
 from aggregator.pause import Pause
 from aggregator.rivals import Rivals
+from aggregator.rollouts import Rollouts
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from wire import messages
@@ -77,9 +78,11 @@ class Runner:
         epoch: int = 1,
         silence_s: float = float("inf"),
         verifier: Verifier | None = None,
+        rollouts: Rollouts | None = None,
     ) -> None:
         """`epoch`: that of this start. A device that is silent for `silence_s` is taken for absent. `verifier`: opens what other
-        aggregators of this fleet have signed; without one, nothing that they sent is believed."""
+        aggregators of this fleet have signed; without one, nothing that they sent is believed. `rollouts`: the fleet's releases, by which
+        devices get the models to use; without, a run gives them its models when it is over."""
         self._algorithm, self._bundle, self._probe = algorithm, bundle, probe
         self._store, self._blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
         self._epoch, self._silence_s = epoch, silence_s
@@ -89,7 +92,8 @@ class Runner:
         self._was_connected, self.connected = False, False
         self._pause, self._look_at_s, self._started_s = Pause(clock), 0.0, clock()
         self.state: RunState | None = store.load()
-        self._offers = Offers(blobs, fleet, {record.views for record in store.rounds()} - {""})
+        self._rollouts, views = rollouts, {record.views for record in store.rounds()} - {""}
+        self._offers = Offers(blobs, fleet, views, rollouts.needed if rollouts is not None else set)
 
     def start_or_resume(self, settings: RunSettings) -> RunState:
         """Start the run, or go on with it from the state in the store, from the next round on with these settings.
@@ -246,6 +250,8 @@ class Runner:
             self._tell_busy(device_id, delivery.payload)
             return []
         reading = self._inbox.read(group.state, delivery)
+        if reading.in_use is not None and self._rollouts is not None:
+            self._rollouts.on_in_use(reading.in_use)
         if reading.fetch and not self._fleet.offer_again(reading.fetch):
             self._inbox.refuse_fetch(reading)
         group.commands += reading.replies
@@ -305,7 +311,8 @@ class Runner:
                 case FinishRun(device_id, model):
                     state = self.known()
                     self._offers.offer({model, state.settings.bundle})
-                    self._fleet.reply(messages.Finish(device_id, state.settings.run_id, state.epoch, state.settings.bundle, model))
+                    own = (device_id, state.settings.run_id, state.epoch, state.settings.bundle, model)
+                    self._fleet.reply(messages.Finish(*own, releases=self._rollouts is not None))
                 case _:
                     self._fleet.reply(command)
         except (BlobLost, StorageFailed) as error:

@@ -7,9 +7,11 @@ import msgspec
 from fastapi import FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from aggregator.adapters.http_releases import release_routes
 from aggregator.adapters.metrics import RunMetrics
 from aggregator.core.conditions import Conditions
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
+from aggregator.core.rollout_state import FleetState
 from aggregator.core.state import RunState
 from aggregator.core.summary import accuracy_of, count_groups, group_number, spread, summarize
 
@@ -17,15 +19,22 @@ DOWNLOAD = "application/octet-stream"
 
 
 def create_api(
-    current: Callable[[], RunState], store: Store, blobs: Blobs, conditions: Callable[[], Conditions], wall_s: Callable[[], float]
+    current: Callable[[], RunState],
+    store: Store,
+    blobs: Blobs,
+    conditions: Callable[[], Conditions],
+    wall_s: Callable[[], float],
+    releases: Callable[[], FleetState] | None = None,
 ) -> FastAPI:
     """The application.
 
     `current` returns the run's state as it is now, and every handler calls it once; `conditions` what else there is to say; `wall_s` the
-    seconds since the service was started.
+    seconds since the service was started; `releases` the fleet's releases, if it has some.
     """
     api = FastAPI(title="Shoal aggregator", description="Read-only view of one federated run.")
 
+    if releases is not None:
+        api.include_router(release_routes(releases))
     scraped = RunMetrics(current, conditions)
 
     @api.get("/health")

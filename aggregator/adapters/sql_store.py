@@ -73,7 +73,7 @@ def has_run(url: str, run: str) -> bool:
         ConfigError: the database cannot be opened.
     """
     try:
-        engine = _engine(url)
+        engine = make_engine(url)
         if (file := _sqlite_file(engine)) is not None and not (file.exists() and file.stat().st_size):
             return False  # SQLite would make it
         try:
@@ -96,9 +96,9 @@ class SqlStore:
         """
         self._run = run
         try:
-            self._engine = _engine(url)
+            self._engine = make_engine(url)
             if self._engine.dialect.name == "sqlite":
-                sql.event.listen(self._engine, "connect", _configure_sqlite)
+                sql.event.listen(self._engine, "connect", configure_sqlite)
             _metadata.create_all(self._engine)
             with self._engine.begin() as connection:
                 version = connection.scalar(sql.select(_schema.c.version))
@@ -189,7 +189,7 @@ class SqlStore:
         connection.execute(table.insert().values(**key, **values))
 
 
-def _engine(url: str) -> sql.Engine:
+def make_engine(url: str) -> sql.Engine:
     """SQLAlchemy's engine for a database.
 
     Raises:
@@ -220,7 +220,8 @@ def _identity(file: Path | None) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _configure_sqlite(connection: Any, _record: object) -> None:
+def configure_sqlite(connection: Any, _record: object) -> None:
+    """Have SQLite keep what was committed, and wait for others."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA busy_timeout=10000")

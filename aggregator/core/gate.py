@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from aggregator.core.rollout_state import Gate, Holder
+from wire.codec import LARGEST_SUM
 from wire.messages import Metrics
 
 Answer = Literal["confirmed", "failed", "waiting", "away"]
@@ -36,7 +37,7 @@ def answer_of(holder: Holder, number: int) -> tuple[Answer, str]:
         return "failed", said.problem
     if said.number < number:
         return "failed", f"release {said.number} is in use"
-    if not math.isfinite(said.evaluated.loss_sum):
+    if not abs(said.evaluated.loss_sum) <= LARGEST_SUM:
         return "failed", "the loss is not finite"
     if said.failures:
         return "failed", "predictions fail"

@@ -16,7 +16,7 @@ from wire.messages import InUse, Metrics
 DEVICES = ("d0", "d1", "d2", "d3", "d4")
 GROUPS = ("0", "1")
 CHOICES = st.sampled_from([(0.3, 1.0), (0.1, 0.5, 1.0), (1.0,)])
-sums = st.builds(Metrics, st.integers(0, 20), st.sampled_from([0.0, 1.0, float("inf")]), st.integers(0, 20))
+sums = st.builds(Metrics, st.integers(0, 20), st.sampled_from([0.0, 1.0, 1e300]), st.integers(0, 20))
 histories = st.lists(
     st.one_of(
         st.tuples(st.just("check-in"), st.tuples(st.sampled_from(DEVICES), st.sampled_from(("", *GROUPS)))),
@@ -121,9 +121,7 @@ def test_any_history_keeps_what_is_promised(history: list[tuple[str, Any]]) -> N
             was = before.rollouts.get(campaign)
             if rollout.phase == "rolled-back" and was is not None and was.phase in s.GOING:
                 check_returned(before, rig.state, was)
-    finite = [event for event in rig.log if not (isinstance(event, s.Said) and event.message.evaluated.loss_sum == float("inf"))]
-    if len(finite) == len(rig.log) and not any(isinstance(e, s.Said) and e.message.before.loss_sum == float("inf") for e in rig.log):
-        assert replayed(rig.log) == rig.state
+    assert replayed(rig.log) == rig.state
 
 
 def check_numbers(before: s.FleetState, after: s.FleetState, gives: list[s.Give]) -> None:
