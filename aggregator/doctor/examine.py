@@ -6,16 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aggregator.adapters.salvage import Contents, SavedRun, read_database
+from aggregator.core.rollout_state import FleetState
 from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.doctor.database import check_database
 from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
+from aggregator.doctor.releases import check_releases
 from aggregator.identity import RESUME, ROLLBACK
+from aggregator.release_policy import RELEASES
 from wire.errors import BundleError, ConfigError
 from wire.keys import PublicKey, read_public
 from wire.messages import LEASE_S
 
-_OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{RESUME}|{ROLLBACK}|secret\.key|service\.(key|pub|voucher)")
+_OWN = re.compile(
+    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|orders|audit.log|lock|boots|{RESUME}|{ROLLBACK}|secret\.key|service\.(key|pub|voucher)"
+)
 
 
 def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Iterator[Finding]:
@@ -42,6 +47,12 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
                 return None if mend else read_database(folder / "shoal.db").runs.get(name)
 
             yield from BlobCheck(folder, name, run, payload, mend, again).findings()
+    if contents is not None and (contents.fleets or (folder / RELEASES).is_dir()):
+
+        def again_all() -> dict[str, FleetState]:
+            return {} if mend else read_database(folder / "shoal.db").fleets
+
+        yield from check_releases(folder, contents.fleets, mend, again_all)
     yield from _words(folder, time.time())
     yield from _leftovers(folder, contents, mend)
 

@@ -1,4 +1,4 @@
-"""`shoal models`: the models of a run's last rounds, and the way back to them."""
+"""`shoal models`: a fleet's releases; and the models of a run's last rounds, and the way back to them."""
 
 import os
 import time
@@ -15,16 +15,26 @@ from aggregator.core.state import ModelVersion, RolledBack, RunState
 from aggregator.core.versions import met
 from aggregator.identity import ROLLBACK, is_served, lock_service
 from host.files import write_atomically
+from shoal.commands import releases
 from wire.errors import ConfigError
 
 Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Run = Annotated[str, typer.Option(help="Name of the run.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 
-models = typer.Typer(rich_markup_mode=None, help="List the models of a run's last rounds, and return to one.", no_args_is_help=True)
+models = typer.Typer(
+    rich_markup_mode=None, help="A fleet's releases and their rollouts, and the models of a run's last rounds.", no_args_is_help=True
+)
 
 
-@models.command("list")
+models.command("list")(releases.list_releases)
+models.command("show")(releases.show_release)
+models.command("release")(releases.make_releases)
+models.command("rollout")(releases.rollout)
+models.command("rollback")(releases.roll_back)
+
+
+@models.command("rounds")
 def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> None:
     """List the models that a run has and remembers, and how devices met them before they trained."""
     state = _state(folder, run, database)
@@ -41,10 +51,10 @@ def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> 
         print(_line(version) + ("  offered now" if version is current else ""))
 
 
-@models.command("rollback")
+@models.command("rewind")
 def roll_back(
     folder: Folder,
-    to: Annotated[int, typer.Option(min=0, help="The round that made the models; `shoal models list` says which there are.")],
+    to: Annotated[int, typer.Option(min=0, help="The round that made the models; `shoal models rounds` says which there are.")],
     run: Run = "run-1",
     database: Database = "",
 ) -> None:

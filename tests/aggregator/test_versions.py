@@ -123,7 +123,7 @@ def test_models_that_all_find_worse_are_given_up(before: list[int]) -> None:
 
 
 class TestOperator:
-    """`shoal models rollback` leaves a file, which a service finds."""
+    """`shoal models rewind` leaves a file, which a service finds."""
 
     def tell(self, bench: Bench, folder: Path, text: str) -> None:
         (folder / ROLLBACK).write_text(text)

@@ -33,7 +33,7 @@ def bench(fleet: FleetData, tmp_path: Path) -> Bench:
 
 
 def test_list_says_how_devices_met_each_of_the_models(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shoal("list", tmp_path)
+    shoal("rounds", tmp_path)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["made", "in", "models", "devices", "accuracy", "loss"]
     assert lines[1:4] == [[str(n), str(min(n + 1, 2)), "2", f"{(n + 1) / 4:.4f}", "0.2500"] for n in range(3)]
@@ -42,7 +42,7 @@ def test_list_says_how_devices_met_each_of_the_models(bench: Bench, tmp_path: Pa
 
 def test_a_stopped_run_returns_to_the_models_of_a_round(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     earlier = bench.state.history[1]
-    shoal("rollback", tmp_path, "--to", 1)
+    shoal("rewind", tmp_path, "--to", 1)
     assert "has the models of round 1" in capsys.readouterr().out
     assert not (tmp_path / ROLLBACK).exists()
     arguments = list(bench.make.args)
@@ -55,7 +55,7 @@ def test_a_stopped_run_returns_to_the_models_of_a_round(bench: Bench, tmp_path: 
 
 def test_a_service_that_runs_is_told(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = lock_service(tmp_path)
-    shoal("rollback", tmp_path, "--to", 2)
+    shoal("rewind", tmp_path, "--to", 2)
     assert (tmp_path / ROLLBACK).read_text() == "run-1 2"
     assert "is told" in capsys.readouterr().out
     assert known(bench.store.load()).made_in == 3
@@ -72,22 +72,22 @@ def test_a_service_that_runs_is_told(bench: Bench, tmp_path: Path, capsys: pytes
 )
 def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_path: Path, arguments: list[object], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
-        shoal("rollback", tmp_path, *arguments)
+        shoal("rewind", tmp_path, *arguments)
     assert known(bench.store.load()) == bench.state
     assert [*read_database(tmp_path / "shoal.db").runs] == ["run-1"]
     with pytest.raises(ConfigError, match=r"there is no shoal\.db"):
-        shoal("list", tmp_path / "none")
+        shoal("rounds", tmp_path / "none")
 
 
 def test_what_is_wrong_with_a_database_is_told(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"database sqlite:///.*typo\.db: there is no run 'run-1'"):
-        shoal("list", tmp_path, "--database", sqlite_url(tmp_path / "typo.db"))
+        shoal("rounds", tmp_path, "--database", sqlite_url(tmp_path / "typo.db"))
     assert not (tmp_path / "typo.db").exists()
     assert isinstance(bench.store, SqlStore)
     bench.store.close()
     (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
     with pytest.raises(ConfigError, match=r"database .*shoal\.db: damaged, file is not a database; `shoal doctor` says more"):
-        shoal("list", tmp_path)
+        shoal("rounds", tmp_path)
 
 
 def test_it_needs_no_torch(bench: Bench, tmp_path: Path) -> None:
