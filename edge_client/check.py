@@ -120,13 +120,14 @@ def _model(arguments: Namespace) -> str:
         return "none yet: the first bundle comes with the first plan"
     state, windows = FolderState(arguments.state), windows_of(arguments)
     session, model = state.load(), CurrentModel(state, windows, graph_loader(arguments))
-    if session.final_problem:
-        raise ConfigError(f"the model that the last run left cannot be used, and the one before stays: {session.final_problem}")
+    if session.offer is not None and session.offer.problem:
+        raise ConfigError(f"the model that was offered last cannot be used, and the one before stays: {session.offer.problem}")
     if model.current is None:
-        return "none yet: no run has finished here"
+        return "none yet: none was released to this device, and no run has finished here"
     model.predict(windows.train_x[:1])
     since = datetime.fromtimestamp(model.current.since_s, UTC)
-    return f"{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since {since:%Y-%m-%d %H:%M} UTC"
+    which = f"release {model.current.release}, " if model.current.release else ""
+    return f"{which}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since {since:%Y-%m-%d %H:%M} UTC"
 
 
 def _credentials(arguments: Namespace) -> str:

@@ -3,7 +3,9 @@
 import argparse
 import ipaddress
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_client.adapters.policy_file import read_policy
 from edge_client.adapters.windows import load_folder
@@ -13,6 +15,9 @@ from wire.errors import ConfigError
 from wire.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
+
+if TYPE_CHECKING:
+    from edge_client.adapters.onnx_graphs import OnnxModel
 
 RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 """What a check-in calls each runtime."""
@@ -156,5 +161,21 @@ def load_graphs_of(runtime: str, provider: str = "CPU", threads: int = 1, librar
         from edge_client.adapters.onnx_graphs import OnnxGraphs
     except ModuleNotFoundError as error:
         raise ConfigError(f"--runtime {runtime}: the package {error.name} is not installed") from None
-    providers = tuple(dict.fromkeys((f"{provider}ExecutionProvider", "CPUExecutionProvider")))
-    return lambda bundle: OnnxGraphs(bundle, providers, threads)
+    return lambda bundle: OnnxGraphs(bundle, _providers(provider), threads)
+
+
+def load_model_of(provider: str = "CPU", threads: int = 1) -> Callable[[bytes], "OnnxModel"]:
+    """What loads models in one file.
+
+    Raises:
+        ConfigError: onnxruntime is not here.
+    """
+    try:
+        from edge_client.adapters.onnx_graphs import OnnxModel
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--runtime onnx: the package {error.name} is not installed") from None
+    return lambda data: OnnxModel(data, _providers(provider), threads)
+
+
+def _providers(provider: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((f"{provider}ExecutionProvider", "CPUExecutionProvider")))

@@ -327,8 +327,8 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
-    """Aggregator to device, signed, retained on the device's own topic: the model to use. `number` only grows: a device takes no smaller one
-    than it was given. `run_id` is the run that trained it, of which the device may keep private tensors."""
+    """Aggregator to device, signed, retained on the device's own topic: the model to use. `number` only grows: a device takes no
+    smaller one than it was given. `run_id` is the run that trained it, of which the device may keep private tensors."""
 
     device_id: Name
     epoch: Epoch

@@ -6,7 +6,7 @@ so that they can never contain a topic separator or a wildcard.
 
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from wire.errors import ConfigError, UnknownTopic
 
@@ -47,6 +47,8 @@ TABLE = (
 _ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "read"}
 """Mosquitto's words, by whether somebody may write and may read."""
 
+RECEIVED: tuple[ToDevice, ...] = get_args(ToDevice)
+"""A device's own topics that it reads."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DEVICE_KINDS = tuple(row.kind for row in TABLE if row.kind not in ("blob", "aggregator"))
