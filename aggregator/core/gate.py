@@ -31,12 +31,11 @@ class Verdict(msgspec.Struct, frozen=True):
 def answer_of(holder: Holder, number: int) -> tuple[Answer, str]:
     """What a device that was given a release has said of it, and the reason where that has failed."""
     said = holder.said
-    if said is None or said.offered < number or said.number > holder.given or said.offered > holder.given:
+    told = said is not None and number <= said.offered <= holder.given and said.number <= holder.given
+    if said is None or not told or (said.number < number and not said.problem):  # it is still trying it
         return ("waiting" if holder.online else "away"), ""
     if said.problem:
         return "failed", said.problem
-    if said.number < number:
-        return "failed", f"release {said.number} is in use"
     if not abs(said.evaluated.loss_sum) <= LARGEST_SUM:
         return "failed", "the loss is not finite"
     if said.failures:

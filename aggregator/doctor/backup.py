@@ -119,11 +119,8 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
         except _TakenAway as error:
             missing = error
             continue
-        size = sum(
-            _settle(to / part, {to / path for path in wanted if path.parts[0] == part})
-            for part in ("blobs", RELEASES)
-            if (to / part).exists()
-        )
+        parts = [part for part in ("blobs", RELEASES) if (to / part).exists()]
+        size = sum(_settle(to / part, {to / path for path in wanted if path.parts[0] == part}) for part in parts)
         return Copied(tuple(contents.runs), len(wanted), size)
     raise ConfigError(f"folder {folder}: blob {missing} is not here, {TRIES} times in a row: `shoal doctor {folder}` says more")
 

@@ -23,10 +23,10 @@ Run = Annotated[str, typer.Option(help="Name of the run.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 
 models = typer.Typer(
-    rich_markup_mode=None, help="A fleet's releases and their rollouts, and the models of a run's last rounds.", no_args_is_help=True
+    rich_markup_mode=None,
+    help="A fleet's releases and their rollouts, and the models of a run's last rounds.",
+    no_args_is_help=True,
 )
-
-
 models.command("list")(releases.list_releases)
 models.command("show")(releases.show_release)
 models.command("release")(releases.make_releases)

@@ -92,7 +92,7 @@ def test_what_is_wrong_with_a_database_is_told(bench: Bench, tmp_path: Path) -> 
 
 def test_it_needs_no_torch(bench: Bench, tmp_path: Path) -> None:
     code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, "models", "list", str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, "models", "rounds", str(tmp_path)], capture_output=True, text=True)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "False")
 
 
