@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from aggregator.core.reach import needed
-from aggregator.core.rollout_state import GOING, CalledOff, FleetEvent, Halted, Promoted, Rollout, WentBack, WentOn
+from aggregator.core.reach import group_of, needed
+from aggregator.core.rollout_state import GOING, CalledOff, FleetEvent, FleetState, Halted, Promoted, Rollout, WentBack, WentOn
 from aggregator.core.state import RunState
 from aggregator.desk import Handler
 from aggregator.release_policy import ReleasePolicy
@@ -46,9 +46,10 @@ class EndRollout(msgspec.Struct, frozen=True, tag="end-rollout"):
 
 
 class ReturnToRelease(msgspec.Struct, frozen=True, tag="return-to-release"):
-    """Return the group of an earlier release to its model."""
+    """Return a group to the model of an earlier release; an empty group is the release's own, or the only one that devices are in."""
 
     to: int
+    group: str = ""
 
 
 def release_handlers(policy: ReleasePolicy, run: Callable[[], RunState]) -> dict[type, Handler]:
@@ -80,10 +81,9 @@ def release_handlers(policy: ReleasePolicy, run: Callable[[], RunState]) -> dict
             raise ConfigError(f"release {order.to}: there is none of this number; `shoal models list` says which there are")
         if order.to not in needed(rollouts.state, KEPT):
             raise ConfigError(f"release {order.to}: its model is no longer kept; the last {KEPT} of each group are")
-        last = catalogue.last
-        rollouts.order(lambda at_s: WentBack(at_s, order.to))
+        last, group = catalogue.last, _chosen(rollouts.state, order)
+        rollouts.order(lambda at_s: WentBack(at_s, order.to, group))
         now = rollouts.state.catalogue
-        group = now.releases[order.to].group
         if now.last == last:
             return f"group {group} has the model of release {order.to} already"
         return f"group {group} returns to the model of release {order.to}, as release {now.released[group]}"
@@ -96,6 +96,20 @@ def release_handlers(policy: ReleasePolicy, run: Callable[[], RunState]) -> dict
         PromoteRollout: promote,
         ReturnToRelease: return_to,
     }
+
+
+def _chosen(state: FleetState, order: ReturnToRelease) -> str:
+    """The group that an order is about.
+
+    Raises:
+        ConfigError: no device is in it, or it cannot be told.
+    """
+    groups = sorted({group_of(state, holder) for holder in state.devices.values()} - {""})
+    own = state.catalogue.releases[order.to].group
+    group = order.group or (own if own in groups or len(groups) != 1 else groups[0])
+    if group not in groups:
+        raise ConfigError(f"group {group!r}: no device is in it; --group names one of {', '.join(groups) or 'none'}")
+    return group
 
 
 def under_way(rollouts: Rollouts, campaign: str) -> Rollout:

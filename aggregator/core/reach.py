@@ -40,6 +40,12 @@ def going(state: FleetState, group: str) -> tuple[str, Rollout] | None:
     return None
 
 
+def group_of(state: FleetState, holder: Holder) -> str:
+    """The group whose model a device was given last, or is to be given first."""
+    had = state.catalogue.releases.get(holder.given)
+    return had.group if had is not None else holder.group
+
+
 def needed(state: FleetState, keep: int) -> set[int]:
     """The releases whose models are still needed, by number: those that devices have or may return to, those of groups and of rollouts that
     are not over, and of the others the last `keep` of each group."""

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from aggregator.core import releases as made
 from aggregator.core.gate import answer_of, judge
-from aggregator.core.reach import going, members, place_of, reached_by, told_by_half
+from aggregator.core.reach import going, group_of, members, place_of, reached_by, told_by_half
 from aggregator.core.rollout_state import (
     GOING,
     Begun,
@@ -86,8 +86,8 @@ def _step(state: FleetState, event: FleetEvent) -> Moved:
             if campaign not in state.rollouts or state.rollouts[campaign].phase not in GOING:
                 return state, []
             return _fail(state, campaign, at_s, "ended by the operator")
-        case WentBack(at_s, to):
-            return _go_back(state, to, at_s)
+        case WentBack():
+            return _go_back(state, event)
         case Removed(_, device_id):
             return (replace(state, devices=state.devices.delete(device_id)) if device_id in state.devices else state), []
 
@@ -192,19 +192,20 @@ def _former(state: FleetState, holder: Holder) -> int:
     return next((released[group] for group in groups if group in released), 0)
 
 
-def _go_back(state: FleetState, to: int, at_s: float) -> Moved:
-    earlier = state.catalogue.releases.get(to)
-    if earlier is None:
+def _go_back(state: FleetState, event: WentBack) -> Moved:
+    found, at_s = state.catalogue.releases.get(event.to), event.at_s
+    if found is None:
         return state, []
+    earlier = replace(found, group=event.group)
     gives: list[Give] = []
     if (under_way := going(state, earlier.group)) is not None:
-        state, gives = _fail(state, under_way[0], at_s, f"the operator returned to release {to}")
+        state, gives = _fail(state, under_way[0], at_s, f"the operator returned to release {event.to}")
     now = state.catalogue.released.get(earlier.group, 0)
     if now and made.same_model(state.catalogue.releases[now], earlier):
         return state, gives
     if now:
         state = replace(state, catalogue=made.put(state.catalogue, (now,), "withdrawn"))
-    device_ids = [d for d, holder in state.devices.items() if _group_of(state, holder) == earlier.group]
+    device_ids = [d for d, holder in state.devices.items() if group_of(state, holder) == earlier.group]
     state, more = _bring_back(state, earlier, device_ids, "released", at_s)
     return state, [*gives, *more]
 
@@ -307,12 +308,6 @@ def _give(state: FleetState, device_id: str, number: int, at_s: float) -> tuple[
 
 def _answered(holder: Holder) -> bool:
     return answer_of(holder, holder.given)[0] in ("confirmed", "failed")
-
-
-def _group_of(state: FleetState, holder: Holder) -> str:
-    """The group whose model a device was given last, or is to be given first."""
-    had = state.catalogue.releases.get(holder.given)
-    return had.group if had is not None else holder.group
 
 
 def _with_holder(state: FleetState, device_id: str, holder: Holder) -> FleetState:

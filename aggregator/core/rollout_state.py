@@ -195,10 +195,11 @@ class CalledOff(msgspec.Struct, frozen=True, tag="called-off"):
 
 
 class WentBack(msgspec.Struct, frozen=True, tag="went-back"):
-    """The operator returns a group to the model of an earlier release."""
+    """The operator returns a group to the model of an earlier release, which may have been another group's."""
 
     at_s: float
     to: int
+    group: str
 
 
 class Removed(msgspec.Struct, frozen=True, tag="removed"):

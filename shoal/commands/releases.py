@@ -95,6 +95,7 @@ def rollout(
 def roll_back(
     folder: Folder,
     to: Annotated[int, typer.Option(min=0, help="The release whose group returns to its model; 0: end the rollout that goes on.")] = 0,
+    group: Annotated[str, typer.Option(help="The group that returns to it, if it is not the release's own.")] = "",
     campaign: Campaign = "",
     fleet: Fleet = "default",
     database: Database = "",
@@ -106,7 +107,7 @@ def roll_back(
         return
     if to not in state.catalogue.releases:
         raise ConfigError(f"--to {to}: fleet {fleet} has no release of this number; `shoal models list` says which there are")
-    print(submit(folder, ReturnToRelease(to)))
+    print(submit(folder, ReturnToRelease(to, group)))
 
 
 def _under_way(state: FleetState, campaign: str) -> str:

@@ -158,10 +158,10 @@ def test_the_operator_returns_a_group_to_an_earlier_release() -> None:
     for name in ("second", "third"):
         rig.release(draft(model=name))
         rig.finish()
-    assert {give.number for give in rig.feed(WentBack(rig.at_s, 1))} == {4}
+    assert {give.number for give in rig.feed(WentBack(rig.at_s, 1, "0"))} == {4}
     assert {rig.model(d) for d in DEVICES} == {first}
-    assert rig.feed(WentBack(rig.at_s, 1)) == [], "said twice, it is done once"
-    assert rig.feed(WentBack(rig.at_s, 99)) == []
+    assert rig.feed(WentBack(rig.at_s, 1, "0")) == [], "said twice, it is done once"
+    assert rig.feed(WentBack(rig.at_s, 99, "0")) == []
     assert rig.state.catalogue.releases[3].state == "withdrawn"
 
 

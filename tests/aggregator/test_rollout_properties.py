@@ -44,7 +44,7 @@ histories = st.lists(
         st.tuples(st.just("went on"), st.sampled_from("ab")),
         st.tuples(st.just("promoted"), st.tuples(st.sampled_from("ab"), st.integers(0, 2))),
         st.tuples(st.just("called off"), st.sampled_from("ab")),
-        st.tuples(st.just("went back"), st.integers(0, 12)),
+        st.tuples(st.just("went back"), st.tuples(st.integers(0, 12), st.sampled_from(GROUPS))),
         st.tuples(st.just("restarted"), st.none()),
         st.tuples(st.just("removed"), st.sampled_from(DEVICES)),
     ),
@@ -88,7 +88,7 @@ def play(rig: Rig, kind: str, value: Any, made: int) -> list[s.Give]:
         case "called off":
             return rig.feed(s.CalledOff(at_s, value))
         case "went back":
-            return rig.feed(s.WentBack(at_s, value))
+            return rig.feed(s.WentBack(at_s, *value))
         case "restarted":
             return rig.feed(s.Restarted(at_s))
         case "removed":
