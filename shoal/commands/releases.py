@@ -118,9 +118,8 @@ def _under_way(state: FleetState, campaign: str) -> str:
     """
     going = [name for name, each in state.rollouts.items() if each.phase in GOING and campaign in ("", name)]
     if not going:
-        raise ConfigError(
-            "no rollout goes on" + (f" of campaign {campaign}" if campaign else "") + "; `shoal models rollout` shows the last"
-        )
+        of = f" of campaign {campaign}" if campaign else ""
+        raise ConfigError(f"no rollout{of} goes on; `shoal models rollout` shows the last")
     if len(going) > 1:
         raise ConfigError(f"rollouts of {', '.join(going)} go on: name one with --campaign")
     return going[0]

@@ -32,8 +32,8 @@ HALVES = RolloutSettings(steps=(RolloutStep(0.5), RolloutStep(1.0)), gate=Gate(p
 class Service:
     """Releases of a fleet whose service is started, and killed by being left alone."""
 
-    def __init__(self, folder: Path, settings: RolloutSettings = ALL) -> None:
-        self.folder, self.settings = folder, settings
+    def __init__(self, folder: Path, settings: RolloutSettings = ALL, fleet: str = "f") -> None:
+        self.folder, self.settings, self.fleet = folder, settings, fleet
         self.broker, self.topics, self.clock = InProcessBroker(), Topics("f"), VirtualClock()
         self.devices = self.broker.connect("devices")
         self.devices.subscribe("shoal/2/f/device/+/release", "shoal/2/f/blob/+")
@@ -44,7 +44,7 @@ class Service:
 
     def start(self) -> None:
         self.starts += 1
-        self.store = ReleaseStore(sqlite_url(self.folder / "shoal.db"), "f")
+        self.store = ReleaseStore(sqlite_url(self.folder / "shoal.db"), self.fleet)
         fleet = Fleet(self.broker.connect("aggregator"), self.topics, f"boot-{self.starts}")
         self.rollouts = Rollouts(
             self.store,

@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
+from tests.aggregator.test_release_copies import service_with_releases
 from tests.conftest import Exported
 from tests.known import known
 from wire.errors import OtherAggregator
@@ -92,8 +94,8 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert operator.run(typed("shoal resume")).returncode == 0
     checked = operator.run(typed("shoal doctor"))
     assert checked.returncode == 0, checked.stdout
-    assert operator.run(typed("shoal models list")).stdout.endswith("offered now\n")
-    assert "of earlier rounds it remembers: none" in operator.run(typed("shoal models rollback")).stderr
+    assert operator.run(typed("shoal models rounds")).stdout.endswith("offered now\n")
+    assert "of earlier rounds it remembers: none" in operator.run(typed("shoal models rewind")).stderr
     mend = next(command for command in COMMANDS if "--mend" in command)
     assert operator.run(mend).returncode == 2
     embedded_broker.stop()
@@ -118,6 +120,16 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
         assert restored.returncode == 0, restored.stderr
         time.sleep(1)  # what was there before has a name of its own each second
     assert epochs == sorted(set(epochs)), "a restored backup takes a greater epoch than the service that was newer"
+
+
+def test_releases_are_listed_and_orders_about_them_are_given(operator: Operator, fleet: FleetData) -> None:
+    service_with_releases(fleet, operator.folder / "runs" / "served", "default")
+    told = {command: operator.run(command) for command in COMMANDS if command.startswith("shoal models")}
+    assert "canary" in told["shoal models list runs/served"].stdout
+    assert "parent      1\n" in told["shoal models show runs/served 2"].stdout
+    assert "c: releases 2: running" in told["shoal models rollout runs/served"].stdout
+    orders = [done for command, done in told.items() if re.search("release|--pause|--resume|--promote|rollback", command)]
+    assert [done.stdout[:13] for done in orders] == ["no service ru"] * 6, [done.stderr for done in orders]
 
 
 def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(operator: Operator, mosquitto: str) -> None:
