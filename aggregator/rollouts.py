@@ -5,6 +5,7 @@ lost with the process, and comes again: a service that starts asks every device 
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -37,6 +38,8 @@ log = logging.getLogger("shoal.aggregator")
 
 JUDGE_S = 1.0
 """Seconds between two looks at rollouts."""
+BUSY_SHARE = 0.05
+"""The share of the service's time in which rollouts are looked at, at most: in a large fleet that is less often."""
 RETRY_S = 5.0
 """Seconds after which something is saved again that could not be."""
 KEPT = 10
@@ -159,8 +162,11 @@ class Rollouts:
         due = now_s >= self._look_at_s
         if not due and not self._waiting:
             return
+        began_s = time.monotonic()
         try:
             self.take_in(*([*self._presence(now_s), Ticked(now_s)] if due else []))
+            if due:
+                self._look_at_s = now_s + max(JUDGE_S, (time.monotonic() - began_s) / BUSY_SHARE)
         except StorageFailed as error:
             log.error("releases wait: %s", error)
             self._look_at_s = now_s + RETRY_S
@@ -179,7 +185,6 @@ class Rollouts:
         Raises:
             StorageFailed: nothing of it has happened; what came before is tried again at the next `tick`.
         """
-        self._look_at_s = self._clock() + JUDGE_S
         state, saved, gives = self.state, list[FleetEvent](), list[Give]()
         for event in (*self._waiting, *events):
             try:

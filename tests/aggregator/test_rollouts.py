@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aggregator import rollouts as adapter
 from aggregator.adapters import release_store
 from aggregator.adapters.blob_folder import BlobFolder, blob_names
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.sql_store import sqlite_url
+from aggregator.core import rollout
 from aggregator.core.ports import BlobLost, StorageFailed
 from aggregator.core.rollout_state import CheckedIn, Gate, RolloutStep
 from aggregator.fleet import Fleet
@@ -214,10 +214,9 @@ def test_a_defect_of_the_machine_costs_one_event(
     def broken(state: Any, event: Any) -> Any:
         if isinstance(event, CheckedIn) and event.device_id == "poison":
             raise RuntimeError("a defect")
-        return step(state, event)
+        return rollout.step(state, event)
 
-    step = adapter.step
-    monkeypatch.setattr(adapter, "step", broken)
+    monkeypatch.setattr("aggregator.rollouts.step", broken)
     service.check_in("poison", "a")
     service.tick()
     assert (set(service.rollouts.state.devices), service.rollouts.defects) == ({"a"}, 1)
