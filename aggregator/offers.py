@@ -1,7 +1,7 @@
 """The blobs that devices may fetch, and those that are still needed."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
@@ -13,10 +13,9 @@ log = logging.getLogger("shoal.aggregator")
 class Offers:
     """Puts blobs of a store on offer, and forgets them."""
 
-    def __init__(self, blobs: Blobs, fleet: Fleet, views: Iterable[str], others: Callable[[], set[str]] = set) -> None:
-        """`views`: the digests of what groupings have compared in the rounds so far; they stay. `others`: those that are on offer from
-        elsewhere."""
-        self._blobs, self._fleet, self._views, self._others = blobs, fleet, set(views), others
+    def __init__(self, blobs: Blobs, fleet: Fleet, views: Iterable[str]) -> None:
+        """`views`: the digests of what groupings have compared in the rounds so far; they stay."""
+        self._blobs, self._fleet, self._views = blobs, fleet, set(views)
 
     def offer(self, digests: set[str]) -> None:
         """Put these blobs on offer, unless they are.
@@ -24,7 +23,7 @@ class Offers:
         Raises:
             BlobLost: one is not kept here, or damaged.
         """
-        self._fleet.offer({name: self._blobs.get(name) for name in sorted(digests) if not self._fleet.offers(name)})
+        self._fleet.offer(self, digests, self._blobs.get)
 
     def keep_views(self, views: Iterable[str]) -> None:
         """Keep what groupings have compared in these rounds as well."""
@@ -32,7 +31,7 @@ class Offers:
 
     def forget(self, state: RunState) -> None:
         """Take away what nobody needs any more. What stays for want of a disk is forgotten after a later round."""
-        self._fleet.withdraw_all_but(offered(state) | self._others())
+        self._fleet.withdraw_all_but(self, offered(state))
         try:
             earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
             self._blobs.keep(offered(state) | self._views | earlier | {state.memory} | {r.blob for r in state.received.values()})

@@ -1,6 +1,6 @@
 """What an operator may order of releases. Each order says what is to be, so that it may come twice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -52,15 +52,15 @@ class ReturnToRelease(msgspec.Struct, frozen=True, tag="return-to-release"):
     group: str = ""
 
 
-def release_handlers(policy: ReleasePolicy, run: Callable[[], RunState]) -> dict[type, Handler]:
-    """By type of order, what carries it out; each raises `ShoalError` where that cannot be. `run`: the state of the policy's campaign."""
+def release_handlers(policy: ReleasePolicy, states: Callable[[], Mapping[str, RunState]]) -> dict[type, Handler]:
+    """By type of order, what carries it out; each raises `ShoalError` where that cannot be. `states`: of the campaigns, by name."""
     rollouts = policy.rollouts
 
     def make(order: MakeReleases) -> str:
-        state = run()
-        if order.campaign != state.settings.name:
-            raise ConfigError(f"campaign {order.campaign!r}: this service trains {state.settings.name}")
-        numbers = policy.release(state, order.roll_out)
+        known = states()
+        if order.campaign not in known:
+            raise ConfigError(f"campaign {order.campaign!r}: expected one of {', '.join(known)}")
+        numbers = policy.release(known[order.campaign], order.roll_out)
         return "\n".join(f"release {n}: {rollouts.state.catalogue.releases[n].group}" for n in numbers)
 
     def tell(event: Callable[[float], FleetEvent], campaign: str, done: str) -> str:

@@ -1,6 +1,7 @@
 """When a campaign's models are made releases, and what a release says of them."""
 
 import logging
+from collections.abc import Callable
 from typing import Literal, cast, get_args
 
 from aggregator.core.opening import start_key
@@ -34,14 +35,14 @@ def read_when(text: str) -> When:
 
 
 class ReleasePolicy:
-    """Makes the releases of one campaign."""
+    """Makes the releases of campaigns."""
 
-    def __init__(self, rollouts: Rollouts, blobs: Blobs, when: When, every: int = 0) -> None:
-        """`blobs`: those of the campaign. `every`: the number of rounds of training after which its models are released; 0: when it is
-        over."""
+    def __init__(self, rollouts: Rollouts, blobs: Callable[[str], Blobs], when: When, every: int = 0) -> None:
+        """`blobs`: those of a campaign, by its name. `every`: the number of rounds of training after which its models are released; 0: when
+        it is over."""
         self.rollouts, self._blobs, self._when, self._every = rollouts, blobs, when, every
-        self._due: RunState | None = None
-        self._released: tuple[str, int] | None = None
+        self._due: dict[str, RunState] = {}
+        self._released: dict[str, tuple[str, int]] = {}
 
     def observe(self, state: RunState, event: Event) -> None:
         """Tell the releases of a device that checked in, and remember whether the models of this state are to be released."""
@@ -50,26 +51,25 @@ class ReleasePolicy:
         if self._when != "auto":
             return
         often = isinstance(event, RoundAggregated) and bool(self._every) and not state.trained % self._every
-        if (often or state.phase == "finished") and state.trained and self._released != (state.settings.run_id, state.made_in):
-            self._due = state
+        if (often or state.phase == "finished") and state.trained and self._released.get(state.settings.name) != _which(state):
+            self._due[state.settings.name] = state
 
     def tick(self) -> None:
         """Let releases go on, and release what is due. What cannot be stored now is tried again."""
         self.rollouts.tick()
-        if self._due is None:
-            return
-        try:
-            self.release(self._due)
-        except StorageFailed as error:
-            log.error("the models of campaign=%s are not released yet: %s", self._due.settings.name, error)
-            return
-        except (BlobLost, ConfigError) as error:
-            log.error("the models of campaign=%s are not released: %s", self._due.settings.name, error)
-        self._released = self._due.settings.run_id, self._due.made_in
-        self._due = None
+        for name, state in list(self._due.items()):
+            try:
+                self.release(state)
+            except StorageFailed as error:
+                log.error("the models of campaign=%s are not released yet: %s", name, error)
+                continue
+            except (BlobLost, ConfigError) as error:
+                log.error("the models of campaign=%s are not released: %s", name, error)
+            self._released[name] = _which(state)
+            del self._due[name]
 
     def release(self, state: RunState, roll_out: bool = True) -> tuple[int, ...]:
-        """Make releases of the models that devices of this campaign start from, and roll them out unless told otherwise; models that were
+        """Make releases of the models that devices of a campaign start from, and roll them out unless told otherwise; models that were
         released, or are on their way, are not released again.
 
         Raises:
@@ -80,7 +80,12 @@ class ReleasePolicy:
             raise ConfigError(f"campaign {state.settings.name}: no round of training is over, there is nothing to release")
         name, drafts = state.settings.name, drafts_of(state)
         groups = {device_id: group_name(name, start_key(state, device_id)) for device_id in state.devices}
-        return self.rollouts.release(drafts, self._blobs, groups, group_name(name, start_key(state, "")), roll_out)
+        return self.rollouts.release(drafts, self._blobs(name), groups, group_name(name, start_key(state, "")), roll_out)
+
+
+def _which(state: RunState) -> tuple[str, int]:
+    """By what the models of a state are told from others."""
+    return state.settings.run_id, state.made_in
 
 
 def group_name(campaign: str, key: str) -> str:

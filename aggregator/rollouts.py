@@ -237,15 +237,15 @@ class Rollouts:
         whole = True
         for name in sorted(digests):
             try:
-                if not self._fleet.offers(name):
-                    self._fleet.offer({name: self._blobs.get(name)})
+                self._fleet.offer(self, {name}, self._blobs.get)
             except (BlobLost, StorageFailed) as error:
                 log.error("a part of a release cannot be offered: %s", error)
                 whole = False
         return whole
 
     def _forget_blobs(self) -> None:
-        """Delete what no release needs. What stays for want of a disk is deleted later."""
+        """Withdraw and delete what no release needs. What stays for want of a disk is deleted later."""
+        self._fleet.withdraw_all_but(self, self.needed())
         releases = self.state.catalogue.releases
         numbers = reach.needed(self.state, KEPT)
         try:

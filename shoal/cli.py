@@ -30,7 +30,7 @@ COMMANDS = {
     "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM."),
     "vouch": Command("aggregator", "Sign a service's key with the root key, so that devices believe the service."),
     "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
-    "resume": Command("aggregator", "End a pause of a service, once its cause is gone."),
+    "campaign": Command("aggregator", "Start, list, pause, resume, change, roll back and end campaigns of a service."),
     "models": Command("aggregator", "A fleet's releases and their rollouts, and the models of a run's last rounds."),
     "backup": Command("aggregator", "Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment."),
     "restore": Command("aggregator", "Put a copy in the place of a service's folder, once it has been found whole."),

@@ -6,20 +6,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aggregator.adapters.salvage import Contents, SavedRun, read_database
+from aggregator.audit import AUDIT
+from aggregator.charter import CAMPAIGNS
 from aggregator.core.rollout_state import FleetState
+from aggregator.desk import ORDERS
 from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.doctor.database import check_database
 from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
 from aggregator.doctor.releases import check_releases
-from aggregator.identity import RESUME, ROLLBACK
 from aggregator.release_policy import RELEASES
-from wire.errors import BundleError, ConfigError
+from wire.errors import BundleError, ConfigError, printable
 from wire.keys import PublicKey, read_public
 from wire.messages import LEASE_S
 
 _OWN = re.compile(
-    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|orders|audit.log|lock|boots|{RESUME}|{ROLLBACK}|secret\.key|service\.(key|pub|voucher)"
+    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}"
+    r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
 )
 
 
@@ -53,7 +56,7 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
             return {} if mend else read_database(folder / "shoal.db").fleets
 
         yield from check_releases(folder, contents.fleets, mend, again_all)
-    yield from _words(folder, time.time())
+    yield from _orders(folder, time.time())
     yield from _leftovers(folder, contents, mend)
 
 
@@ -83,16 +86,17 @@ def _boots(path: Path, mend: bool) -> Iterator[Finding]:
         yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
 
 
-def _words(folder: Path, now_s: float) -> Iterator[Finding]:
-    """The operator's words to a service, where no service has taken them away."""
-    for name, meaning in ((RESUME, "only one that is paused goes on because of it"), (ROLLBACK, "returns to the models of that round")):
+def _orders(folder: Path, now_s: float) -> Iterator[Finding]:
+    """An operator's orders that no service has taken."""
+    for path in sorted((folder / ORDERS).glob("*.json")):
         try:
-            old_s = now_s - (folder / name).stat().st_mtime
+            old_s = now_s - path.stat().st_mtime
+            text = path.read_text(errors="replace")[:200]
         except OSError:
             continue
         if old_s > LEASE_S:
-            told = f"given {old_s:.0f} s ago, and no service has taken it up. The next that starts takes it away, and {meaning}"
-            yield Finding("note", name, f"{told}; delete it if that is not wanted")
+            told = f"an order of {old_s:.0f} s ago, which the next service that starts carries out"
+            yield Finding("note", f"{ORDERS}/{path.name}", f"{told}: {printable(text)}; delete it if that is not wanted")
 
 
 def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[Finding]:

@@ -25,9 +25,11 @@ Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://.")]
 
 
 def serve(
-    folder: Annotated[Path, typer.Option(help="Where the run is kept: the database and the blobs.")],
-    bundle: Annotated[Path, typer.Option(help="Folder that `shoal export` wrote.")],
-    run: Annotated[str, typer.Option(help="Name of the run; a run that is in the folder already goes on.")] = "run-1",
+    folder: Annotated[Path, typer.Option(help="Where the fleet is kept: the database, the blobs and the campaigns.")],
+    bundle: Annotated[
+        Path | None, typer.Option(help="Folder that `shoal export` wrote, to train with; without one the folder's campaigns go on.")
+    ] = None,
+    run: Annotated[str, typer.Option(help="Name of the campaign that trains with it; one that is in the folder goes on.")] = "run-1",
     broker: Annotated[str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")] = "mqtt://localhost",
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
     algorithm: opt.AlgorithmName = "distfl",
@@ -38,22 +40,17 @@ def serve(
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
     seed: opt.Seed = 0,
-    min_devices: Annotated[int, typer.Option(min=1, help="No round opens or is aggregated with fewer devices.")] = 2,
-    min_group: Annotated[int, typer.Option(min=1, help="A group's model changes only with so many of its devices.")] = 2,
-    deadline: Annotated[float, typer.Option(callback=opt.finite, min=1, help="Seconds a round is open at most.")] = 600.0,
-    grace: Annotated[float, typer.Option(callback=opt.finite, min=0, help="Seconds a round waits for a device that was lost.")] = 60.0,
-    weight_cap: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, help="A device weighs at most so many times the median; 0: no bound.")
-    ] = 10.0,
-    norm_cap: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, help="Updates of more than so many times the median norm are left out.")
-    ] = 10.0,
-    max_norm: Annotated[float, typer.Option(callback=opt.finite, min=0, help="An update whose change has a larger norm is refused.")] = 1e6,
-    max_drop: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, max=1, help="Models by which accuracy fell by more are given up; 1: never.")
-    ] = 0.3,
-    keep_models: Annotated[int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")] = 3,
-    release: Annotated[str, typer.Option(help="What makes releases: off, manual, or auto: a run that is over.")] = "off",
+    min_devices: opt.MinDevices = 2,
+    min_group: opt.MinGroup = 2,
+    deadline: opt.Deadline = 600.0,
+    grace: opt.Grace = 60.0,
+    weight_cap: opt.WeightCap = 10.0,
+    norm_cap: opt.NormCap = 10.0,
+    max_norm: opt.MaxNorm = 1e6,
+    max_drop: opt.MaxDrop = 0.3,
+    keep_models: opt.KeepModels = 3,
+    start_from: opt.StartFrom = "latest",
+    release: Annotated[str, typer.Option(help="What makes releases: off, manual, or auto: a campaign that is over.")] = "off",
     release_every: Annotated[int, typer.Option(min=0, help="With auto: release also after so many rounds; 0: not.")] = 0,
     rollout_steps: Annotated[str, typer.Option(help="Shares of the devices, and tags, one after the other.")] = "0.1,0.5,1",
     rollout_quorum: Annotated[
@@ -110,6 +107,7 @@ def serve(
         max_update_norm=max_norm,
         max_drop=max_drop,
         keep_models=keep_models,
+        start_from=start_from,
         release=read_when(release),
         release_every=release_every,
         rollout=RolloutSettings(
@@ -134,4 +132,8 @@ def serve(
             logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
 
     final = run_service(settings, lambda: bool(stopping), observe)
-    Console().print(f"run {run}: {final.phase}, round {min(final.round, rounds)} of {rounds}; kept in {folder}")
+    if final is None:
+        Console().print(f"no campaign; the fleet is kept in {folder}")
+    else:
+        wanted = final.next_settings.rounds
+        Console().print(f"run {final.settings.name}: {final.phase}, round {min(final.round, wanted)} of {wanted}; kept in {folder}")

@@ -43,9 +43,6 @@ class Heard:
     def on_in_use(self, message: m.InUse) -> None:
         self.said.append(message)
 
-    def needed(self) -> set[str]:
-        return {"0" * 64}
-
 
 class TestInbox:
     @pytest.fixture
@@ -84,7 +81,7 @@ class TestInbox:
         assert (len(heard.said), bench.runner.refused["too-many"]) == (20, 80)
 
     def test_a_finished_run_of_a_fleet_with_releases_offers_no_model(self, bench: Bench) -> None:
-        bench.runner._carry_out(finish_command(bench.state, "a"))
+        bench.campaign._carry_out(finish_command(bench.state, "a"))
         (finish,) = bench.answers()
         assert finish.releases
 
@@ -103,13 +100,13 @@ class Releasing:
             self.bench.clock,
             lambda: 1,
             online=lambda _: True,
-            group=lambda device_id: group_of(self.bench.runner.state, device_id),
+            group=lambda device_id: group_of(self.bench.state, device_id),
             settings=RolloutSettings(steps=(RolloutStep(0.5), RolloutStep(1.0)), gate=Gate()),
         )
-        self.policy = ReleasePolicy(self.rollouts, self.bench.blobs, when, every)
+        self.policy = ReleasePolicy(self.rollouts, lambda _name: self.bench.blobs, when, every)
         for device_id in ("a", "b"):
             self.rollouts.on_check_in(device_id)
-        self.handlers = release_handlers(self.policy, lambda: self.bench.state)
+        self.handlers = release_handlers(self.policy, lambda: {"run-1": self.bench.state})
 
     def observe(self, state: Any, event: Any) -> None:
         if self.rollouts is not None:
@@ -159,7 +156,7 @@ class TestPolicy:
         service = Releasing(fleet, tmp_path, "manual", rounds=9)
         with pytest.raises(ConfigError, match="no round of training is over"):
             service.order(MakeReleases("run-1"))
-        with pytest.raises(ConfigError, match="this service trains run-1"):
+        with pytest.raises(ConfigError, match="expected one of run-1"):
             service.order(MakeReleases("run-2"))
         service.round()
         assert service.made == []
@@ -202,7 +199,7 @@ def test_releases_and_rollouts_over_http(fleet: FleetData, tmp_path: Path) -> No
     assert rollouts is not None
     bench = service.bench
     conditions = Conditions({}, True, "", "", Counted())
-    api = TestClient(create_api(lambda: bench.state, bench.store, bench.blobs, lambda: conditions, lambda: 0.0, lambda: rollouts.state))
+    api = TestClient(create_api(lambda: {"run-1": bench.campaign}, lambda: conditions, lambda: 0.0, lambda: rollouts.state))
     listed = api.get("/releases").json()
     assert [release["number"] for release in listed] == [number for number, _, _ in service.made]
     assert listed[0]["accuracy"] is None

@@ -102,7 +102,7 @@ def test_a_worse_canary_rolls_back_by_itself_and_a_service_killed_in_a_step_goes
         stop_processes([service])
 
         # another campaign, which learns nothing
-        service = running.serve("bad", "--local-epochs", "1", "--lr", "0.000001")
+        service = running.serve("bad", "--local-epochs", "1", "--lr", "0.000001", "--start-from", "initial")
         running.wait(lambda: running.rollout("bad").get("phase") == "rolled-back")
         rollout = running.wait(lambda: (found := running.rollout("bad")) and found["returned"]["confirmed"] and found)
         assert "accuracy fell by" in rollout["reason"]
