@@ -16,12 +16,14 @@ from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.fleet_lease import FleetLease, LeaseLost
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.schema import is_behind, upgrade
 from aggregator.adapters.sql_store import load_run
 from aggregator.aggregation import check_fit
 from aggregator.campaign import Observer
 from aggregator.charter import LATEST, Charter, accept, charters, check_campaign_name, next_number, propose
 from aggregator.core.conditions import Conditions, Counted
+from aggregator.core.ports import Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
 from aggregator.desk import Desk
@@ -29,6 +31,9 @@ from aggregator.duties import Duties
 from aggregator.enrolment.service import EnrolmentSettings, enrolment
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
+from aggregator.release_orders import release_handlers
+from aggregator.release_policy import RELEASES, ReleasePolicy, When, group_of
+from aggregator.rollouts import Rollouts, RolloutSettings
 from aggregator.runner import Runner
 from aggregator.start import Exported, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
 from aggregator.steering import Place, Steering, unfinished_or_latest
@@ -97,6 +102,12 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     """``s3://BUCKET/PREFIX``, or a folder; one in `folder` when empty."""
     http_host: str = "127.0.0.1"
     http_port: int = 8080
+    release: When = "off"
+    """Whether the fleet has releases, and what makes them (`aggregator.release_policy`)."""
+    release_every: int = 0
+    """After so many rounds of training the models are released too; 0: when the campaign is over."""
+    rollout: RolloutSettings = RolloutSettings()
+    """How releases reach devices."""
     stay: bool = True
     """Whether to go on answering devices and HTTP when every campaign is over."""
     enrolment: EnrolmentSettings = EnrolmentSettings()
@@ -251,10 +262,14 @@ def _serve(
 
     def observe_too(state: RunState, event: Event) -> None:
         counted.observe(state, event)
+        if releases is not None:
+            releases.observe(state, event)
         observe(state, event)
 
     fleet = Fleet(link, topics, boot_id, signer)
-    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier)
+    releases = _releases(settings, opening.place, lease, fleet, clock, lambda: runner) if settings.release != "off" else None
+    rollouts = releases.rollouts if releases is not None else None
+    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts)
     steering = Steering(runner, opening.place, observe_too, lease)
     try:
         started_s = time.monotonic()
@@ -270,16 +285,51 @@ def _serve(
             fleet.sign_with(signer)
             return signer.until_s
 
-        duties = Duties(runner, Desk(folder, steering.handlers), clock, renew)
+        def done() -> bool:
+            if releases is not None:
+                releases.tick()
+            return duties.done()
+
+        handlers = dict(steering.handlers)
+        if releases is not None:
+            handlers |= release_handlers(releases, lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()})
+        duties = Duties(runner, Desk(folder, handlers), clock, renew)
         conditions = partial(_conditions, runner, steering, duties, counted)
-        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s))
-        runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or duties.done() or (runner.finished and not settings.stay))
+        released = None if rollouts is None else lambda: rollouts.state
+        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, released))
+        runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or done() or (runner.finished and not settings.stay))
         fleet.announce(runner.epoch, clock(), "", online=False)
         last = runner.campaigns.get(settings.run) or next(reversed(runner.campaigns.values()), None)
         return last.known() if last is not None else None
     finally:
         link.close()
         steering.close()
+
+
+def _releases(
+    settings: ServeSettings, place: Place, lease: FleetLease | None, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]
+) -> ReleasePolicy:
+    """The fleet's releases, and what makes them of campaigns' models. `runner`: what runs these."""
+
+    def is_online(device_id: str) -> bool:
+        known = (campaign.known().devices.get(device_id) for campaign in runner().campaigns.values())
+        return any(device is not None and device.online for device in known)
+
+    def group(device_id: str) -> str:
+        campaign = runner().campaign_of(device_id)
+        return group_of(campaign.known(), device_id) if campaign is not None else ""
+
+    rollouts = Rollouts(
+        ReleaseStore(place.database, settings.fleet, lease.fence if lease else None),
+        open_blobs(settings.blobs or str(place.folder), place.folder, RELEASES, lease.holds if lease else lambda: True),
+        fleet,
+        clock,
+        lambda: runner().epoch,
+        online=is_online,
+        group=group,
+        settings=settings.rollout,
+    )
+    return ReleasePolicy(rollouts, lambda name: runner().campaigns[name].blobs, settings.release, settings.release_every)
 
 
 def _conditions(runner: Runner, steering: Steering, duties: Duties, counted: Counted) -> Conditions:

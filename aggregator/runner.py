@@ -20,6 +20,7 @@ from aggregator.group import Group
 from aggregator.inbox import Inbox
 from aggregator.inherit import Source
 from aggregator.rivals import Rivals
+from aggregator.rollouts import Rollouts
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from wire.bundle import Bundle
@@ -36,10 +37,19 @@ class Runner:
     """Runs campaigns, in one thread."""
 
     def __init__(
-        self, fleet: Fleet, clock: Clock, *, epoch: int = 1, silence_s: float = float("inf"), verifier: Verifier | None = None
+        self,
+        fleet: Fleet,
+        clock: Clock,
+        *,
+        epoch: int = 1,
+        silence_s: float = float("inf"),
+        verifier: Verifier | None = None,
+        rollouts: Rollouts | None = None,
     ) -> None:
         """`epoch`: that of this start. A device that is silent for `silence_s` is taken for absent. `verifier`: opens what other
-        aggregators of this fleet have signed; without one, nothing that they sent is believed."""
+        aggregators of this fleet have signed; without one, nothing that they sent is believed. `rollouts`: the fleet's releases, by which
+        devices get the models to use; without, a campaign gives them its models when it is over."""
+        self._rollouts = rollouts
         self._fleet, self._clock, self._epoch, self._silence_s = fleet, clock, epoch, silence_s
         self._inbox = Inbox(fleet.topics, clock, fleet.offered)
         self._rivals = Rivals(verifier, clock, self._inbox.count)
@@ -73,6 +83,7 @@ class Runner:
         campaign = Campaign(
             algorithm, bundle, probe, store, blobs, self._fleet, self._clock, self.announce, self._inbox.count, observe, takes
         )
+        campaign.releases = self._rollouts is not None
         self._inbox.admit_updates_of(bundle.manifest)
         campaign.start_or_resume(settings, self.epoch, source)
         if held:
@@ -235,6 +246,8 @@ class Runner:
             first.tell_busy(device_id, delivery.payload)
             return []
         reading = self._inbox.read(delivery, of_device, of_run)
+        if reading.in_use is not None and self._rollouts is not None:
+            self._rollouts.on_in_use(reading.in_use)
         campaign = self.campaigns.get(reading.campaign)
         if reading.fetch and not self._fleet.offer_again(reading.fetch):
             self._inbox.refuse_fetch(reading)

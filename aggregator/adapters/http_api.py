@@ -7,9 +7,11 @@ import msgspec
 from fastapi import FastAPI, HTTPException, Query, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from aggregator.adapters.http_releases import release_routes
 from aggregator.adapters.metrics import CampaignMetrics
 from aggregator.core.conditions import Conditions
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
+from aggregator.core.rollout_state import FleetState
 from aggregator.core.state import RunState
 from aggregator.core.summary import accuracy_of, count_groups, group_number, spread, summarize
 
@@ -33,14 +35,22 @@ class Shown(Protocol):
 Chosen = Annotated[str, Query(alias="campaign", description="The name of a campaign; the latest when empty.")]
 
 
-def create_api(campaigns: Callable[[], Mapping[str, Shown]], conditions: Callable[[], Conditions], wall_s: Callable[[], float]) -> FastAPI:
+def create_api(
+    campaigns: Callable[[], Mapping[str, Shown]],
+    conditions: Callable[[], Conditions],
+    wall_s: Callable[[], float],
+    releases: Callable[[], FleetState] | None = None,
+) -> FastAPI:
     """The application.
 
     `campaigns` returns the campaigns as they are now, by name, in the order of their starts; `conditions` what else there is to say;
-    `wall_s` the seconds since the service was started. A handler reads a campaign's state once.
+    `wall_s` the seconds since the service was started. A handler reads a campaign's state once. `releases`: the fleet's releases,
+    if it has some.
     """
     api = FastAPI(title="Shoal aggregator", description="Read-only view of the campaigns of a fleet.")
 
+    if releases is not None:
+        api.include_router(release_routes(releases))
     scraped = CampaignMetrics(lambda: {name: shown.known() for name, shown in campaigns().items()}, conditions)
 
     def find(name: str) -> Shown:

@@ -1,4 +1,4 @@
-"""`shoal models`: the models of a run's last rounds; `model_files.py` has what is about one of them."""
+"""`shoal models`: a fleet's releases, and the models of a run's last rounds; `model_files.py` has what is about one of them."""
 
 from pathlib import Path
 from statistics import fmean
@@ -8,6 +8,7 @@ import typer
 
 from aggregator.core.state import ModelVersion
 from aggregator.core.versions import met
+from shoal.commands import releases
 from shoal.commands.model_files import diff_models, export_model, inspect_model
 from shoal.held_model import state_of
 
@@ -17,15 +18,20 @@ Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folde
 
 models = typer.Typer(
     rich_markup_mode=None,
-    help="List the models of a run's last rounds, write one into a file, and compare two.",
+    help="A fleet's releases and their rollouts, models as files, and the models of a run's last rounds.",
     no_args_is_help=True,
 )
+models.command("list")(releases.list_releases)
+models.command("show")(releases.show_release)
+models.command("release")(releases.make_releases)
+models.command("rollout")(releases.rollout)
+models.command("rollback")(releases.roll_back)
 models.command("export")(export_model)
 models.command("inspect")(inspect_model)
 models.command("diff")(diff_models)
 
 
-@models.command("list")
+@models.command("rounds")
 def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> None:
     """List the models that a run has and remembers, and how devices met them before they trained."""
     state = state_of(folder, run, database)

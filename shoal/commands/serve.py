@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from aggregator.core.rollout_state import Gate
 from aggregator.core.state import Event, RoundAggregated, RunState
 from aggregator.core.summary import count_groups
 from aggregator.enrolment.service import EnrolmentSettings, own_credentials
 from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
+from aggregator.release_policy import read_when
+from aggregator.rollouts import RolloutSettings, read_steps
 from algorithms.registry import read_algorithm
 from host.logs import FORMS, log_to_stderr
 from host.supervisor import alive
@@ -48,6 +51,24 @@ def serve(
     max_drop: opt.MaxDrop = 0.3,
     keep_models: opt.KeepModels = 3,
     start_from: opt.StartFrom = "latest",
+    release: Annotated[str, typer.Option(help="What makes releases: off, manual, or auto: a campaign that is over.")] = "off",
+    release_every: Annotated[int, typer.Option(min=0, help="With auto: release also after so many rounds; 0: not.")] = 0,
+    rollout_steps: Annotated[str, typer.Option(help="Shares of the devices, and tags, one after the other.")] = "0.1,0.5,1",
+    rollout_quorum: Annotated[
+        float, typer.Option(callback=opt.finite, min=0.01, max=1, help="The share of a step's devices that have to confirm.")
+    ] = Gate().quorum,
+    rollout_max_drop: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, max=1, help="A release that lowers accuracy by more is rolled back.")
+    ] = Gate().max_drop,
+    rollout_max_failures: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, max=1, help="One that fails on more of a step's devices is rolled back.")
+    ] = Gate().max_failures,
+    rollout_max_slower: Annotated[
+        float, typer.Option(callback=opt.finite, min=1, help="One with which a prediction takes more times as long is rolled back.")
+    ] = Gate().max_slower,
+    rollout_patience: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, help="Seconds a step waits for a clear answer; then what there is counts.")
+    ] = Gate().patience_s,
     take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another aggregator has the lease in the PostgreSQL database, then take over.")
@@ -99,6 +120,18 @@ def serve(
         max_drop=max_drop,
         keep_models=keep_models,
         start_from=start_from,
+        release=read_when(release),
+        release_every=release_every,
+        rollout=RolloutSettings(
+            steps=read_steps(rollout_steps),
+            gate=Gate(
+                quorum=rollout_quorum,
+                max_drop=rollout_max_drop,
+                max_failures=rollout_max_failures,
+                max_slower=rollout_max_slower,
+                patience_s=rollout_patience,
+            ),
+        ),
         take_over=take_over,
         standby=standby,
         database=database,

@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from aggregator.adapters.enrolment_store import DeviceRow, open_enrolments
+from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
+from tests.aggregator.test_release_copies import service_with_releases
 from tests.conftest import Exported
 from tests.known import known
 from wire.errors import OtherAggregator
@@ -95,7 +97,7 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert operator.run("shoal campaign resume runs/served").stdout == "nothing was paused\n"
     checked = operator.run(typed("shoal doctor"))
     assert checked.returncode == 0, checked.stdout
-    assert operator.run(typed("shoal models list")).stdout.endswith("offered now\n")
+    assert operator.run(typed("shoal models rounds")).stdout.endswith("offered now\n")
     assert "the models of round 3 are not remembered" in operator.run(typed("shoal campaign rollback")).stderr
     assert operator.run(typed("shoal database check")).returncode == 0
     assert "a service runs there; stop it" in operator.run(typed("shoal database upgrade")).stderr
@@ -158,6 +160,18 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     refused = operator.run(typed("shoal campaign pause").replace("autumn", "winter"))
     assert (refused.returncode, refused.stderr) == (2, "error: campaign 'winter' is not here; those that are: run-1, autumn\n")
     assert "Traceback" not in operator.log(0) + operator.log()
+
+
+def test_releases_are_listed_and_orders_about_them_are_given(operator: Operator, fleet: FleetData) -> None:
+    service_with_releases(fleet, operator.folder / "runs" / "served", "default")
+    told = {
+        command: operator.run(command) for command in COMMANDS if re.match("shoal models (list|show|release|rollout|rollback)", command)
+    }
+    assert "canary" in told["shoal models list runs/served"].stdout
+    assert "parent      1\n" in told["shoal models show runs/served 2"].stdout
+    assert "c: releases 2: running" in told["shoal models rollout runs/served"].stdout
+    orders = [done for command, done in told.items() if re.search("release|--pause|--resume|--promote|rollback", command)]
+    assert [done.stdout[:13] for done in orders] == ["no service ru"] * 6, [done.stderr for done in orders]
 
 
 def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(operator: Operator, mosquitto: str) -> None:
