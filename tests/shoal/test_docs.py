@@ -32,7 +32,6 @@ WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
 OPERATOR = (
-)
     "shoal init",
     "shoal backup",
     "shoal restore",
