@@ -25,7 +25,7 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A unit whose program is there, and whose user is known."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed: apt-get install systemd would run this")
-    path = tmp_path / request.param.name
+    path: Path = tmp_path / request.param.name
     text = re.sub(r"/opt/shoal/bin/[\w-]+", "/bin/true", request.param.read_text())
     path.write_text(text)
     return path
