@@ -102,8 +102,8 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
 
 def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer = lambda _state, _event: None) -> RunState | None:
     """Run a service until `stop` returns true, or until every campaign is over where `stay` is false. Campaigns that are in the folder go
-    on. Returns the last state of the campaign that it was started with, or of the latest; None where there is none, or where the service was
-    stopped while it waited for another.
+    on. Returns the last state of the campaign that it was started with, or of the latest; None where there is none, or where the service
+    was stopped while it waited for another.
 
     Raises:
         ShoalError: a setting, a bundle, the database or the broker cannot be used; or another aggregator has the fleet.
@@ -118,7 +118,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
             lease = open_lease(database, settings.fleet, secrets.token_hex(8), settings.standby)
             if lease is not None:
                 opened.enter_context(closing(lease))
-            if (revision := current(database)) not in ("", newest()):
+            if (revision := current(database)) != newest() and (revision or lease is not None):
                 if lease is not None and has_leases(revision) and not lease.take((), settings.standby, settings.take_over, stop):
                     return None  # nobody else may use the database while it is migrated
                 upgrade(database)

@@ -87,6 +87,7 @@ class Pair(Field):
 def pair(data: FleetData, exported: Exported, tmp_path: Path, mosquitto: str, postgres: Postgres, s3_server: S3Server) -> Iterator[Pair]:
     database, bucket = postgres.create(secrets.token_hex(6)), f"s3://{BUCKET}/{secrets.token_hex(4)}"
     pair = Pair(data, exported, tmp_path, mosquitto, database=database, bucket=bucket, environment=s3_server.environment)
+    (tmp_path / "aggregator.log").touch()  # `Field.wait` shows it; each service here has a log of its own
     yield pair
     for process in pair.serving:
         if process.poll() is None:
