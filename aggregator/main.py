@@ -6,18 +6,18 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.fleet_lease import FleetLease, LeaseLost
+from aggregator.adapters.fleet_lease import LeaseLost
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.release_store import ReleaseStore
-from aggregator.adapters.schema import is_behind, upgrade
+from aggregator.adapters.schema import current, has_leases, newest, upgrade
 from aggregator.adapters.sql_store import load_run
 from aggregator.aggregation import check_fit
 from aggregator.campaign import Observer
@@ -37,7 +37,7 @@ from aggregator.rollouts import Rollouts, RolloutSettings
 from aggregator.runner import Runner
 from aggregator.start import Exported, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
 from aggregator.steering import Place, Steering, unfinished_or_latest
-from aggregator.storage import blobs_name, open_blobs, open_lease
+from aggregator.storage import kept_blobs, open_blobs, open_lease
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle
@@ -132,9 +132,12 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
             lease = open_lease(opening.place.database, settings.fleet, secrets.token_hex(8), settings.standby)
             if lease is not None:
                 opened.enter_context(closing(lease))
-                if is_behind(opening.place.database) and not lease.take((), settings.standby, settings.take_over, stop):
+                opening.place = replace(opening.place, lease=lease)
+            database = opening.place.database
+            if (revision := current(database)) != newest() and (revision or lease is not None):
+                if lease is not None and has_leases(revision) and not lease.take((), settings.standby, settings.take_over, stop):
                     return None  # nobody else may use the database while it is migrated
-            upgrade(opening.place.database)
+                upgrade(database)
             secret = opening.look(settings)
             known = boot_ids(folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8))
             if lease is not None:
@@ -146,7 +149,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
             opening.begin(settings)
             named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)
             opened.enter_context(enrolment(settings.enrolment, folder, *named))
-            return _serve(settings, topics, http, opening, lease, known, boot_id, stop, observe)
+            return _serve(settings, topics, http, opening, known, boot_id, stop, observe)
     except OtherAggregator as error:
         raise LeaseLost(str(error)) if settings.standby else error from None
     finally:
@@ -174,15 +177,14 @@ class _Opening:
             ConfigError: it cannot be opened.
         """
         folder, database = settings.folder, settings.database or sqlite_url(settings.folder / "shoal.db")
-        place = Place(folder, database, settings.blobs, read_trust(settings.bundle or folder))
+        place = Place(folder, database, read_trust(settings.bundle or folder), settings.blobs)
         exported, fresh = None, None
         if settings.bundle is not None:
             exported = read_exported(settings.bundle, place.trust)
             fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
             algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
             check_fit(fresh, algorithm, exported.bundle.manifest)
-            named = (settings.blobs, folder, settings.run)
-            refuse_lost_run(database, fresh, algorithm, exported, open_blobs(*named).names(), blobs_name(*named))
+            refuse_lost_run(database, fresh, algorithm, exported, *kept_blobs(settings.blobs, folder, settings.run))
         return cls(place, charters(folder), exported, fresh)
 
     def look(self, settings: ServeSettings) -> bytes:
@@ -236,13 +238,12 @@ def _serve(
     topics: Topics,
     http: HttpServer,
     opening: _Opening,
-    lease: FleetLease | None,
     known: list[str],
     boot_id: str,
     stop: Callable[[], bool],
     observe: Observer,
 ) -> RunState | None:
-    folder, trust, clock = settings.folder, opening.place.trust, SteadyClock(opening.last_s)
+    folder, trust, lease, clock = settings.folder, opening.place.trust, opening.place.lease, SteadyClock(opening.last_s)
 
     def make_signer() -> Signer:
         return service_signer(folder, settings.fleet, trust.keys, trust.root, clock())
@@ -267,10 +268,10 @@ def _serve(
         observe(state, event)
 
     fleet = Fleet(link, topics, boot_id, signer)
-    releases = _releases(settings, opening.place, lease, fleet, clock, lambda: runner) if settings.release != "off" else None
+    releases = _releases(settings, opening.place, fleet, clock, lambda: runner) if settings.release != "off" else None
     rollouts = releases.rollouts if releases is not None else None
     runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts)
-    steering = Steering(runner, opening.place, observe_too, lease)
+    steering = Steering(runner, opening.place, observe_too)
     try:
         started_s = time.monotonic()
         for charter in opening.charters(settings.run):
@@ -306,9 +307,7 @@ def _serve(
         steering.close()
 
 
-def _releases(
-    settings: ServeSettings, place: Place, lease: FleetLease | None, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]
-) -> ReleasePolicy:
+def _releases(settings: ServeSettings, place: Place, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]) -> ReleasePolicy:
     """The fleet's releases, and what makes them of campaigns' models. `runner`: what runs these."""
 
     def is_online(device_id: str) -> bool:
@@ -320,8 +319,8 @@ def _releases(
         return group_of(campaign.known(), device_id) if campaign is not None else ""
 
     rollouts = Rollouts(
-        ReleaseStore(place.database, settings.fleet, lease.fence if lease else None),
-        open_blobs(settings.blobs or str(place.folder), place.folder, RELEASES, lease.holds if lease else lambda: True),
+        ReleaseStore(place.database, settings.fleet, place.fence()),
+        open_blobs(settings.blobs or str(place.folder), place.folder, RELEASES, place.may_delete),
         fleet,
         clock,
         lambda: runner().epoch,

@@ -152,7 +152,7 @@ def serve(
 
     final = run_service(settings, stop, observe)
     if final is None:
-        Console().print(f"stopped before any campaign had begun; the fleet is kept in {folder}")
+        Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
     else:
         wanted = final.next_settings.rounds
         Console().print(f"run {final.settings.name}: {final.phase}, round {min(final.round, wanted)} of {wanted}; kept in {folder}")
