@@ -17,6 +17,7 @@ from aggregator.identity import own_secret
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from algorithms.registry import read_algorithm
+from host.files import write_atomically
 from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError
 from wire.keys import PrivateKey, PublicKey, read_private, read_public
@@ -27,27 +28,54 @@ log = logging.getLogger("shoal.aggregator")
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What lies in a folder that `shoal export` wrote."""
+class Trust:
+    """Whom devices believe."""
 
-    bundle: Bundle
-    probe: Probe
-    trusted: tuple[PublicKey, ...]
-    """The keys that devices trust."""
+    keys: tuple[PublicKey, ...]
     root: PrivateKey | None
     """The root key, if it is here."""
 
 
-def read_exported(folder: Path) -> Exported:
-    """Read the folder of `serve --bundle`.
+@dataclass(frozen=True)
+class Exported:
+    """What `shoal export` made for a campaign."""
+
+    bundle: Bundle
+    probe: Probe
+
+
+def read_trust(folder: Path) -> Trust:
+    """Read ``trust.pem`` of a folder, and ``signing.key`` if it is there.
 
     Raises:
-        ConfigError: a file of it cannot be read, or is not what its name says.
+        ConfigError: one of them cannot be read, or is not what its name says.
     """
-    trusted, own = _read(folder / "trust.pem", read_public), folder / "signing.key"
-    root = _read(own, read_private) if own.exists() else None
-    bundle = _read(folder / "device.shoal", lambda payload: unpack(payload, trusted))
-    return Exported(bundle, _read(folder / "server.pt2", lambda payload: load_probe(payload, bundle.digest)), trusted, root)
+    keys, own = _read(folder / "trust.pem", read_public), folder / "signing.key"
+    return Trust(keys, _read(own, read_private) if own.exists() else None)
+
+
+def read_exported(folder: Path, trust: Trust) -> Exported:
+    """Read ``device.shoal`` and ``server.pt2`` of a folder.
+
+    Raises:
+        ConfigError: one of them cannot be read, or is not what its name says, or devices would not believe its signature.
+    """
+    bundle = _read(folder / "device.shoal", lambda payload: unpack(payload, trust.keys))
+    return Exported(bundle, _read(folder / "server.pt2", lambda payload: load_probe(payload, bundle.digest)))
+
+
+def write_trust(folder: Path, exported: Path) -> None:
+    """Keep whom devices believe in a service's folder, for starts that name no bundle.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    try:
+        payload, own = (exported / "trust.pem").read_bytes(), folder / "trust.pem"
+        if not own.exists() or own.read_bytes() != payload:
+            write_atomically(own, payload)
+    except OSError as error:
+        raise ConfigError(f"folder {folder}: trust.pem: {error.strerror}") from None
 
 
 def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, exported: Exported, folder: Path) -> None:

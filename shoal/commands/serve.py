@@ -22,9 +22,11 @@ Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://.")]
 
 
 def serve(
-    folder: Annotated[Path, typer.Option(help="Where the run is kept: the database and the blobs.")],
-    bundle: Annotated[Path, typer.Option(help="Folder that `shoal export` wrote.")],
-    run: Annotated[str, typer.Option(help="Name of the run; a run that is in the folder already goes on.")] = "run-1",
+    folder: Annotated[Path, typer.Option(help="Where the fleet is kept: the database, the blobs and the campaigns.")],
+    bundle: Annotated[
+        Path | None, typer.Option(help="Folder that `shoal export` wrote, to train with; without one the folder's campaigns go on.")
+    ] = None,
+    run: Annotated[str, typer.Option(help="Name of the campaign that trains with it; one that is in the folder goes on.")] = "run-1",
     broker: Annotated[str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")] = "mqtt://localhost",
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
     algorithm: opt.AlgorithmName = "distfl",
@@ -35,21 +37,16 @@ def serve(
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
     seed: opt.Seed = 0,
-    min_devices: Annotated[int, typer.Option(min=1, help="No round opens or is aggregated with fewer devices.")] = 2,
-    min_group: Annotated[int, typer.Option(min=1, help="A group's model changes only with so many of its devices.")] = 2,
-    deadline: Annotated[float, typer.Option(callback=opt.finite, min=1, help="Seconds a round is open at most.")] = 600.0,
-    grace: Annotated[float, typer.Option(callback=opt.finite, min=0, help="Seconds a round waits for a device that was lost.")] = 60.0,
-    weight_cap: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, help="A device weighs at most so many times the median; 0: no bound.")
-    ] = 10.0,
-    norm_cap: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, help="Updates of more than so many times the median norm are left out.")
-    ] = 10.0,
-    max_norm: Annotated[float, typer.Option(callback=opt.finite, min=0, help="An update whose change has a larger norm is refused.")] = 1e6,
-    max_drop: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, max=1, help="Models by which accuracy fell by more are given up; 1: never.")
-    ] = 0.3,
-    keep_models: Annotated[int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")] = 3,
+    min_devices: opt.MinDevices = 2,
+    min_group: opt.MinGroup = 2,
+    deadline: opt.Deadline = 600.0,
+    grace: opt.Grace = 60.0,
+    weight_cap: opt.WeightCap = 10.0,
+    norm_cap: opt.NormCap = 10.0,
+    max_norm: opt.MaxNorm = 1e6,
+    max_drop: opt.MaxDrop = 0.3,
+    keep_models: opt.KeepModels = 3,
+    start_from: opt.StartFrom = "latest",
     take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
     database: Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")] = "",
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
@@ -89,6 +86,7 @@ def serve(
         max_update_norm=max_norm,
         max_drop=max_drop,
         keep_models=keep_models,
+        start_from=start_from,
         take_over=take_over,
         database=database,
         http_host=host,
@@ -101,4 +99,8 @@ def serve(
             logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
 
     final = run_service(settings, lambda: bool(stopping), observe)
-    Console().print(f"run {run}: {final.phase}, round {min(final.round, rounds)} of {rounds}; kept in {folder}")
+    if final is None:
+        Console().print(f"no campaign; the fleet is kept in {folder}")
+    else:
+        wanted = final.next_settings.rounds
+        Console().print(f"run {final.settings.name}: {final.phase}, round {min(final.round, wanted)} of {wanted}; kept in {folder}")
