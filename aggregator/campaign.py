@@ -280,3 +280,4 @@ class Campaign:
     def _check_storage(self) -> None:
         self.blobs.check()
         self.store.check()
+        self.state = self.store.load()  # a commit whose answer was lost may have been carried out

@@ -155,7 +155,7 @@ class Inbox:
     def _check_in(self, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
         if self._own(message, reading) and reading.state is not None:
-            said = (message.num_train, message.num_test, message.runtime, message.bundle)
+            said = (message.num_train, message.num_test, message.runtime, message.bundle, message.moved)
             reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said))
 
     def _update(self, payload: bytes, reading: Reading) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from edge_client.core import session as core
 from edge_client.core.backoff import Backoff
-from edge_client.core.ports import DeviceState, GraphLoader, Health, Windows
+from edge_client.core.ports import DeviceState, GraphLoader, Health, LiveWindows, Windows
 from edge_client.core.time import AggregatorTime
 from edge_client.current import CurrentModel
 from edge_client.executor import Secret, from_entropy
@@ -56,14 +56,16 @@ class Agent:
         wall: Callable[[], float] = time.time,
         runtime: str = "",
         secret: Secret = from_entropy,
+        live: LiveWindows | None = None,
     ) -> None:
-        """`trusted`: the root keys; without any, everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix
-        time, which may be wrong.
+        """`live`: where windows are taken from anew for each plan, if not `windows` all the time. `trusted`: the root keys; without any,
+        everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix time, which may be wrong.
 
         Raises:
             ConfigError: the state folder cannot be read.
         """
         self.device_id, self._topics, self.link, self._windows = device_id, topics, link, windows
+        self._live = live
         self._state, self._trusted, self._policy = state, trusted, policy
         self._health, self._clock, self._wall, self._runtime = health, clock, wall, runtime
         self.incidents = Incidents(device_id)
@@ -75,8 +77,8 @@ class Agent:
         self._memory = Memory(device_id, state, self.incidents)
         self._model, self._permitted = CurrentModel(state, windows, load_graphs), policy or m.Policy()
         around = (self._memory, self._outbox, trusted, self._permitted, clock)
-        self._releases = Releases(device_id, self._model, state, windows, *around)
-        self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents)
+        self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
+        self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents, live)
         self._stop: Callable[[], bool] = lambda: False
         self._boot_id, self._bytes_received, self._work_began_s = "", 0, 0.0
         self._ready_at_s = math.inf
@@ -115,6 +117,7 @@ class Agent:
         """Send or ask again what had no answer for too long, and go on with what had to wait."""
         self._contained("heartbeat", self._beat)
         self._contained("retry", self._retry)
+        self._contained("look at live data", lambda: self._check_in() if self._live is not None and self._live.look() else None)
         self._contained("work", self._go_on)
 
     def predict(self, x: Array) -> Array:
@@ -218,22 +221,27 @@ class Agent:
 
     def _check_in(self) -> None:
         """Say what there is on this device, and send again what had no answer."""
-        health = self._health()
+        health, windows = self._health(), self._windows_now()
         message = m.CheckIn(
-            device_id=self.device_id,
-            num_train=self._windows.num_train,
-            num_test=self._windows.num_test,
+            self.device_id,
+            windows.num_train,
+            windows.num_test,
             bundle=self._work.bundle.digest if self._work.bundle else "",
             client="shoal",
             runtime=self._runtime,
             battery_percent=health.battery_percent,
             unmetered=health.unmetered,
             policy=self._policy,
+            moved=self._live is not None and self._live.has_moved,
         )
         self._outbox.check_in(message)
         self._releases.report()
         self._send_update()
         self._outbox.ask(self._fetching.wanted)
+
+    def _windows_now(self) -> Windows:
+        """The windows that the next plan would be carried out over."""
+        return self._windows if self._live is None else self._live.now()
 
     def _retry(self) -> None:
         if not self._backoff.is_due or not self._outbox.connected:  # what is published meanwhile would wait in the link, again and again
@@ -301,7 +309,7 @@ class Agent:
         return None
 
     def _encode(self, plan: m.Plan, done: Done) -> bytes:
-        return done.update(plan, self._windows.num_train, self._bytes_received)
+        return done.update(plan, self._work.windows.num_train, self._bytes_received)
 
     def _between(self) -> None:
         """Before each batch: say that the device is here, and end the work if it is to end."""

@@ -43,7 +43,7 @@ class Releases:
         device_id: str,
         model: CurrentModel,
         state: DeviceState,
-        windows: Windows,
+        windows: Callable[[], Windows],
         memory: Memory,
         outbox: Outbox,
         trusted: Sequence[PublicKey],
@@ -147,14 +147,14 @@ class Releases:
             classes=manifest.classes,
             window=manifest.window,
         )
-        loaded = self.model.try_load(bundle, current)
-        trial.check_answer(loaded, self._windows)
+        loaded, stored = self.model.try_load(bundle, current), self._windows()
+        trial.check_answer(loaded, stored)
         onnx = whole_model(bundle, loaded.tensors, about(current))
         if onnx:
-            trial.check_whole(loaded, onnx, self._windows)
+            trial.check_whole(loaded, onnx, stored)
             current = msgspec.structs.replace(current, onnx=digest(onnx))
-        windows = trial.held_back(self._windows, self._memory.session.plan, self._device_id, self._policy)
-        measured = trial.measure(loaded, self._used(), windows, self._windows, between)
+        windows = trial.held_back(stored, self._memory.session.plan, self._device_id, self._policy)
+        measured = trial.measure(loaded, self._used(), windows, stored, between)
         self._memory.save(offers.on_measured(self._memory.session, measured, manifest.name, manifest.version))
         self.model.replace(current, loaded, onnx)
         which = f"release {offer.number} of group {offer.group!r}" if offer.number else f"run {offer.run_id}"

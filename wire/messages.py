@@ -97,7 +97,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     """Device to aggregator: here I am, this is what I have. `bundle` is the digest of the bundle it has loaded, or empty; `policy` is
-    what its owner permits, so that the aggregator need not ask in vain."""
+    what its owner permits, so that the aggregator need not ask in vain. `moved`: its data are no longer those of its last survey."""
 
     device_id: Name
     num_train: Count
@@ -108,6 +108,7 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
     unmetered: bool | None = None
     policy: Policy | None = None
+    moved: bool = False
 
 
 class InUse(msgspec.Struct, frozen=True, tag="in-use"):

@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.release_store import ReleaseStore
-from aggregator.adapters.sql_store import SCHEMA_VERSION, SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.rollout import step as step_fleet
@@ -62,7 +63,8 @@ class Contents:
     """What SQLite finds wrong with the file, and rows that are not what they should be."""
     lost: list[str] = field(default_factory=list)
     """What a new database will not have."""
-    version: int = SCHEMA_VERSION
+    revision: str = ""
+    """Of the schema; a number in a database from before there were revisions."""
 
 
 def read_database(path: Path) -> Contents:
@@ -193,8 +195,7 @@ def _integrity(connection: sqlite3.Connection) -> list[str]:
 
 def _read(connection: sqlite3.Connection, damage: list[str]) -> Contents:
     contents = Contents(damage=damage)
-    versions = _rows(connection, "schema_version", "version", damage)
-    contents.version = next((row[0] for row in versions.values() if isinstance(row[0], int)), SCHEMA_VERSION)
+    contents.revision = _revision(connection)
     names = [str(name) for (name,) in _rows(connection, "runs", "run", damage).values()]
     snapshots = {str(run): state for run, state in _rows(connection, "snapshots", "run, state", damage).values()}
     events = _rows(connection, "events", "run, event", damage)
@@ -244,6 +245,15 @@ def _read_releases(connection: sqlite3.Connection, contents: Contents) -> None:
                 contents.lost.append(f"the releases of fleet {name}: what came from number {seq} on")
                 break
         contents.fleets[name] = state
+
+
+def _revision(connection: sqlite3.Connection) -> str:
+    """The revision of the schema, or its number; empty where it cannot be told."""
+    for table, column in (("alembic_version", "version_num"), ("schema_version", "version")):
+        with suppress(sqlite3.Error):
+            for (revision,) in connection.execute(f"SELECT {column} FROM {table}"):
+                return str(revision)
+    return ""
 
 
 def _tell_lost(name: str, run: SavedRun, damaged: bool, contents: Contents) -> None:

@@ -1,10 +1,10 @@
 """What transitions of the round are made of: opening and closing it, and what is asked of its devices. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from aggregator.core.plan import plan_for
+from aggregator.core.plan import NEW, plan_for
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
@@ -39,7 +39,7 @@ def open_again(state: RunState, received: dict[str, Received], at_s: float) -> S
 
 def _invite(state: RunState, invited: Sequence[str], at_s: float) -> Step:
     """Send these devices their plans, but to those whose updates have been received, and set the deadlines."""
-    cohort = {d: state.received[d].start if d in state.received else start_key(state, d) for d in invited}
+    cohort = {d: state.received[d].start if d in state.received else key_now(state, d) for d in invited}
     veterans = any(state.devices[d].accepted for d in cohort)
     state = replace(state, cohort=cohort, veterans=veterans, deadline_at_s=at_s + state.settings.deadline_s, newcomers_until_s=0.0)
     missing = [d for d in cohort if is_missing(state, d)]
@@ -127,6 +127,22 @@ def with_device(state: RunState, device_id: str, device: Device) -> RunState:
 def start_key(state: RunState, device_id: str) -> str:
     """The key of the model that the device starts from next."""
     return state.starts.get(device_id, state.starts.get("", NEWCOMER))
+
+
+def key_now(state: RunState, device_id: str) -> str:
+    """The key of the model that the device starts from in the open round: as a newcomer, in a round of training, where its data have moved
+    and newcomers do something of their own."""
+    is_new = state.phase == "training" and state.devices[device_id].moved and NEW in state.programs
+    return NEWCOMER if is_new else start_key(state, device_id)
+
+
+def surveyed(state: RunState, left_out: Collection[str]) -> RunState:
+    """The state after a round whose updates were applied, but for those that were left out: who took part as a newcomer has not moved."""
+    for device_id in sorted(state.received.keys() - set(left_out)):
+        device = state.devices[device_id]
+        if device.moved and state.received[device_id].start == NEWCOMER:
+            state = with_device(state, device_id, replace(device, moved=False))
+    return state
 
 
 def acknowledgements(state: RunState) -> list[Command]:

@@ -31,6 +31,8 @@ class Device(msgspec.Struct, frozen=True):
     """How many rounds in a row it missed or declined."""
     rests_until: int = 0
     """The round from which it is asked again."""
+    moved: bool = False
+    """Whether its data have moved since its last survey, as it says; until a round with another survey of it is over."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +114,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     newcomers_until_s: float = 0.0
     """Until when the round waits for devices that have never been counted; 0 as long as it also waits for others."""
     norms: dict[str, float] = {}
-    """By role, the median norm of the updates of the latest aggregated round."""
+    """By role, the median norm of the updates of the latest aggregated round that had such."""
     made_in: int = 0
     """The round that made `models`; 0: the run began with them."""
     made_by: tuple[str, ...] = ()
@@ -174,6 +176,7 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     num_test: int
     runtime: str = ""
     bundle: str = ""
+    moved: bool = False
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):

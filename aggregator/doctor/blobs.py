@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from aggregator.adapters.blob_folder import DAMAGED, BlobFolder
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.salvage import SavedRun
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.round import OPEN
 from aggregator.core.state import UpdatesLost
 from aggregator.doctor.finding import RESTORE, Finding

@@ -15,6 +15,7 @@ from aggregator.doctor.database import check_database
 from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
 from aggregator.doctor.releases import check_releases
+from aggregator.doctor.shared import check_shared
 from aggregator.release_policy import RELEASES
 from wire.errors import BundleError, ConfigError, printable
 from wire.keys import PublicKey, read_public
@@ -26,8 +27,9 @@ _OWN = re.compile(
 )
 
 
-def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Iterator[Finding]:
-    """What there is to say of a service's folder. `bundle`: the folder that `shoal export` wrote. To mend, the caller holds the folder's
+def examine(folder: Path, bundle: Path | None = None, mend: bool = False, database: str = "", blobs: str = "") -> Iterator[Finding]:
+    """What there is to say of a service's folder, and of a database and blobs elsewhere where they are named, in which nothing is mended.
+    `bundle`: the folder that `shoal export` wrote. To mend, the caller holds the folder's
     lock; to check, a service may be running.
 
     Raises:
@@ -36,11 +38,15 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
     if not folder.is_dir():
         raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
     trusted, payload = _bundle(bundle)
-    if not any((folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")):
+    if not (database or blobs) and not any((folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")):
         yield Finding("note", str(folder), "no service was ever started here")
         return
     yield from check_keys(folder, trusted, time.time(), mend)
     yield from _boots(folder / "boots", mend)
+    if database or blobs:
+        yield from check_shared(folder, database, blobs)
+        yield from _orders(folder, time.time())
+        return
     found, contents = check_database(folder, mend)
     yield from found
     for name, run in (contents.runs if contents else {}).items():

@@ -32,6 +32,28 @@ class Windows:
         return len(self.test_y)
 
 
+class LiveWindows(Protocol):
+    """Windows of a device that goes on recording: other ones from plan to plan, and never within one."""
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the data have moved against those of the last survey, as far as `look` knows."""
+
+    def now(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Windows:
+        """The windows as of now, as a bundle asks for them, or as the device's own settings do.
+
+        Raises:
+            DataError: what is recorded cannot be cut into such windows.
+        """
+
+    def look(self) -> bool:
+        """Compare what was recorded since the last survey with what was there then, if it is time to; whether that is found to have moved
+        now, and was not before."""
+
+    def surveyed(self) -> None:
+        """A survey of the data was made: they are what later ones are compared with."""
+
+
 class Graphs(Protocol):
     """The graphs of one bundle, ready to run."""
 

@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.campaign import Campaign
 from aggregator.core.ports import StorageFailed
 from aggregator.core.state import DeviceCheckedIn
@@ -332,7 +333,7 @@ def test_no_blobs_are_called_unwanted_where_the_runs_are_not_known(served: Serve
             (one.folder / "shoal.db").unlink()
         case "of another version":
             with sqlite3.connect(one.folder / "shoal.db") as connection:
-                connection.execute("update schema_version set version = 99")
+                connection.execute("update alembic_version set version_num = 99")
             connection.close()
         case "damaged":
             (one.folder / "shoal.db").write_bytes(bytes(PAGE))

@@ -7,9 +7,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.release_store import ReleaseStore
-from aggregator.adapters.sql_store import sqlite_url
 from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.opening import finish_command
 from aggregator.core.rollout_state import Gate, RolloutStep

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from aggregator.adapters import release_store
 from aggregator.adapters.blob_folder import BlobFolder, blob_names
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.release_store import ReleaseStore
-from aggregator.adapters.sql_store import sqlite_url
 from aggregator.core import rollout
 from aggregator.core.ports import BlobLost, StorageFailed
 from aggregator.core.rollout_state import CheckedIn, Gate, RolloutStep

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.doctor.examine import examine
 from shoal.cli import application
 from simulation.datasets.windows import FleetData

@@ -11,12 +11,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aggregator.adapters.enrolment_store import DeviceRow, open_enrolments
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
@@ -97,6 +99,11 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert checked.returncode == 0, checked.stdout
     assert operator.run(typed("shoal models rounds")).stdout.endswith("offered now\n")
     assert "the models of round 3 are not remembered" in operator.run(typed("shoal campaign rollback")).stderr
+    assert operator.run(typed("shoal database check")).returncode == 0
+    assert "a service runs there; stop it" in operator.run(typed("shoal database upgrade")).stderr
+    assert "shared/" in operator.run(typed("shoal models inspect")).stdout
+    assert operator.run(typed("shoal models export")).returncode == 0
+    assert (operator.folder / "runs" / "model.onnx").stat().st_size > 1000
     mend = next(command for command in COMMANDS if "--mend" in command)
     assert operator.run(mend).returncode == 2
     embedded_broker.stop()
@@ -113,6 +120,7 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert "a service runs there; stop it" in operator.run(typed("shoal restore")).stderr
     operator.stop()
     assert operator.run(mend).returncode == 0
+    assert operator.run(typed("shoal database upgrade")).returncode == 0
     for _ in range(2):
         operator.serve()
         epochs.append(operator.get("/run")[1]["epoch"])
@@ -189,6 +197,28 @@ def test_the_other_commands_run_as_written(operator: Operator) -> None:
         assert done.returncode == 0, done.stderr
         shutil.copy(operator.folder / "runs" / "served" / "service.pub", operator.folder)
     assert operator.run(typed("shoal acl")).stdout.startswith("# ")
+
+
+def test_enrolment_is_set_up_and_devices_are_approved_as_written(operator: Operator) -> None:
+    """tests/end_to_end/test_enrolment.py does the rest, with a broker and devices."""
+
+    def run(start: str) -> str:
+        done = operator.run(typed(start))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "start the broker: mosquitto -c runs/fleet/broker/mosquitto.conf" in run("shoal init fleet.toml --tls")
+    assert (operator.folder / "runs" / "fleet" / "broker" / "mosquitto.conf").exists()
+    assert len(run("shoal enrol token").strip()) == 75
+    with closing(open_enrolments(operator.folder / "runs" / "fleet")) as store, store.transaction() as within:
+        for name in ("pi-1", "pi-2"):
+            within.put_device(DeviceRow(name, "waiting", "00"))
+    assert "pi-1  waiting" in run("shoal enrol list")
+    assert "approved" in run("shoal enrol approve")
+    assert "rejected" in run("shoal enrol reject")
+    assert "nothing is due" in run("shoal enrol renew")
+    assert "approved pi-1" in run("shoal enrol audit")
+    assert "it exists already, and is left as it is" in operator.run(typed("shoal init fleet.toml --tls")).stderr
 
 
 def test_a_service_is_started_from_the_file_that_init_writes(operator: Operator) -> None:

@@ -25,8 +25,11 @@ public interface GraphLoader {
     public fun load(bundle: Bundle): Graphs
 }
 
-/** What a device says of itself when it checks in; null where it cannot know. */
-public data class Health(val batteryPercent: Double? = null, val unmetered: Boolean? = null)
+/**
+ * What a device says of itself when it checks in; null where it cannot know. [moved]: its data are no longer those of its last survey
+ * ([Drift]); a service that surveys devices then surveys it again.
+ */
+public data class Health(val batteryPercent: Double? = null, val unmetered: Boolean? = null, val moved: Boolean = false)
 
 /** What time it is. */
 public fun interface Clock {
