@@ -8,9 +8,11 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from edge_client.core import session as core
 from edge_client.core.backoff import RESEND_S, Backoff
+from edge_client.core.policy import told_classes
 from edge_client.core.ports import DeviceState, GraphLoader, Health, Windows
 from edge_client.core.time import AggregatorTime
 from edge_client.current import CurrentModel
@@ -29,6 +31,7 @@ from wire.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.tensors import Array
 from wire.topics import Topics
+from wire.version import CLIENT
 
 log = logging.getLogger("shoal.edge")
 
@@ -212,17 +215,16 @@ class Agent:
 
     def _check_in(self) -> None:
         """Say what there is on this device, and send again what had no answer."""
-        health = self._health()
         message = m.CheckIn(
             device_id=self.device_id,
             num_train=self._windows.num_train,
             num_test=self._windows.num_test,
             bundle=self._work.bundle.digest if self._work.bundle else "",
-            client="shoal",
+            client=CLIENT,
             runtime=self._runtime,
-            battery_percent=health.battery_percent,
-            unmetered=health.unmetered,
             policy=self._policy,
+            classes=told_classes(self._permitted, self._windows.train_y),
+            **asdict(self._health()),
         )
         self._outbox.check_in(message)
         self._send_update()

@@ -4,6 +4,7 @@ import argparse
 import logging
 import signal
 import sys
+from functools import partial
 
 from edge_client.adapters.health import linux_health
 from edge_client.adapters.state import FolderState, only_process
@@ -55,7 +56,7 @@ def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], ad
             load_graphs,
             trusted=trusted,
             policy=policy,
-            health=linux_health,
+            health=partial(linux_health, arguments.state),
             runtime=RUNTIMES[arguments.runtime],
         )
         agent.run(stop=lambda: bool(stopping))

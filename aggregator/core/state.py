@@ -31,6 +31,12 @@ class Device(msgspec.Struct, frozen=True):
     """How many rounds in a row it missed or declined."""
     rests_until: int = 0
     """The round from which it is asked again."""
+    asked_s: float = 0.0
+    """When it was last asked for a round of training that was new to it."""
+    eligible: bool = True
+    """Whether it is asked for anything."""
+    barred: bool = False
+    """Whether it is not even told which model is its own."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +94,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     devices: Map[str, Device] = Map()
     """Every device that has checked in, by id."""
     num_online: int = 0
-    """How many of them are online."""
+    """How many of them are online and eligible."""
     models: dict[str, Digest] = {}
     """By key (a group's number or `initial`), the model that devices with this key start from."""
     starts: dict[str, str] = {}
@@ -105,6 +111,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The devices of the latest round, and the key of the model that each started from."""
     received: dict[str, Received] = {}
     """Their admitted updates, in the order of arrival."""
+    asked: int = 0
+    """How many devices the latest round asked when it was opened."""
+    idle: bool = False
+    """Whether the latest round asks nobody yet, since it is not the hour, or too few devices may be asked again; then its deadline is when
+    it looks again."""
     deadline_at_s: float = 0.0
     opened_at_s: float = 0.0
     veterans: bool = False
@@ -174,6 +185,32 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     num_test: int
     runtime: str = ""
     bundle: str = ""
+    eligible: bool = True
+
+
+class EligibilityChanged(msgspec.Struct, frozen=True, tag="eligibility-changed"):
+    """Of these devices is known anew whether they are asked for anything. One that is included is barred no longer."""
+
+    at_s: float
+    included: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+
+class DeviceBarred(msgspec.Struct, frozen=True, tag="device-barred"):
+    """A device was banned: what it sent for the open round does not count, and it is asked for nothing."""
+
+    at_s: float
+    device_id: str
+
+
+class DeviceForgotten(msgspec.Struct, frozen=True, tag="device-forgotten"):
+    """Nothing of a device is to remain. `memories`: by the digest of each memory of the algorithm that the run names, the digest of the
+    same without the device. `own`: the models that were made of its updates alone."""
+
+    at_s: float
+    device_id: str
+    memories: dict[Digest, Digest]
+    own: tuple[Digest, ...] = ()
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):
@@ -266,6 +303,9 @@ Event = (
     Started
     | Resumed
     | DeviceCheckedIn
+    | EligibilityChanged
+    | DeviceBarred
+    | DeviceForgotten
     | DeviceHeard
     | DeviceLost
     | UpdateAdmitted

@@ -26,7 +26,18 @@ public interface GraphLoader {
 }
 
 /** What a device says of itself when it checks in; null where it cannot know. */
-public data class Health(val batteryPercent: Double? = null, val unmetered: Boolean? = null)
+public data class Health(
+    val batteryPercent: Double? = null,
+    val unmetered: Boolean? = null,
+    val hardware: String = "",
+    /** Storage that the client may still take. */
+    val freeBytes: Long? = null,
+    val temperatureC: Double? = null,
+    /** Whether it runs on outside power. */
+    val charging: Boolean? = null,
+    /** Whether nobody uses it now. */
+    val idle: Boolean? = null,
+)
 
 /** What time it is. */
 public fun interface Clock {
