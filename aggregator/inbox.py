@@ -10,6 +10,7 @@ from aggregator.core.admission import Duplicate, Refused, admit
 from aggregator.core.opening import is_missing
 from aggregator.core.ports import Clock
 from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, Event, RunState, UpdateAdmitted
+from aggregator.devices import Devices
 from wire import names
 from wire.bundle import Manifest
 from wire.codec import decode, decode_update, digest
@@ -56,9 +57,9 @@ class Reading:
 class Inbox:
     """Reads what devices send. Nothing that arrives raises: it is refused with a reason, or counted."""
 
-    def __init__(self, topics: Topics, manifest: Manifest, clock: Clock, offered: Callable[[str], bytes]) -> None:
+    def __init__(self, topics: Topics, manifest: Manifest, clock: Clock, offered: Callable[[str], bytes], devices: Devices) -> None:
         """`offered`: the bytes of a blob that is on offer, by its digest."""
-        self._topics, self._clock, self._offered = topics, clock, offered
+        self._topics, self._clock, self._offered, self._devices = topics, clock, offered, devices
         self._statistics = lru_cache(MOST_MODELS)(self._read_statistics)
         shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
         measured = sum(4 * prod(shape) for shape in shapes)
@@ -86,6 +87,9 @@ class Inbox:
             return Reading()
         reading = Reading(address.device_id, address.kind)
         if address.kind not in self._readers:
+            return reading
+        if self._devices.is_banned(address.device_id):
+            self.count("banned", f"device={address.device_id} {address.kind}")
             return reading
         if not self._affords((address.device_id, address.kind), *RATES[address.kind]):
             self.refused["too-many"] = self.refused.get("too-many", 0) + 1
@@ -123,15 +127,22 @@ class Inbox:
         """Refuse a fetch of what is not on offer."""
         self._refuse(reading, "unknown-blob", f"blob {reading.fetch[:12]} is not on offer")
 
+    def forget(self, device_id: str) -> None:
+        """Remember nothing of a device."""
+        self.heard.pop(device_id, None)
+        self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != device_id}
+
     def silent(self, state: RunState, since_s: float) -> list[str]:
         """The devices that count as online, and of which nothing has come since then."""
         return [d for d, known in state.devices.items() if known.online and max(known.last_seen_s, self.heard.get(d, 0.0)) < since_s]
 
-    def _check_in(self, _state: RunState, payload: bytes, reading: Reading) -> None:
+    def _check_in(self, state: RunState, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
         if self._own(message, reading):
+            self._devices.on_check_in(message)
             said = (message.num_train, message.num_test, message.runtime, message.bundle)
-            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said))
+            eligible = self._devices.may_be_asked(reading.device_id, state.settings.where)
+            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible))
 
     def _update(self, state: RunState, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)
@@ -146,6 +157,7 @@ class Inbox:
             case _:
                 reading.update = payload
                 reading.events.append(UpdateAdmitted(self._clock(), reading.device_id, message.round, verdict))
+                self._devices.on_update(message, len(payload))
 
     def _read_statistics(self, model: str) -> Tensors:
         tensors, _ = decode_tensors(self._offered(model))
@@ -157,6 +169,7 @@ class Inbox:
             return
         detail = printable(message.detail)
         log.warning("declined device=%s round=%d reason=%s: %s", reading.device_id, message.round, message.reason, detail)
+        self._devices.on_decline(message, state.settings.name, detail)
         if (message.run_id, message.round, message.attempt) == (state.settings.run_id, state.round, state.attempt):
             if message.reason == "stale":
                 reading.proof = message.proof
@@ -169,6 +182,9 @@ class Inbox:
             reading.fetch = message.digest
 
     def _status(self, state: RunState, payload: bytes, reading: Reading) -> None:
+        if not payload:  # it was cleared
+            reading.gone = True
+            return
         message: DeviceStatus = decode(payload, DeviceStatus)
         reading.gone = not message.online
         known = state.devices.get(reading.device_id)
@@ -196,6 +212,7 @@ class Inbox:
                 reading.replies.append(Refuse(reading.device_id, "unknown-device", detail, reading.about))
             return
         self.heard[reading.device_id] = self._clock()
+        self._devices.on_heard(reading.device_id)
         if not known.online and not any(isinstance(event, DeviceCheckedIn) for event in reading.events):
             reading.events.insert(0, DeviceHeard(self._clock(), reading.device_id))
 

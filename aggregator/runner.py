@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from aggregator import lease
+from aggregator.adapters.memory import MemoryRegistry
 from aggregator.aggregation import aggregate, check_fit, retune, start_run
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round import step
@@ -34,7 +35,9 @@ from aggregator.core.state import (
     UpdatesLost,
 )
 from aggregator.core.versions import returned
+from aggregator.devices import Devices
 from aggregator.fleet import Fleet
+from aggregator.forgetting import forgotten, needed_no_more
 from aggregator.group import Group
 from aggregator.inbox import Inbox
 from aggregator.offers import Offers, offered
@@ -77,13 +80,15 @@ class Runner:
         epoch: int = 1,
         silence_s: float = float("inf"),
         verifier: Verifier | None = None,
+        devices: Devices | None = None,
     ) -> None:
         """`epoch`: that of this start. A device that is silent for `silence_s` is taken for absent. `verifier`: opens what other
         aggregators of this fleet have signed; without one, nothing that they sent is believed."""
         self._algorithm, self._bundle, self._probe = algorithm, bundle, probe
         self._store, self._blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
         self._epoch, self._silence_s = epoch, silence_s
-        self._inbox = Inbox(fleet.topics, bundle.manifest, clock, fleet.offered)
+        self.devices = devices or Devices(MemoryRegistry(), clock)
+        self._inbox = Inbox(fleet.topics, bundle.manifest, clock, fleet.offered, self.devices)
         self._rivals = Rivals(verifier, clock, self._inbox.count)
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
         self._was_connected, self.connected = False, False
@@ -160,6 +165,8 @@ class Runner:
         while self._deadlines and self._deadlines[0][0] <= self._clock() and not self.paused:
             at_s, number = heapq.heappop(self._deadlines)
             self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
+        self.devices.tick()
+        self.tell_devices()
         if self.state is not None and now_s >= self._look_at_s:
             self._look_at_s = now_s + self._silence_s / 10
             if now_s - self._started_s > self._silence_s:
@@ -198,6 +205,31 @@ class Runner:
         self._fleet.link.confirm(deliveries)
         for proof in proofs:
             self._on_proof(*proof)
+
+    def tell_devices(self) -> bool:
+        """Tell the run which devices may be asked for anything, where that has changed. Returns whether that was saved."""
+        events = self.devices.changes(self.known())
+        if events and not self.dispatch(*events):
+            self.devices.not_told(self.known())
+            return False
+        return True
+
+    def forget(self, device_id: str) -> None:
+        """Make the run forget a device: what came from it, what the algorithm remembers of it, what records say of it.
+
+        Raises:
+            BlobLost, StorageFailed: it is not forgotten.
+        """
+        before, old = self.known(), self._store.rounds()
+        event, records = forgotten(before, old, self._algorithm, self._blobs, device_id, self._clock())
+        group = Group(before, whole=True)
+        self._add(group, event)
+        group.records += records
+        if not self._commit(group):
+            raise StorageFailed(self.paused)
+        self._offers.drop(needed_no_more(before, self.known(), old, records), {record.views for record in records} - {""})
+        self._inbox.forget(device_id)
+        self._fleet.clear(device_id)
 
     def announce(self) -> None:
         """Publish that the aggregator is there, and how it is."""
@@ -273,7 +305,9 @@ class Runner:
             if group.updates:
                 self._blobs.put(*(payload for _, payload in group.updates))
             if group.steps:
-                self._store.commit([event for event, _ in group.steps], group.records, group.state if group.records else None)
+                self._store.commit(
+                    [event for event, _ in group.steps], group.records, group.state if group.records or group.whole else None
+                )
         except StorageFailed as error:
             for device_id, payload in group.updates:
                 self._tell_busy(device_id, payload)
@@ -282,6 +316,7 @@ class Runner:
         self.state = group.state
         for event, state in group.steps:
             self._observe(state, event)
+            self.devices.observe(state, event)
         self._offers.keep_views({record.views for record in group.records} - {""})
         for command in group.commands:
             self._carry_out(command)
@@ -296,6 +331,7 @@ class Runner:
                     chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
                     self._offers.offer({plan.bundle, plan.model, *chosen})
                     self._fleet.send_plan(plan)
+                    self.devices.on_plan(plan.device_id, self.known().settings.name)
                 case SetDeadline(number, at_s):
                     heapq.heappush(self._deadlines, (at_s, number))
                 case Acknowledge(device_id, update):

@@ -65,6 +65,15 @@ class BlobFolder:
         for name in blob_names(self._folder) - digests:
             (self._folder / name).unlink(missing_ok=True)
 
+    def drop(self, digests: set[str]) -> None:
+        try:
+            for name in digests:
+                (self._folder / name).unlink(missing_ok=True)
+                (self._folder / (name + DAMAGED)).unlink(missing_ok=True)
+            sync_folder(self._folder)
+        except OSError as error:
+            raise StorageFailed(f"blob folder {self._folder}: {error.strerror}") from None
+
     def check(self) -> None:
         path = self._folder / f"check.{threading.get_ident()}"
         try:

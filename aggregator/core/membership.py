@@ -1,12 +1,13 @@
 """Transitions of a run by what becomes of a device: it may be asked or not, it is banned, it is forgotten. Pure."""
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_round, with_device
-from aggregator.core.state import DeviceBarred, DeviceForgotten, EligibilityChanged, ModelVersion, RunState
+from aggregator.core.state import Event, ModelVersion, RunState
 from wire.messages import Digest
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ def select(state: RunState, event: EligibilityChanged) -> Step:
     for device_id, eligible in sorted(changed.items()):
         device = state.devices.get(device_id)
         if device is not None:
-            state = with_device(state, device_id, replace(device, eligible=eligible, barred=device.barred and not eligible))
+            state = with_device(state, device_id, replace(device, eligible=eligible, barred=False))
     return state, []
 
 
@@ -107,3 +108,12 @@ def _version(version: ModelVersion, event: DeviceForgotten) -> ModelVersion:
         programs=_others(version.programs, f"device:{event.device_id}"),
         evaluated=_others(version.evaluated, event.device_id),
     )
+
+
+Table = Mapping[type[Event], Callable[[RunState, Any], Step]]
+
+WAITING: Table = {EligibilityChanged: select_first, DeviceBarred: bar_idle, DeviceForgotten: forget_idle}
+OPEN: Table = {EligibilityChanged: select, DeviceBarred: bar, DeviceForgotten: forget}
+AGGREGATING: Table = {EligibilityChanged: select, DeviceBarred: bar_closed, DeviceForgotten: forget_closed}
+FINISHED: Table = {EligibilityChanged: select, DeviceBarred: bar_idle, DeviceForgotten: forget_idle}
+"""By phase of a run, what each of these events does."""

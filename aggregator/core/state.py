@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from immutables import Map
 
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.settings import RunSettings
 from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
 
@@ -186,31 +187,6 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     runtime: str = ""
     bundle: str = ""
     eligible: bool = True
-
-
-class EligibilityChanged(msgspec.Struct, frozen=True, tag="eligibility-changed"):
-    """Of these devices is known anew whether they are asked for anything. One that is included is barred no longer."""
-
-    at_s: float
-    included: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
-
-
-class DeviceBarred(msgspec.Struct, frozen=True, tag="device-barred"):
-    """A device was banned: what it sent for the open round does not count, and it is asked for nothing."""
-
-    at_s: float
-    device_id: str
-
-
-class DeviceForgotten(msgspec.Struct, frozen=True, tag="device-forgotten"):
-    """Nothing of a device is to remain. `memories`: by the digest of each memory of the algorithm that the run names, the digest of the
-    same without the device. `own`: the models that were made of its updates alone."""
-
-    at_s: float
-    device_id: str
-    memories: dict[Digest, Digest]
-    own: tuple[Digest, ...] = ()
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aggregator.core import round as core
 from aggregator.core import state as s
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.round import OPEN, TRANSITIONS, step
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS
@@ -70,9 +71,9 @@ def test_an_event_is_ignored_where_the_table_has_no_transition_and_does_somethin
     nobody = phase == "waiting" and kind in (
         s.DeviceLost,
         s.DeviceHeard,
-        s.EligibilityChanged,
-        s.DeviceBarred,
-        s.DeviceForgotten,
+        EligibilityChanged,
+        DeviceBarred,
+        DeviceForgotten,
     )  # no device has checked in
     nobody |= kind is s.RolledBack and not before.history
     unmoved = msgspec.structs.replace(run.state, at_s=before.at_s), commands
