@@ -14,11 +14,17 @@ import msgspec
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.aggregation import check_fit
 from aggregator.core.conditions import Conditions, Counted
+from aggregator.core.eligibility import read_rule
+from aggregator.core.hours import read_hours
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
+from aggregator.desk import Desk
+from aggregator.device_orders import DeviceOrders
+from aggregator.devices import Devices
 from aggregator.duties import Duties
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
@@ -72,6 +78,18 @@ class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
     """As in `RunSettings`."""
     keep_models: int = 3
     """As in `RunSettings`."""
+    where: str = ""
+    """As in `RunSettings`."""
+    cohort: int = 0
+    """As in `RunSettings`."""
+    over_select: float = 1.0
+    """As in `RunSettings`."""
+    quorum: float = 0.0
+    """As in `RunSettings`."""
+    pace_s: float = 0.0
+    """As in `RunSettings`."""
+    hours: str = ""
+    """As in `RunSettings`."""
     take_over: bool = False
     """Whether to begin although another aggregator is at work; that one then ends."""
     database: str = ""
@@ -100,8 +118,12 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
         check_fit(fresh, algorithm, exported.bundle.manifest)
         database = settings.database or sqlite_url(folder / "shoal.db")
         refuse_lost_run(database, fresh, algorithm, exported, folder / "blobs" / settings.run)
-        with closing(SqlStore(database, settings.run)) as store, HttpServer(settings.http_host, settings.http_port) as http:
-            return _serve(settings, topics, store, http, exported, algorithm, fresh, stop, observe)
+        with (
+            closing(SqlStore(database, settings.run)) as store,
+            closing(RegistryTable(database)) as registry,
+            HttpServer(settings.http_host, settings.http_port) as http,
+        ):
+            return _serve(settings, topics, database, store, registry, http, exported, algorithm, fresh, stop, observe)
     finally:
         os.close(held)
 
@@ -109,7 +131,9 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
 def _serve(
     settings: ServeSettings,
     topics: Topics,
+    database: str,
     store: SqlStore,
+    registry: RegistryTable,
     http: HttpServer,
     exported: Exported,
     algorithm: Algorithm,
@@ -146,8 +170,13 @@ def _serve(
             counted.observe(state, event)
             observe(state, event)
 
+        devices = Devices(registry, clock)
         runner = Runner(
-            algorithm, bundle, probe, store, blobs, fleet, clock, observe_too, epoch=epoch, silence_s=SILENCE_S, verifier=verifier
+            *(algorithm, bundle, probe, store, blobs, fleet, clock, observe_too),
+            epoch=epoch,
+            silence_s=SILENCE_S,
+            verifier=verifier,
+            devices=devices,
         )
         started_s = time.monotonic()
         runner.start_or_resume(wanted)
@@ -159,13 +188,22 @@ def _serve(
             fleet.sign_with(signer)
             return signer.until_s
 
-        duties = Duties(runner, folder, clock, renew)
+        orders = DeviceOrders(devices, folder, database, lambda: {settings.run: runner})
+        duties, desk = Duties(runner, folder, clock, renew), Desk(folder, orders.handlers)
         http.serve(
-            create_api(runner.known, store, blobs, lambda: conditions(runner, duties, counted), lambda: time.monotonic() - started_s)
+            create_api(
+                runner.known, store, blobs, lambda: conditions(runner, duties, counted), lambda: time.monotonic() - started_s, devices
+            )
         )
-        runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
+
+        def done() -> bool:
+            desk.look()
+            return stop() or duties.done() or (runner.finished and not settings.stay)
+
+        runner.run(done)
         state = runner.known()
         fleet.announce(state.epoch, clock(), state.settings.run_id, online=False)
+        devices.save()
         return state
     finally:
         link.close()
@@ -173,14 +211,31 @@ def _serve(
 
 def conditions(runner: Runner, duties: Duties, counted: Counted) -> Conditions:
     """What the HTTP API says of the service beside the run."""
-    return Conditions(dict(runner.refused), runner.connected, runner.paused, duties.unvouched, counted)
+    declined = dict(runner.devices.declined)
+    return Conditions(dict(runner.refused), runner.connected, runner.paused, duties.unvouched, counted, declined)
 
 
 def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSettings:
-    """What the round core needs of a service's settings, for the run of this identity."""
+    """What the round core needs of a service's settings, for the run of this identity.
+
+    Raises:
+        ConfigError: a rule or hours cannot be read, or a cohort is too small.
+    """
+    read_rule(settings.where)
+    read_hours(settings.hours)
+    if 0 < settings.cohort < settings.min_devices:
+        raise ConfigError(
+            f"a cohort of {settings.cohort}: no round is aggregated with fewer updates than {settings.min_devices} (min_devices)"
+        )
     return RunSettings.for_bundle(
         bundle,
         settings,
+        where=settings.where,
+        cohort=settings.cohort,
+        over_select=settings.over_select,
+        quorum=settings.quorum,
+        pace_s=settings.pace_s,
+        hours=settings.hours,
         run_id=run_id,
         name=settings.run,
         min_updates=settings.min_devices,

@@ -113,7 +113,7 @@ class Runner:
         else:
             self._offers.offer(offered(self.state))
             told = retune(self.state, settings, self._algorithm, self._blobs, self._clock())
-            self.dispatch(Resumed(self._clock(), self._epoch), *told)
+            self.dispatch(*self.devices.changes(self.state), Resumed(self._clock(), self._epoch), *told)
         return self.known()
 
     def known(self) -> RunState:

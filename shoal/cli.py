@@ -32,6 +32,7 @@ COMMANDS = {
     "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
     "resume": Command("aggregator", "End a pause of a service, once its cause is gone."),
     "models": Command("aggregator", "List the models of a run's last rounds, and return to one."),
+    "devices": Command("aggregator", "List a fleet's devices; tag, ban or forget one."),
     "backup": Command("aggregator", "Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment."),
     "restore": Command("aggregator", "Put a copy in the place of a service's folder, once it has been found whole."),
     "doctor": Command("aggregator", "Check everything in a service's folder, and mend what can be mended."),

@@ -7,17 +7,24 @@ import msgspec
 from fastapi import FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from aggregator.adapters.http_devices import device_routes
 from aggregator.adapters.metrics import RunMetrics
 from aggregator.core.conditions import Conditions
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
 from aggregator.core.state import RunState
-from aggregator.core.summary import accuracy_of, count_groups, group_number, spread, summarize
+from aggregator.core.summary import accuracy_of, count_groups, spread, summarize
+from aggregator.devices import Devices
 
 DOWNLOAD = "application/octet-stream"
 
 
 def create_api(
-    current: Callable[[], RunState], store: Store, blobs: Blobs, conditions: Callable[[], Conditions], wall_s: Callable[[], float]
+    current: Callable[[], RunState],
+    store: Store,
+    blobs: Blobs,
+    conditions: Callable[[], Conditions],
+    wall_s: Callable[[], float],
+    devices: Devices,
 ) -> FastAPI:
     """The application.
 
@@ -26,7 +33,7 @@ def create_api(
     """
     api = FastAPI(title="Shoal aggregator", description="Read-only view of one federated run.")
 
-    scraped = RunMetrics(current, conditions)
+    scraped = RunMetrics(current, conditions, lambda: devices.state)
 
     @api.get("/health")
     def health() -> dict[str, Any]:
@@ -97,24 +104,7 @@ def create_api(
             for r in store.rounds()
         ]
 
-    @api.get("/devices")
-    def devices() -> dict[str, Any]:
-        """Every device that has checked in."""
-        state = current()
-        return {
-            device_id: {
-                "online": d.online,
-                "failures": d.failures,
-                "last_seen_s": d.last_seen_s,
-                "num_train": d.num_train,
-                "num_test": d.num_test,
-                "runtime": d.runtime,
-                "group": group_number(state.starts.get(device_id)),
-                "in_cohort": device_id in state.cohort,
-                "received": device_id in state.received,
-            }
-            for device_id, d in sorted(state.devices.items())
-        }
+    api.include_router(device_routes(current, devices))
 
     @api.get("/models")
     def models() -> dict[str, str]:

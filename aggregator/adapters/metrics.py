@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from aggregator.core.conditions import Conditions
+from aggregator.core.registry import Registry
 from aggregator.core.state import Phase, RunState
 from aggregator.core.summary import count_groups
 
@@ -16,14 +17,28 @@ PHASES: tuple[Phase, ...] = ("waiting", "preparing", "training", "aggregating", 
 class RunMetrics(Collector):
     """Reads a run and its service when it is asked; keeps nothing."""
 
-    def __init__(self, current: Callable[[], RunState], conditions: Callable[[], Conditions]) -> None:
-        self._current, self._conditions = current, conditions
+    def __init__(self, current: Callable[[], RunState], conditions: Callable[[], Conditions], registry: Callable[[], Registry]) -> None:
+        self._current, self._conditions, self._devices = current, conditions, registry
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def text(self) -> bytes:
         """Everything, as a scrape wants it."""
         return generate_latest(self._registry)
+
+    def _registered(self) -> dict[str, float]:
+        """Counts, with no label for a single device: there may be many."""
+        entries = self._devices().devices.values()
+        state, counts = self._current(), dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0.0)
+        for entry in entries:
+            counts["known"] += 1
+            counts["online"] += entry.online
+            counts["banned"] += entry.ban is not None
+            if (said := entry.said) is not None:
+                counts["metered"] += said.unmetered is False
+                counts["charging"] += said.charging is True
+                counts["idle"] += said.idle is True
+        return counts | {"eligible": float(sum(device.eligible for device in state.devices.values()))}
 
     def collect(self) -> Iterable[Metric]:
         """The metrics now."""
@@ -33,6 +48,7 @@ class RunMetrics(Collector):
         yield InfoMetricFamily("shoal_run", "What is trained.", value=known)
         yield _gauges("shoal_phase", "1 for the phase that the run is in.", "phase", {p: float(p == state.phase) for p in PHASES})
         yield _gauges("shoal_devices", "Devices that have checked in.", "state", {"online": online, "offline": len(state.devices) - online})
+        yield _gauges("shoal_devices_by", "Devices that the registry knows, by what there is to say of them.", "what", self._registered())
         yield _gauge(
             "shoal_devices_failing", "Devices without an update in their last rounds.", sum(d.failures > 0 for d in state.devices.values())
         )
@@ -50,8 +66,14 @@ class RunMetrics(Collector):
         yield _gauge("shoal_broker_connected", "1 while there is a connection to the broker.", now.connected)
         yield _gauge("shoal_unvouched", "1 while devices believe nothing that the service signs.", bool(now.unvouched))
         yield _counters("shoal_refused", "What arrived and was refused since the service was started.", "reason", now.refused)
+        yield _counters("shoal_declined", "Plans that devices declined since the service was started.", "reason", now.declined)
+        yield _counter("shoal_stragglers", "Devices that had not answered when their round was closed.", now.counted.stragglers)
         yield _counters("shoal_events", "Events since the service was started.", "event", now.counted.events)
         yield _counters("shoal_bytes", "Bytes of models and updates since the service was started.", "direction", now.counted.bytes)
+
+
+def _counter(name: str, text: str, value: int) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

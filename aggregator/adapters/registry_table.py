@@ -19,6 +19,32 @@ DEVICES = sql.Table(
 )
 
 
+def read_registry(url: str) -> dict[str, Entry]:
+    """Every device's entry, by id; none where the database has no registry. Nothing is made.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+        StorageFailed: it cannot be read.
+    """
+    try:
+        engine = sql.create_engine(url)
+        try:
+            with engine.connect() as connection:
+                return _entries(connection) if sql.inspect(connection).has_table(DEVICES.name) else {}
+        finally:
+            engine.dispose()
+    except (SQLAlchemyError, ImportError) as error:
+        raise ConfigError(f"database of the registry: {str(error).splitlines()[0]}") from None
+
+
+def _entries(connection: sql.Connection) -> dict[str, Entry]:
+    rows = connection.execute(sql.select(DEVICES.c.device_id, DEVICES.c.entry)).all()
+    try:
+        return {device_id: msgspec.json.decode(payload, type=Entry) for device_id, payload in rows}
+    except msgspec.MsgspecError as error:
+        raise StorageFailed(f"a row of the registry cannot be read: {error}") from None
+
+
 class RegistryTable:
     """An `aggregator.core.ports.RegistryStore` in the database of a service. What a method wrote is safe when it returns."""
 
@@ -38,12 +64,9 @@ class RegistryTable:
     def load(self) -> dict[str, Entry]:
         try:
             with self._engine.connect() as connection:
-                rows = connection.execute(sql.select(DEVICES.c.device_id, DEVICES.c.entry)).all()
-            return {device_id: msgspec.json.decode(payload, type=Entry) for device_id, payload in rows}
+                return _entries(connection)
         except SQLAlchemyError as error:
             raise StorageFailed(f"the registry cannot be read: {str(error).splitlines()[0]}") from None
-        except msgspec.MsgspecError as error:
-            raise StorageFailed(f"a row of the registry cannot be read: {error}") from None
 
     def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
         rows = [{"device_id": device_id, "entry": msgspec.json.encode(entry)} for device_id, entry in entries.items()]

@@ -86,6 +86,26 @@ def has_run(url: str, run: str) -> bool:
         raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
 
 
+def run_names(url: str) -> list[str]:
+    """The runs in a database, in the order they were started; none where the database is not there. Nothing is written into it.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+    """
+    try:
+        engine = _engine(url)
+        if (file := _sqlite_file(engine)) is not None and not (file.exists() and file.stat().st_size):
+            return []
+        try:
+            with engine.connect() as connection:
+                there = sql.inspect(connection).has_table(_runs.name)
+                return list(connection.scalars(sql.select(_runs.c.run).order_by(_runs.c.number))) if there else []
+        finally:
+            engine.dispose()
+    except SQLAlchemyError as error:
+        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
+
+
 class SqlStore:
     """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
 

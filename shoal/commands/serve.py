@@ -50,6 +50,17 @@ def serve(
         float, typer.Option(callback=opt.finite, min=0, max=1, help="Models by which accuracy fell by more are given up; 1: never.")
     ] = 0.3,
     keep_models: Annotated[int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")] = 3,
+    where: Annotated[str, typer.Option(help="Which devices are asked, such as 'battery >= 50 and not metered'; see docs/operate.md.")] = "",
+    cohort: Annotated[int, typer.Option(min=0, help="A round is over with so many updates; 0: one of every device asked.")] = 0,
+    over_select: Annotated[
+        float, typer.Option(callback=opt.finite, min=1, max=10, help="A round asks so many times --cohort devices.")
+    ] = 1.0,
+    quorum: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, max=1, help="No round is aggregated with a smaller share of its updates.")
+    ] = 0.0,
+    pace: Annotated[float, typer.Option(callback=opt.finite, min=0, help="Seconds between two rounds that ask the same device.")] = 0.0,
+    window: Annotated[str, typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty.")] = "",
+    time_zone: Annotated[str, typer.Option(help="Of --window, such as Europe/Berlin.")] = "UTC",
     take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
     database: Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")] = "",
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
@@ -89,6 +100,12 @@ def serve(
         max_update_norm=max_norm,
         max_drop=max_drop,
         keep_models=keep_models,
+        where=where,
+        cohort=cohort,
+        over_select=over_select,
+        quorum=quorum,
+        pace_s=pace,
+        hours=f"{window} {time_zone}" if window else "",
         take_over=take_over,
         database=database,
         http_host=host,

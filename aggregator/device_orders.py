@@ -1,0 +1,133 @@
+"""An operator's orders on devices, for a running service (`aggregator.desk`) and for a folder without one."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.sql_store import SqlStore, run_names
+from aggregator.core.ports import StorageFailed
+from aggregator.desk import Handler
+from aggregator.devices import Devices
+from aggregator.forgetting import REMAINS, forgotten, needed_no_more
+from aggregator.group import Group
+from aggregator.runner import Runner
+from algorithms.registry import make_algorithm, read_algorithm
+
+
+class TagDevices(msgspec.Struct, frozen=True, tag="tag-devices"):
+    """These devices are to have these tags beside others."""
+
+    device_ids: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+class UntagDevices(msgspec.Struct, frozen=True, tag="untag-devices"):
+    """These devices are not to have these tags."""
+
+    device_ids: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+class BanDevice(msgspec.Struct, frozen=True, tag="ban-device"):
+    """Nothing of this device is to be taken, and it is to be asked for nothing."""
+
+    device_id: str
+    reason: str
+
+
+class UnbanDevice(msgspec.Struct, frozen=True, tag="unban-device"):
+    """The device is to take part again."""
+
+    device_id: str
+
+
+class ForgetDevice(msgspec.Struct, frozen=True, tag="forget-device"):
+    """Nothing of this device is to remain."""
+
+    device_id: str
+
+
+class DeviceOrders:
+    """Carries out orders on devices. What it did is safe when it returns."""
+
+    def __init__(self, devices: Devices, folder: Path, database: str, runners: Callable[[], Mapping[str, Runner]] = dict) -> None:
+        """`database`: its URL. `runners`: by name of the run, those that this process runs; the other runs of the database lie still."""
+        self._devices, self._folder, self._database, self._runners = devices, folder, database, runners
+
+    @property
+    def handlers(self) -> dict[type, Handler]:
+        """For a desk."""
+        return {
+            TagDevices: self.tag,
+            UntagDevices: self.untag,
+            BanDevice: self.ban,
+            UnbanDevice: self.unban,
+            ForgetDevice: self.forget,
+        }
+
+    def tag(self, order: TagDevices) -> str:
+        self._devices.tag(order.device_ids, order.tags)
+        self._tell()
+        return f"{_count(order.device_ids)} tagged {', '.join(order.tags)}"
+
+    def untag(self, order: UntagDevices) -> str:
+        self._devices.untag(order.device_ids, order.tags)
+        self._tell()
+        return f"{_count(order.device_ids)} without {', '.join(order.tags)}"
+
+    def ban(self, order: BanDevice) -> str:
+        self._devices.ban(order.device_id, order.reason)
+        self._tell()
+        return f"device {order.device_id} is banned: nothing of it is taken, and it is asked for nothing"
+
+    def unban(self, order: UnbanDevice) -> str:
+        self._devices.unban(order.device_id)
+        self._tell()
+        return f"device {order.device_id} is banned no longer; it takes part when it is heard"
+
+    def forget(self, order: ForgetDevice) -> str:
+        """
+        Raises:
+            BlobLost, StorageFailed: something of it may remain; the order can be given again.
+        """
+        runners = self._runners()
+        for runner in runners.values():
+            runner.forget(order.device_id)
+        for run in run_names(self._database):
+            if run not in runners:
+                self._forget_in(run, order.device_id)
+        banned = self._devices.is_banned(order.device_id)
+        self._devices.forget(order.device_id)
+        kept = "; its ban stays, with its id" if banned else "; if it is not switched off or banned, it comes back as a new device"
+        return f"device {order.device_id} is forgotten; {REMAINS}{kept}"
+
+    def _tell(self) -> None:
+        """Tell the runs who may be asked now.
+
+        Raises:
+            StorageFailed: the order stands, but a run is paused, and takes it in when it goes on.
+        """
+        for name, runner in self._runners().items():
+            if not runner.tell_devices():
+                raise StorageFailed(f"it stands; run {name} takes it in when its pause ends: {runner.paused}")
+
+    def _forget_in(self, run: str, device_id: str) -> None:
+        store, blobs = SqlStore(self._database, run), BlobFolder(self._folder / "blobs" / run)
+        try:
+            before = store.load()
+            if before is None:
+                return
+            algorithm, old = make_algorithm(read_algorithm(before.settings.algorithm)), store.rounds()
+            event, records = forgotten(before, old, algorithm, blobs, device_id, before.at_s)
+            group = Group(before)
+            group.add(event)
+            store.commit([event], [*group.records, *records], group.state)
+            blobs.drop(needed_no_more(before, group.state, old, records))
+        finally:
+            store.close()
+
+
+def _count(device_ids: tuple[str, ...]) -> str:
+    return f"device {device_ids[0]}" if len(device_ids) == 1 else f"{len(device_ids)} devices"
