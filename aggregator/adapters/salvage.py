@@ -4,7 +4,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
+from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.sql_store import SCHEMA_VERSION, SqlStore, sqlite_url
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
+from aggregator.core.registry import Entry
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState, decode_state
 from host.files import is_locked
@@ -58,6 +60,8 @@ class Contents:
     lost: list[str] = field(default_factory=list)
     """What a new database will not have."""
     version: int = SCHEMA_VERSION
+    registry: dict[str, Entry] = field(default_factory=dict)
+    """The entries of devices, by id."""
 
 
 def read_database(path: Path) -> Contents:
@@ -124,8 +128,8 @@ def salvage(path: Path) -> Contents:
     return second if second.runs else first
 
 
-def write_database(path: Path, runs: dict[str, SavedRun]) -> None:
-    """Make a new database of these runs, but for those that cannot be read.
+def write_database(path: Path, runs: dict[str, SavedRun], registry: Mapping[str, Entry]) -> None:
+    """Make a new database of these runs, but for those that cannot be read, and of these entries of devices.
 
     Raises:
         ShoalError: it cannot be written.
@@ -142,6 +146,8 @@ def write_database(path: Path, runs: dict[str, SavedRun]) -> None:
                 store.commit(run.events, run.records)
         finally:
             store.close()
+    with closing(RegistryTable(sqlite_url(path))) as table:
+        table.save(registry)
 
 
 @contextmanager
@@ -199,6 +205,12 @@ def _read(connection: sqlite3.Connection, damage: list[str]) -> Contents:
             if (record := _decoded(payload, partial(msgspec.json.decode, type=RoundRecord), f"a record of run {name}", damage)) is not None:
                 run.records.append(record)
         _tell_lost(name, run, bool(damage), contents)
+    if _has_table(connection, "devices"):
+        for name, payload in _rows(connection, "devices", "device_id, entry", damage).values():
+            entry = _decoded(payload, partial(msgspec.json.decode, type=Entry), f"the entry of device {name!s}", damage)
+            contents.registry |= {str(name): entry} if entry is not None else {}
+        if damage:
+            contents.lost.append(f"the registry: devices beside the {len(contents.registry)} that could be read, with their tags and bans")
     if damage and not contents.runs:
         contents.lost.append("every run")
     return contents
@@ -245,6 +257,16 @@ def _decoded(payload: Any, decode: Callable[[Any], Any], what: str, damage: list
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         damage.append(f"{what} cannot be read: {error}")
         return None
+
+
+def _has_table(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether there is such a table, or the list of tables cannot be read."""
+    try:
+        return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
+    except sqlite3.Error as error:
+        if _unreadable(error):
+            raise
+        return True
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: str, damage: list[str]) -> dict[int, Row]:

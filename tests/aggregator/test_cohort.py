@@ -1,6 +1,7 @@
 """Who is asked in a round: rules, cohorts, over-selection, pace, hours, quorum."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from aggregator.core.cohort import Cohort, drawn
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.hours import read_hours
 from aggregator.core.opening import LOOK_S
-from tests.aggregator.round_cases import MEMORY, Run
+from tests.aggregator.round_cases import MEMORY, Run, kinds
 from wire.errors import ConfigError
 
 TEN = [f"d{i}" for i in range(10)]
@@ -26,7 +27,7 @@ def deadlines(commands: list[s.Command]) -> list[float]:
     return [c.at_s for c in commands if isinstance(c, s.SetDeadline)]
 
 
-def opened(at_s: float = 1.0, **settings: object) -> tuple[Run, list[str]]:
+def opened(at_s: float = 1.0, **settings: Any) -> tuple[Run, list[str]]:
     """A run of ten devices in its first round, and whom that has asked."""
     run = Run(**{"rounds": 5, "min_devices": 10, "min_updates": 2, "deadline_s": 600.0, **settings})
     asked = [d for device_id in TEN for d in planned(run.check_in(device_id, at_s))]
@@ -38,10 +39,8 @@ class TestOverSelection:
         run, asked = opened(cohort=4, over_select=1.5)
         assert len(asked) == 6
         for device_id in asked[:3]:
-            run.update(device_id)
-        assert run.state.phase == "training"
-        run.update(asked[3])
-        assert run.state.phase == "aggregating"
+            assert "Aggregate" not in kinds(run.update(device_id))
+        assert "Aggregate" in kinds(run.update(asked[3]))
         assert set(run.state.received) == set(asked[:4])
 
     def test_another_round_draws_other_devices_and_a_replay_the_same(self) -> None:
@@ -64,10 +63,8 @@ class TestOverSelection:
         run, asked = opened(cohort=40, over_select=2.0)
         assert asked == TEN
         for device_id in TEN[:9]:
-            run.update(device_id)
-        assert run.state.phase == "training"
-        run.update("d9")
-        assert run.state.phase == "aggregating"
+            assert "Aggregate" not in kinds(run.update(device_id))
+        assert "Aggregate" in kinds(run.update("d9"))
 
     def test_the_evaluation_asks_everybody(self) -> None:
         run, asked = opened(cohort=4, rounds=1)

@@ -10,7 +10,8 @@ import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.memory import MemoryRegistry
-from aggregator.adapters.registry_table import RegistryTable
+from aggregator.adapters.registry_table import RegistryTable, read_registry
+from aggregator.adapters.salvage import read_database, write_database
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.core.ports import RegistryStore, StorageFailed
 from aggregator.core.registry import Entry
@@ -93,6 +94,14 @@ class TestSaved:
         store.save({"a": Entry(tags=("y",))}, gone=["b"])
         assert store.load() == {"a": Entry(tags=("y",))}
         store.scrub()
+
+
+def test_the_doctor_keeps_the_registry_in_a_new_database(bench: Bench, tmp_path: Path, url: str) -> None:
+    Devices(RegistryTable(url), Watch()).ban("bad", "stolen")
+    contents = read_database(tmp_path / "shoal.db")
+    assert (contents.damage, list(contents.registry)) == ([], ["bad"])
+    write_database(tmp_path / "new.db", contents.runs, contents.registry)
+    assert read_registry(sqlite_url(tmp_path / "new.db")) == contents.registry
 
 
 @pytest.fixture

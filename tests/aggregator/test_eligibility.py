@@ -144,8 +144,7 @@ WORDS = [
 def test_any_text_is_a_rule_or_a_clear_error(text: str) -> None:
     try:
         rule = read_rule(text)
-    except ConfigError as error:
-        assert str(error).startswith("rule ")
+    except ConfigError:
         return
     for entry in (KNOWN, SILENT, Entry(ban=Ban(1.0, "x"))):
         assert rule.test("d", entry) in (True, False, None)
