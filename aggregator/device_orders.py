@@ -10,8 +10,7 @@ from aggregator.adapters.sql_store import SqlStore, run_names
 from aggregator.core.ports import StorageFailed
 from aggregator.desk import Handler
 from aggregator.devices import Devices
-from aggregator.forgetting import REMAINS, forgotten, needed_no_more
-from aggregator.group import Group
+from aggregator.forgetting import REMAINS, forgotten
 from aggregator.runner import Runner
 from algorithms.registry import make_algorithm, read_algorithm
 
@@ -119,12 +118,10 @@ class DeviceOrders:
             before = store.load()
             if before is None:
                 return
-            algorithm, old = make_algorithm(read_algorithm(before.settings.algorithm)), store.rounds()
-            event, records = forgotten(before, old, algorithm, blobs, device_id, before.at_s)
-            group = Group(before)
-            group.add(event)
-            store.commit([event], [*group.records, *records], group.state)
-            blobs.drop(needed_no_more(before, group.state, old, records))
+            algorithm = make_algorithm(read_algorithm(before.settings.algorithm))
+            found = forgotten(before, store, algorithm, blobs, device_id, before.at_s)
+            store.commit([event for event, _ in found.group.steps], found.group.records, found.group.state)
+            blobs.drop(found.needless)
         finally:
             store.close()
 

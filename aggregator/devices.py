@@ -74,9 +74,13 @@ class Devices:
             case RoundAggregated() if event.starts:
                 self.on_groups(run.settings.name, event.round, {d: key for d, key in event.starts.items() if d})
 
-    def not_told(self, run: RunState) -> None:
-        """What `changes` said last could not be saved: it is said again."""
-        self._rules.pop(run.settings.run_id, None)
+    def tell(self, run: RunState, dispatch: Callable[..., bool]) -> bool:
+        """Have a run take in what there is to be told (`changes`). Returns whether that was saved; if not, it is told again."""
+        events = self.changes(run)
+        if events and not dispatch(*events):
+            self._rules.pop(run.settings.run_id, None)
+            return False
+        return True
 
     def changes(self, run: RunState) -> list[EligibilityChanged | DeviceBarred]:
         """What a run is to be told of who may be asked."""

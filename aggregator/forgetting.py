@@ -3,7 +3,7 @@
 What cannot be removed is said by `REMAINS`.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,9 +11,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from aggregator.core.device_events import DeviceForgotten
-from aggregator.core.ports import Blobs
+from aggregator.core.ports import Blobs, Store
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import ModelVersion, RunState
+from aggregator.group import Group
 from aggregator.offers import needed
 from algorithms.algorithm import Algorithm, decode_memory, encode_memory
 from algorithms.core.keys import NEWCOMER
@@ -26,11 +27,30 @@ REMAINS = (
 )
 
 
-def forgotten(
-    run: RunState, records: Sequence[RoundRecord], algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float
-) -> tuple[DeviceForgotten, list[RoundRecord]]:
-    """The event that makes a run forget a device, and every record of it. New memories and views are safe when this returns; what they
-    replace is still there (`needed_no_more`)."""
+@dataclass(frozen=True)
+class Forgotten:
+    """What is to be saved so that a run forgets a device, and the blobs that are to be deleted then."""
+
+    group: Group
+    needless: set[str]
+    views: set[str]
+    """What groupings have compared, which stays."""
+
+
+def forgotten(run: RunState, store: Store, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float) -> Forgotten:
+    """How a run forgets a device. New memories and views are safe when this returns, and nothing else has happened.
+
+    Raises:
+        BlobLost, StorageFailed: what would be changed cannot be read, or written.
+    """
+    group, old = Group(run, whole=True), store.rounds()
+    group.add(_event(run, algorithm, blobs, device_id, at_s))
+    group.records += [_record(record, blobs, device_id) for record in old]
+    views = {record.views for record in group.records} - {""}
+    return Forgotten(group, (needed(run) | {record.views for record in old}) - needed(group.state) - views - {""}, views)
+
+
+def _event(run: RunState, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float) -> DeviceForgotten:
     memories, own = dict[str, str](), set[str]()
     versions: list[RunState | ModelVersion] = [run, *run.history]
     for version in versions:
@@ -39,13 +59,7 @@ def forgotten(
             own.add(version.models[group])
         memories[version.memory] = blobs.put(encode_memory(forget(algorithm, state, device_id)))[0]
     shared = {model for version in versions for model in _of_others(version, device_id)}
-    event = DeviceForgotten(at_s, device_id, memories, tuple(sorted(own - shared)))
-    return event, [_record(record, blobs, device_id) for record in records]
-
-
-def needed_no_more(before: RunState, after: RunState, old: Sequence[RoundRecord], new: Sequence[RoundRecord]) -> set[str]:
-    """The blobs that were named before a device was forgotten, and are not any more."""
-    return (needed(before) | {record.views for record in old}) - needed(after) - {record.views for record in new} - {""}
+    return DeviceForgotten(at_s, device_id, memories, tuple(sorted(own - shared)))
 
 
 def _of_others(version: RunState | ModelVersion, device_id: str) -> set[str]:

@@ -37,7 +37,7 @@ from aggregator.core.state import (
 from aggregator.core.versions import returned
 from aggregator.devices import Devices
 from aggregator.fleet import Fleet
-from aggregator.forgetting import forgotten, needed_no_more
+from aggregator.forgetting import forgotten
 from aggregator.group import Group
 from aggregator.inbox import Inbox
 from aggregator.offers import Offers, offered
@@ -208,11 +208,7 @@ class Runner:
 
     def tell_devices(self) -> bool:
         """Tell the run which devices may be asked for anything, where that has changed. Returns whether that was saved."""
-        events = self.devices.changes(self.known())
-        if events and not self.dispatch(*events):
-            self.devices.not_told(self.known())
-            return False
-        return True
+        return self.devices.tell(self.known(), self.dispatch)
 
     def forget(self, device_id: str) -> None:
         """Make the run forget a device: what came from it, what the algorithm remembers of it, what records say of it.
@@ -220,14 +216,10 @@ class Runner:
         Raises:
             BlobLost, StorageFailed: it is not forgotten.
         """
-        before, old = self.known(), self._store.rounds()
-        event, records = forgotten(before, old, self._algorithm, self._blobs, device_id, self._clock())
-        group = Group(before, whole=True)
-        self._add(group, event)
-        group.records += records
-        if not self._commit(group):
+        found = forgotten(self.known(), self._store, self._algorithm, self._blobs, device_id, self._clock())
+        if not self._commit(found.group):
             raise StorageFailed(self.paused)
-        self._offers.drop(needed_no_more(before, self.known(), old, records), {record.views for record in records} - {""})
+        self._offers.drop(found.needless, found.views)
         self._inbox.forget(device_id)
         self._fleet.clear(device_id)
 

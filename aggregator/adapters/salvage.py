@@ -206,9 +206,9 @@ def _read(connection: sqlite3.Connection, damage: list[str]) -> Contents:
                 run.records.append(record)
         _tell_lost(name, run, bool(damage), contents)
     if _has_table(connection, "devices"):
-        for name, payload in _rows(connection, "devices", "device_id, entry", damage).values():
-            entry = _decoded(payload, partial(msgspec.json.decode, type=Entry), f"the entry of device {name!s}", damage)
-            contents.registry |= {str(name): entry} if entry is not None else {}
+        for device_id, payload in _rows(connection, "devices", "device_id, entry", damage).values():
+            entry = _decoded(payload, partial(msgspec.json.decode, type=Entry), f"the entry of device {device_id!r}", damage)
+            contents.registry |= {str(device_id): entry} if entry is not None else {}
         if damage:
             contents.lost.append(f"the registry: devices beside the {len(contents.registry)} that could be read, with their tags and bans")
     if damage and not contents.runs:
