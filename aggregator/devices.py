@@ -35,7 +35,7 @@ class Devices:
             StorageFailed: the registry cannot be read.
         """
         self._store, self._clock, self._cut = store, clock, cut
-        self.state = core.Registry(Map({d: _away(entry) for d, entry in store.load().items()}))
+        self.state = core.Registry(Map({d: core.away(entry) for d, entry in store.load().items()}))
         self._unsaved: set[str] = set()
         self._unseen: dict[str, set[str]] = {}
         """By run, the devices that have changed since it was last told who is eligible."""
@@ -217,11 +217,6 @@ class Devices:
         self._store.save(kept, ids - kept.keys())
         self.state = after
         self._note(ids)
-
-
-def _away(entry: Entry) -> Entry:
-    """The entry as it is at a start: nobody is connected yet."""
-    return core.step(core.Registry(Map({"": entry})), core.Left(0.0, "")).devices[""]
 
 
 def _names(values: Iterable[str], what: str) -> list[str]:

@@ -98,6 +98,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 NOBODY = Entry()
 
 
+def away(entry: Entry) -> Entry:
+    """The entry as it is while no service runs: nobody is connected."""
+    return replace(entry, online=False) if entry.online else entry
+
+
 class Registry(msgspec.Struct, frozen=True):
     """The state: every device by id."""
 

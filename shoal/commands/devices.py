@@ -14,7 +14,7 @@ import typer
 from aggregator.adapters.registry_table import RegistryTable, read_registry
 from aggregator.adapters.sql_store import sqlite_url
 from aggregator.core.eligibility import read_rule
-from aggregator.core.registry import Entry
+from aggregator.core.registry import Entry, away
 from aggregator.desk import Desk, submit
 from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
 from aggregator.devices import Devices
@@ -125,7 +125,8 @@ def _order(folder: Path, database: str, order: msgspec.Struct) -> None:
 
 
 def _entries(folder: Path, database: str) -> dict[str, Entry]:
-    return read_registry(_url(folder, database))
+    entries = read_registry(_url(folder, database))
+    return entries if is_served(folder) else {device_id: away(entry) for device_id, entry in entries.items()}
 
 
 def _url(folder: Path, database: str) -> str:
@@ -156,7 +157,14 @@ def _chosen(folder: Path, database: str, ids: list[str] | None, where: str) -> t
 
 
 def _split(tags: str) -> tuple[str, ...]:
-    return tuple(tag.strip() for tag in tags.split(",") if tag.strip())
+    """
+    Raises:
+        ConfigError: there are no tags.
+    """
+    found = tuple(tag.strip() for tag in tags.split(",") if tag.strip())
+    if not found:
+        raise ConfigError(f"--tags {tags!r}: there is none in it")
+    return found
 
 
 def _json(device_id: str, entry: Entry) -> str:

@@ -31,8 +31,18 @@ WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 """What a command of this kind writes into the folder after --out."""
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
-OPERATOR = ("shoal init", "shoal backup", "shoal restore", "shoal vouch", "shoal acl", "shoal resume", "shoal doctor", "shoal models")
-"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them."""
+OPERATOR = (
+    "shoal init",
+    "shoal backup",
+    "shoal restore",
+    "shoal vouch",
+    "shoal acl",
+    "shoal resume",
+    "shoal doctor",
+    "shoal models",
+    "shoal devices",
+)
+"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them, and tests/shoal/test_devices.py those on devices."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""
 
