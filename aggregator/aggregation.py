@@ -21,6 +21,7 @@ from aggregator.core.ports import Blobs, Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import ModelVersion, Retuned, RoundAggregated, RunState, Started
 from aggregator.core.versions import farthest, worse_than
+from aggregator.inherit import Source, begin_from
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.core.contract import Grouped, LocalModel, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
@@ -45,14 +46,28 @@ class StoredState:
 
 
 def start_run(
-    settings: RunSettings, algorithm: Algorithm, probe: Probe, initial: Tensors, blobs: Blobs, at_s: float, epoch: int = 1
+    settings: RunSettings,
+    algorithm: Algorithm,
+    probe: Probe,
+    initial: Tensors,
+    blobs: Blobs,
+    at_s: float,
+    epoch: int = 1,
+    source: Source | None = None,
 ) -> Started:
-    """The first event of a run, whose models are those that `initial` makes.
+    """The first event of a run, whose models are those that `initial` makes, or those of `source`.
 
     Raises:
         ConfigError: the algorithm's choices do not fit the bundle.
     """
+    models, starts = dict[str, Tensors](), dict[str, str]()
+    if source is not None:
+        initial, models, starts = begin_from(source, initial, algorithm)
     state = algorithm.begin(initial, probe, settings.seed)
+    if not algorithm.preparing(state):
+        state = replace(state, models={**state.models, **models})
+    else:
+        starts = {}
     stored = store_state(settings, algorithm, state, blobs)
     return Started(
         at_s=at_s,
@@ -61,7 +76,7 @@ def start_run(
         memory=stored.memory,
         programs=stored.programs,
         preparing=stored.preparing,
-        starts={"": algorithm.start(state.memory, "")},
+        starts=starts | {"": algorithm.start(state.memory, "")},
         epoch=epoch,
     )
 
@@ -99,7 +114,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
 
     if len(kept) < min(len(run.received), run.settings.min_updates):
         return set_aside(f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed")
-    held = _models(run, blobs)
+    held = load_models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [
         Contribution(device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, r.blob), r.trained.mean_loss)
@@ -257,10 +272,10 @@ def round_notes(state: State, grouped: Grouped) -> dict[str, Any]:
 
 def load_state(run: RunState | ModelVersion, blobs: Blobs) -> State:
     """The algorithm's state as `store_state` left it in the blob store."""
-    return decode_memory(blobs.get(run.memory), {key: exchanged(tensors) for key, tensors in _models(run, blobs).items()})
+    return decode_memory(blobs.get(run.memory), {key: exchanged(tensors) for key, tensors in load_models(run, blobs).items()})
 
 
-def _models(run: RunState | ModelVersion, blobs: Blobs) -> dict[str, Tensors]:
+def load_models(run: RunState | ModelVersion, blobs: Blobs) -> dict[str, Tensors]:
     """By key, the run's models with what goes with them."""
     return {key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()}
 

@@ -1,13 +1,11 @@
 """An operator's orders on devices, for a running service (`aggregator.desk`) and for a folder without one."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.sql_store import SqlStore, run_names
-from aggregator.core.ports import StorageFailed
 from aggregator.desk import Handler
 from aggregator.devices import Devices
 from aggregator.forgetting import REMAINS, forgotten
@@ -51,9 +49,9 @@ class ForgetDevice(msgspec.Struct, frozen=True, tag="forget-device"):
 class DeviceOrders:
     """Carries out orders on devices. What it did is safe when it returns."""
 
-    def __init__(self, devices: Devices, folder: Path, database: str, runners: Callable[[], Mapping[str, Runner]] = dict) -> None:
-        """`database`: its URL. `runners`: by name of the run, those that this process runs; the other runs of the database lie still."""
-        self._devices, self._folder, self._database, self._runners = devices, folder, database, runners
+    def __init__(self, devices: Devices, folder: Path, database: str, runner: Runner | None = None) -> None:
+        """`database`: its URL. `runner`: runs campaigns in this process; the other runs of the database lie still."""
+        self._devices, self._folder, self._database, self._runner = devices, folder, database, runner
 
     @property
     def handlers(self) -> dict[type, Handler]:
@@ -91,11 +89,11 @@ class DeviceOrders:
         Raises:
             BlobLost, StorageFailed: something of it may remain; the order can be given again.
         """
-        runners = self._runners()
-        for runner in runners.values():
-            runner.forget(order.device_id)
+        if self._runner is not None:
+            self._runner.forget(order.device_id)
+        running = self._runner.campaigns if self._runner is not None else {}
         for run in run_names(self._database):
-            if run not in runners:
+            if run not in running:
                 self._forget_in(run, order.device_id)
         banned = self._devices.is_banned(order.device_id)
         self._devices.forget(order.device_id)
@@ -103,14 +101,9 @@ class DeviceOrders:
         return f"device {order.device_id} is forgotten; {REMAINS}{kept}"
 
     def _tell(self) -> None:
-        """Tell the runs who may be asked now.
-
-        Raises:
-            StorageFailed: the order stands, but a run is paused, and takes it in when it goes on.
-        """
-        for name, runner in self._runners().items():
-            if not runner.tell_devices():
-                raise StorageFailed(f"it stands; run {name} takes it in when its pause ends: {runner.paused}")
+        """Tell the campaigns who may be asked now. One that is paused takes it in when it goes on."""
+        if self._runner is not None:
+            self._runner.tell_devices()
 
     def _forget_in(self, run: str, device_id: str) -> None:
         store, blobs = SqlStore(self._database, run), BlobFolder(self._folder / "blobs" / run)

@@ -39,6 +39,7 @@ class Devices:
         self._unsaved: set[str] = set()
         self._unseen: dict[str, set[str]] = {}
         """By run, the devices that have changed since it was last told who is eligible."""
+        self._changed: set[str] = set()
         self._rules: dict[str, str] = {}
         self._save_at_s = clock() + SAVE_EVERY_S
         self.declined: dict[str, int] = {}
@@ -73,6 +74,11 @@ class Devices:
                 self.on_left(device_id)
             case RoundAggregated() if event.starts:
                 self.on_groups(run.settings.name, event.round, {d: key for d, key in event.starts.items() if d})
+
+    def changed(self) -> set[str]:
+        """The devices of which something else is known than when this was asked last."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def tell(self, run: RunState, dispatch: Callable[..., bool]) -> bool:
         """Have a run take in what there is to be told (`changes`). Returns whether that was saved; if not, it is told again."""
@@ -205,6 +211,7 @@ class Devices:
     def _note(self, device_ids: Iterable[str]) -> None:
         changed = set(device_ids)
         self._unsaved |= changed
+        self._changed |= changed
         for unseen in self._unseen.values():
             unseen |= changed
 

@@ -1,6 +1,6 @@
 """What the aggregator publishes to its devices over a link: signed messages, and blobs by their digest."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 
 from wire.codec import encode
 from wire.links.port import Link
@@ -15,6 +15,7 @@ class Fleet:
     def __init__(self, link: Link, topics: Topics, boot_id: str, sign: Sign = encode) -> None:
         self.link, self.topics, self.boot_id, self._sign = link, topics, boot_id, sign
         self._offered: dict[str, bytes] = {}
+        self._needed: dict[object, set[str]] = {}
         self.announced = b""
         """The last status that was published."""
         link.subscribe(*topics.from_devices, topics.aggregator)
@@ -47,16 +48,13 @@ class Fleet:
         for kind in RETAINED_OF_DEVICE:
             self.link.publish(self.topics.of_kind(kind, device_id), b"", retain=True)
 
-    def offer(self, blobs: Mapping[str, bytes]) -> None:
-        """Publish blobs, retained, unless they are on offer already; by digest."""
-        for digest, payload in blobs.items():
+    def offer(self, owner: object, digests: Iterable[str], read: Callable[[str], bytes]) -> None:
+        """Publish these blobs, retained, unless they are on offer already. Each stays as long as an owner needs it who offered it."""
+        for digest in sorted(digests):
             if digest not in self._offered:
-                self._offered[digest] = payload
-                self.link.publish(self.topics.blob(digest), payload, retain=True)
-
-    def offers(self, digest: str) -> bool:
-        """Whether this blob is on offer."""
-        return digest in self._offered
+                self._offered[digest] = read(digest)
+                self.link.publish(self.topics.blob(digest), self._offered[digest], retain=True)
+            self._needed.setdefault(owner, set()).add(digest)
 
     def offered(self, digest: str) -> bytes:
         """The bytes of a blob that is on offer.
@@ -77,8 +75,9 @@ class Fleet:
             self.link.publish(self.topics.blob(name), self._offered[name], retain=True)
         return True
 
-    def withdraw_all_but(self, digests: set[str]) -> None:
-        """Clear every retained blob but these."""
-        for digest in self._offered.keys() - digests:
+    def withdraw_all_but(self, owner: object, digests: set[str]) -> None:
+        """Clear every retained blob that its owner needs no more, but for these, and that nobody else needs."""
+        self._needed[owner] = set(digests)
+        for digest in self._offered.keys() - set().union(*self._needed.values()):
             self.link.publish(self.topics.blob(digest), b"", retain=True)
             del self._offered[digest]

@@ -23,10 +23,6 @@ VOUCHED_S = 365 * 86_400.0
 RENEW_S = 30 * 86_400.0
 """A voucher that ends sooner than this is renewed, or warned of."""
 SECRET_BYTES = 32
-RESUME = "resume"
-"""A file of this name in the service's folder ends a pause."""
-ROLLBACK = "rollback"
-"""A file of this name in the service's folder, with the run's name and the number of a round, returns to the models of that round."""
 
 
 def lock_service(folder: Path) -> int:

@@ -52,23 +52,32 @@ class Reading:
     """Whether the device says that it is not there."""
     proof: str = ""
     """A signed plan of a greater epoch, which a device showed."""
+    campaign: str = ""
+    """The name of the campaign that this is for; empty where there is none."""
+    state: RunState | None = None
+    """That campaign's state."""
+
+    def is_for(self, found: "Found") -> None:
+        """Note the campaign that a device or a run belongs to."""
+        self.campaign, self.state = found or ("", None)
+
+
+Found = tuple[str, RunState] | None
+"""The name and the state of a campaign, if there is one."""
 
 
 class Inbox:
     """Reads what devices send. Nothing that arrives raises: it is refused with a reason, or counted."""
 
-    def __init__(self, topics: Topics, manifest: Manifest, clock: Clock, offered: Callable[[str], bytes], devices: Devices) -> None:
+    def __init__(self, topics: Topics, clock: Clock, offered: Callable[[str], bytes], devices: Devices) -> None:
         """`offered`: the bytes of a blob that is on offer, by its digest."""
         self._topics, self._clock, self._offered, self._devices = topics, clock, offered, devices
         self._statistics = lru_cache(MOST_MODELS)(self._read_statistics)
-        shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
-        measured = sum(4 * prod(shape) for shape in shapes)
-        specs = manifest.of_role(*names.EXCHANGED)
-        self._limits = Limits.for_layout(specs, measured + RESPONSE_BYTES, len(shapes) + RESPONSE_TENSORS)
+        self._limits = Limits(0, 0, 0)
         self._budgets: dict[tuple[str, str], tuple[float, float]] = {}
         self.refused: dict[str, int] = {}
         """How often something that arrived was refused, by reason."""
-        self._readers: dict[str, Callable[[RunState, bytes, Reading], None]] = {
+        self._readers: dict[str, Callable[[bytes, Reading], None]] = {
             "check-in": self._check_in,
             "update": self._update,
             "decline": self._decline,
@@ -78,8 +87,20 @@ class Inbox:
         self.heard: dict[str, float] = {}
         """By device, when something last came from it."""
 
-    def read(self, state: RunState, delivery: Delivery) -> Reading:
-        """What follows from one message in this state."""
+    def admit_updates_of(self, manifest: Manifest) -> None:
+        """Read updates that are as large as those of this bundle."""
+        shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
+        measured = sum(4 * prod(shape) for shape in shapes)
+        specs = manifest.of_role(*names.EXCHANGED)
+        self._limits = self._limits.or_more(Limits.for_layout(specs, measured + RESPONSE_BYTES, len(shapes) + RESPONSE_TENSORS))
+
+    def forget(self, device_id: str) -> None:
+        """Remember nothing of a device."""
+        self.heard.pop(device_id, None)
+        self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != device_id}
+
+    def read(self, delivery: Delivery, of_device: Callable[[str], Found], of_run: Callable[[str], Found]) -> Reading:
+        """What follows from one message. `of_device`, `of_run`: the campaign that a device works for, and that a run is."""
         try:
             address = self._topics.parse(delivery.topic)
         except UnknownTopic as error:
@@ -96,14 +117,16 @@ class Inbox:
             return reading
         if address.kind == "update":
             reading.digest = digest(delivery.payload)
+        self._of_run, self._of_device = of_run, of_device
+        reading.is_for(of_device(reading.device_id))
         try:
-            self._readers[address.kind](state, delivery.payload, reading)
+            self._readers[address.kind](delivery.payload, reading)
             if not delivery.retained:
-                self._hear(state, reading)
+                self._hear(reading)
         except WireError as error:
             self._refuse(reading, "too-large" if isinstance(error, LimitExceeded) else "malformed", str(error))
             if address.kind == "update":  # the device would send the same again
-                self._excuse(state, reading)
+                self._excuse(reading)
         except Exception as error:  # a defect of a reader must not end the service: the message is refused as what it is, not understood
             log.exception("defect in reading a message topic=%s", printable(delivery.topic))
             self._refuse(reading, "malformed", f"{type(error).__name__}: {error}")
@@ -127,31 +150,34 @@ class Inbox:
         """Refuse a fetch of what is not on offer."""
         self._refuse(reading, "unknown-blob", f"blob {reading.fetch[:12]} is not on offer")
 
-    def forget(self, device_id: str) -> None:
-        """Remember nothing of a device."""
-        self.heard.pop(device_id, None)
-        self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != device_id}
-
     def silent(self, state: RunState, since_s: float) -> list[str]:
         """The devices that count as online, and of which nothing has come since then."""
         return [d for d, known in state.devices.items() if known.online and max(known.last_seen_s, self.heard.get(d, 0.0)) < since_s]
 
-    def _check_in(self, state: RunState, payload: bytes, reading: Reading) -> None:
+    def _check_in(self, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
-        if self._own(message, reading):
-            self._devices.on_check_in(message)
+        if not self._own(message, reading):
+            return
+        self._devices.on_check_in(message)
+        reading.is_for(self._of_device(reading.device_id))  # by what it says now
+        if reading.state is not None:
             said = (message.num_train, message.num_test, message.runtime, message.bundle)
-            eligible = self._devices.may_be_asked(reading.device_id, state.settings.where)
+            eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
             reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible))
 
-    def _update(self, state: RunState, payload: bytes, reading: Reading) -> None:
+    def _update(self, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)
-        verdict = admit(state, reading.device_id, message, tensors, reading.digest, len(payload), self._statistics)
+        if (found := self._of_run(message.run_id)) is not None:
+            reading.is_for(found)
+        if reading.state is None:
+            self._refuse(reading, "unknown-run", f"run {message.run_id[:12]} is not here")
+            return
+        verdict = admit(reading.state, reading.device_id, message, tensors, reading.digest, len(payload), self._statistics)
         match verdict:
             case Refused(reason, detail):
                 self._refuse(reading, reason, detail)
                 if reason in ("wrong-layout", "not-finite", "norm-too-large"):
-                    self._excuse(state, reading)
+                    self._excuse(reading)
             case Duplicate():
                 reading.replies.append(Acknowledge(reading.device_id, reading.digest))
             case _:
@@ -163,37 +189,40 @@ class Inbox:
         tensors, _ = decode_tensors(self._offered(model))
         return {name: array.copy() for name, array in names.of_role(tensors, names.STATISTIC).items()}
 
-    def _decline(self, state: RunState, payload: bytes, reading: Reading) -> None:
+    def _decline(self, payload: bytes, reading: Reading) -> None:
         message: Decline = decode(payload, Decline)
         if not self._own(message, reading):
             return
+        reading.is_for(self._of_run(message.run_id))
         detail = printable(message.detail)
         log.warning("declined device=%s round=%d reason=%s: %s", reading.device_id, message.round, message.reason, detail)
-        self._devices.on_decline(message, state.settings.name, detail)
-        if (message.run_id, message.round, message.attempt) == (state.settings.run_id, state.round, state.attempt):
+        state = reading.state
+        self._devices.on_decline(message, reading.campaign, detail)
+        if state is not None and (message.round, message.attempt) == (state.round, state.attempt):
             if message.reason == "stale":
                 reading.proof = message.proof
             else:
-                self._excuse(state, reading, message.reason != "expired")
+                self._excuse(reading, message.reason != "expired")
 
-    def _fetch(self, _state: RunState, payload: bytes, reading: Reading) -> None:
+    def _fetch(self, payload: bytes, reading: Reading) -> None:
         message: Fetch = decode(payload, Fetch)
         if self._own(message, reading):
             reading.fetch = message.digest
 
-    def _status(self, state: RunState, payload: bytes, reading: Reading) -> None:
+    def _status(self, payload: bytes, reading: Reading) -> None:
         if not payload:  # it was cleared
             reading.gone = True
             return
         message: DeviceStatus = decode(payload, DeviceStatus)
         reading.gone = not message.online
-        known = state.devices.get(reading.device_id)
+        known = reading.state.devices.get(reading.device_id) if reading.state is not None else None
         if self._own(message, reading) and reading.gone and known is not None and known.online:
             reading.events.append(DeviceLost(self._clock(), reading.device_id))
 
-    def _excuse(self, state: RunState, reading: Reading, failed: bool = True) -> None:
+    def _excuse(self, reading: Reading, failed: bool = True) -> None:
         """Stop waiting in this round for the device, if the round does."""
-        if is_missing(state, reading.device_id):
+        state = reading.state
+        if state is not None and is_missing(state, reading.device_id):
             reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed))
 
     def _own(self, message: CheckIn | Decline | Fetch | DeviceStatus, reading: Reading) -> bool:
@@ -202,10 +231,12 @@ class Inbox:
         self._refuse(reading, "wrong-device", f"{reading.about} of {message.device_id} on the topic of {reading.device_id}")
         return False
 
-    def _hear(self, state: RunState, reading: Reading) -> None:
+    def _hear(self, reading: Reading) -> None:
         """A device that sends something is there, unless it says that it goes. One that has not checked in is told to: the broker may have
         dropped what it sent."""
-        known = state.devices.get(reading.device_id)
+        if reading.state is None:
+            return
+        known = reading.state.devices.get(reading.device_id)
         if known is None or reading.gone:
             if reading.about == "status" and not reading.gone and not reading.replies:
                 detail = "it has not checked in: it is to do so"

@@ -5,21 +5,20 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.registry_table import RegistryTable
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import load_run, sqlite_url
 from aggregator.aggregation import check_fit
+from aggregator.campaign import Observer
+from aggregator.charter import LATEST, Charter, accept, charters, check_campaign_name, next_number, propose
 from aggregator.core.conditions import Conditions, Counted
-from aggregator.core.eligibility import read_rule
-from aggregator.core.hours import read_hours
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
 from aggregator.desk import Desk
@@ -28,18 +27,17 @@ from aggregator.devices import Devices
 from aggregator.duties import Duties
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
-from aggregator.runner import Observer, Runner
-from aggregator.start import Exported, check_retuned, read_exported, refuse_lost_run, run_secret
-from algorithms.algorithm import Algorithm
+from aggregator.runner import Runner
+from aggregator.start import Exported, check_asking, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
+from aggregator.steering import Place, Steering, unfinished_or_latest
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle
-from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
 from wire.messages import AggregatorStatus
-from wire.signed import Verifier
-from wire.topics import Topics, aggregator_role, check_name
+from wire.signed import Signer, Verifier
+from wire.topics import Topics, aggregator_role
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -47,17 +45,13 @@ SILENCE_S = 180.0
 """A device of which nothing came for so long is taken for absent."""
 
 
-class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
-    """What a service is started with."""
+class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
+    """What a campaign is started with."""
 
-    folder: Path
-    """Holds the database and the blobs."""
-    bundle: Path
-    """A folder that `shoal export` wrote."""
-    broker: BrokerAddress
     run: str = "run-1"
-    """The run's name: its place in the store."""
-    fleet: str = "default"
+    """Its name: its place in the store."""
+    start_from: str = LATEST
+    """As in `Charter`."""
     data: str = ""
     """The data's name, for people; the bundle's when empty."""
     min_devices: int = 2
@@ -90,6 +84,17 @@ class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
     """As in `RunSettings`."""
     hours: str = ""
     """As in `RunSettings`."""
+
+
+class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
+    """What a service is started with, and a campaign of it where there is a bundle."""
+
+    folder: Path
+    """Holds the database, the blobs and the campaigns."""
+    bundle: Path | None = None
+    """A folder that `shoal export` wrote, for the campaign `run`; without one only the campaigns of the folder go on."""
+    broker: BrokerAddress
+    fleet: str = "default"
     take_over: bool = False
     """Whether to begin although another aggregator is at work; that one then ends."""
     database: str = ""
@@ -97,137 +102,161 @@ class ServeSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
     http_host: str = "127.0.0.1"
     http_port: int = 8080
     stay: bool = True
-    """Whether to go on answering devices and HTTP when the run is over."""
+    """Whether to go on answering devices and HTTP when every campaign is over."""
 
 
-def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer = lambda _state, _event: None) -> RunState:
-    """Run a service until `stop` returns true, or until the run is over where `stay` is false; returns the run's last state. A run of this
-    name that is in the store goes on.
+def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer = lambda _state, _event: None) -> RunState | None:
+    """Run a service until `stop` returns true, or until every campaign is over where `stay` is false; returns the last state of the
+    campaign that it was started with, or of the latest. Campaigns that are in the folder go on.
 
     Raises:
-        ShoalError: a setting, the bundle, the database or the broker cannot be used; or another aggregator has the fleet.
+        ShoalError: a setting, a bundle, the database or the broker cannot be used; or another aggregator has the fleet.
     """
-    if check_name(settings.run, "run name") in (".", ".."):  # a folder's name, too
-        raise ConfigError(f"run name {settings.run!r}: it is the name of another folder")
     topics, folder = Topics(settings.fleet), settings.folder
+    if settings.bundle is not None:
+        check_campaign_name(settings.run)
     held = lock_service(folder)
     try:
-        exported = read_exported(settings.bundle)
-        algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
-        fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
-        check_fit(fresh, algorithm, exported.bundle.manifest)
-        database = settings.database or sqlite_url(folder / "shoal.db")
-        refuse_lost_run(database, fresh, algorithm, exported, folder / "blobs" / settings.run)
-        with (
-            closing(SqlStore(database, settings.run)) as store,
-            closing(RegistryTable(database)) as registry,
-            HttpServer(settings.http_host, settings.http_port) as http,
-        ):
-            return _serve(settings, topics, database, store, registry, http, exported, algorithm, fresh, stop, observe)
+        opening = _prepare(settings)
+        with HttpServer(settings.http_host, settings.http_port) as http:
+            return _serve(settings, topics, http, opening, stop, observe)
     finally:
         os.close(held)
 
 
-def _serve(
-    settings: ServeSettings,
-    topics: Topics,
-    database: str,
-    store: SqlStore,
-    registry: RegistryTable,
-    http: HttpServer,
-    exported: Exported,
-    algorithm: Algorithm,
-    fresh: RunSettings,
-    stop: Callable[[], bool],
-    observe: Observer,
-) -> RunState:
-    folder, stored, trusted, root = settings.folder, store.load(), exported.trusted, exported.root
-    wanted = msgspec.structs.replace(fresh, run_id=stored.settings.run_id) if stored else fresh
+@dataclass(frozen=True)
+class _Opening:
+    """What a service opens."""
+
+    place: Place
+    charters: tuple[Charter, ...]
+    exported: Exported | None
+    """Of the campaign that the service was started with."""
+    fresh: RunSettings | None
+    """That campaign's settings."""
+    last_s: float
+    last_epoch: int
+
+
+def _prepare(settings: ServeSettings) -> _Opening:
+    """Read and check what is to be opened. Nothing but the folder's own charters is changed, and nobody is disturbed.
+
+    Raises:
+        ConfigError: it cannot be opened.
+    """
+    folder, database = settings.folder, settings.database or sqlite_url(settings.folder / "shoal.db")
+    known = charters(folder)
+    trust = read_trust(settings.bundle or folder)
+    states = {name: load_run(database, name) for name in known}
+    exported, fresh = None, None
+    if settings.bundle is not None:
+        exported = read_exported(settings.bundle, trust)
+        fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
+        states[settings.run] = stored = load_run(database, settings.run)
+        _check_own(settings, fresh, stored, exported, database)
+        if settings.run not in known:
+            begun = stored.settings if stored is not None else fresh
+            known[settings.run] = Charter(next_number(folder), begun, start_from=settings.start_from)
+            propose(folder, known[settings.run], settings.bundle)
+            accept(folder, settings.run)
+        write_trust(folder, settings.bundle)
+    opened = {*unfinished_or_latest({name: states[name] for name in known}), *([settings.run] if fresh else [])}
+    last = [state for state in states.values() if state is not None]
+    return _Opening(
+        place=Place(folder, database, trust),
+        charters=tuple(charter for name, charter in known.items() if name in opened),
+        exported=exported,
+        fresh=fresh,
+        last_s=max((s.at_s for s in last), default=0.0),
+        last_epoch=max((s.epoch for s in last), default=0),
+    )
+
+
+def _check_own(settings: ServeSettings, fresh: RunSettings, stored: RunState | None, exported: Exported, database: str) -> None:
+    """Check that the campaign that the service is started with can begin, or go on with these settings."""
+    algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
+    check_fit(fresh, algorithm, exported.bundle.manifest)
     if stored is not None:
-        check_retuned(stored.next_settings, wanted, folder)
-    algorithm = replace(algorithm, secret=run_secret(folder, settings.run, stored is not None, algorithm))
-    blobs = BlobFolder(folder / "blobs" / settings.run)
-    clock = SteadyClock(stored.at_s if stored else 0.0)
-    signer = service_signer(folder, settings.fleet, trusted, root, clock())
-    verifier = Verifier(settings.fleet, trusted)
-    boot_id = secrets.token_hex(8)
+        check_retuned(stored.next_settings, msgspec.structs.replace(fresh, run_id=stored.settings.run_id), settings.folder)
+    else:
+        refuse_lost_run(database, fresh, algorithm, exported, settings.folder / "blobs" / settings.run)
+    run_secret(settings.folder, settings.run, stored is not None, algorithm)
+
+
+def _serve(
+    settings: ServeSettings, topics: Topics, http: HttpServer, opening: _Opening, stop: Callable[[], bool], observe: Observer
+) -> RunState | None:
+    folder, trust, clock = settings.folder, opening.place.trust, SteadyClock(opening.last_s)
+
+    def make_signer() -> Signer:
+        return service_signer(folder, settings.fleet, trust.keys, trust.root, clock())
+
+    signer, verifier, boot_id = make_signer(), Verifier(settings.fleet, trust.keys), secrets.token_hex(8)
     client_id = aggregator_role(settings.fleet)
 
     def look() -> MqttLink:
         return MqttLink(settings.broker, client_id, confirmed=True)
 
     known = boot_ids(folder / "boots", boot_id)
-    epoch = find_epoch(look, topics, verifier, stored.epoch if stored else 0, known, clock(), settings.take_over)
+    epoch = find_epoch(look, topics, verifier, opening.last_epoch, known, clock(), settings.take_over)
     log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
-    gone = AggregatorStatus(False, boot_id, epoch, clock(), stored.settings.run_id if stored else "")
+    gone = AggregatorStatus(False, boot_id, epoch, clock())
     link = MqttLink(settings.broker, client_id, Will(topics.aggregator, signer(gone)), confirmed=True)
+    counted = Counted()
+
+    def observe_too(state: RunState, event: Event) -> None:
+        counted.observe(state, event)
+        observe(state, event)
+
+    fleet = Fleet(link, topics, boot_id, signer)
+    registry = RegistryTable(opening.place.database)
+    devices = Devices(registry, clock)
+    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, devices=devices)
+    steering = Steering(runner, opening.place, observe_too)
     try:
-        fleet = Fleet(link, topics, boot_id, signer)
-        bundle, probe = exported.bundle, exported.probe
-        counted = Counted()
-
-        def observe_too(state: RunState, event: Event) -> None:
-            counted.observe(state, event)
-            observe(state, event)
-
-        devices = Devices(registry, clock)
-        runner = Runner(
-            *(algorithm, bundle, probe, store, blobs, fleet, clock, observe_too),
-            epoch=epoch,
-            silence_s=SILENCE_S,
-            verifier=verifier,
-            devices=devices,
-        )
         started_s = time.monotonic()
-        runner.start_or_resume(wanted)
-        state = runner.known()
-        log.info("run=%s phase=%s round=%d: waiting for devices, at least %d", settings.run, state.phase, state.round, settings.min_devices)
+        for charter in opening.charters:
+            own = opening.fresh is not None and charter.settings.name == settings.run
+            if own:
+                steering.open(charter, opening.exported, opening.fresh)
+            else:
+                steering.open_if_possible(charter)
 
         def renew() -> float:
-            signer = service_signer(folder, settings.fleet, trusted, root, clock())
+            signer = make_signer()
             fleet.sign_with(signer)
             return signer.until_s
 
-        orders = DeviceOrders(devices, folder, database, lambda: {settings.run: runner})
-        duties, desk = Duties(runner, folder, clock, renew), Desk(folder, orders.handlers)
-        http.serve(
-            create_api(
-                runner.known, store, blobs, lambda: conditions(runner, duties, counted), lambda: time.monotonic() - started_s, devices
-            )
-        )
-
-        def done() -> bool:
-            desk.look()
-            return stop() or duties.done() or (runner.finished and not settings.stay)
-
-        runner.run(done)
-        state = runner.known()
-        fleet.announce(state.epoch, clock(), state.settings.run_id, online=False)
+        orders = DeviceOrders(devices, folder, opening.place.database, runner)
+        duties = Duties(runner, Desk(folder, {**steering.handlers, **orders.handlers}), clock, renew)
+        conditions = partial(_conditions, runner, steering, duties, counted)
+        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices))
+        runner.run(lambda: stop() or duties.done() or (runner.finished and not settings.stay))
+        fleet.announce(runner.epoch, clock(), "", online=False)
         devices.save()
-        return state
+        last = runner.campaigns.get(settings.run) or next(reversed(runner.campaigns.values()), None)
+        return last.known() if last is not None else None
     finally:
         link.close()
+        steering.close()
+        registry.close()
 
 
-def conditions(runner: Runner, duties: Duties, counted: Counted) -> Conditions:
-    """What the HTTP API says of the service beside the run."""
-    declined = dict(runner.devices.declined)
-    return Conditions(dict(runner.refused), runner.connected, runner.paused, duties.unvouched, counted, declined)
+def _conditions(runner: Runner, steering: Steering, duties: Duties, counted: Counted) -> Conditions:
+    """What the HTTP API says of the service beside its campaigns."""
+    broken = "; ".join(f"campaign {name} cannot be opened: {why}" for name, why in steering.broken.items())
+    return Conditions(
+        dict(runner.refused), runner.connected, runner.paused or broken, duties.unvouched, counted, dict(runner.devices.declined)
+    )
 
 
-def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSettings:
-    """What the round core needs of a service's settings, for the run of this identity.
+def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> RunSettings:
+    """What the round core needs of a campaign's settings, for the run of this identity.
 
     Raises:
         ConfigError: a rule or hours cannot be read, or a cohort is too small.
     """
-    read_rule(settings.where)
-    read_hours(settings.hours)
-    if 0 < settings.cohort < settings.min_devices:
-        raise ConfigError(
-            f"a cohort of {settings.cohort}: no round is aggregated with fewer updates than {settings.min_devices} (min_devices)"
-        )
-    return RunSettings.for_bundle(
+    made = RunSettings.for_bundle(
         bundle,
         settings,
         where=settings.where,
@@ -250,3 +279,5 @@ def run_settings(settings: ServeSettings, bundle: Bundle, run_id: str) -> RunSet
         deadline_s=settings.deadline_s,
         grace_s=settings.grace_s,
     )
+    check_asking(made)
+    return made

@@ -23,7 +23,7 @@ class Offers:
         Raises:
             BlobLost: one is not kept here, or damaged.
         """
-        self._fleet.offer({name: self._blobs.get(name) for name in sorted(digests) if not self._fleet.offers(name)})
+        self._fleet.offer(self, digests, self._blobs.get)
 
     def keep_views(self, views: Iterable[str]) -> None:
         """Keep what groupings have compared in these rounds as well."""
@@ -40,7 +40,7 @@ class Offers:
 
     def forget(self, state: RunState) -> None:
         """Take away what nobody needs any more. What stays for want of a disk is forgotten after a later round."""
-        self._fleet.withdraw_all_but(offered(state))
+        self._fleet.withdraw_all_but(self, offered(state))
         try:
             self._blobs.keep(needed(state) | self._views)
         except OSError as error:

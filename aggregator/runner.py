@@ -1,81 +1,46 @@
-"""Runs the round core: messages and deadlines become events, events a new state, which is saved, and commands, which are carried out.
+"""Runs the campaigns of a fleet over one link: messages go to the campaign that they are for.
 
 The service runs this, and so does a simulation by messages (`simulation.engine.messages`); only their adapters differ.
 
-What was not foreseen is contained in three rings. A message that cannot be read is refused (`aggregator.inbox`). An event that cannot be
-taken in, or a command that cannot be carried out, is logged, counted under ``defect``, and left out. Where nothing can be saved, or a round
-cannot be aggregated, the run is *paused*: devices are told that it is busy, what is on offer stays on offer, and the run goes on by
-itself when the cause is gone, or when it is told to.
+What was not foreseen is contained in three rings. A message that cannot be read is refused (`aggregator.inbox`). An event or a command that
+fails is left out, and a campaign that cannot go on is paused (`aggregator.campaign`); the others go on.
+
+A device works for one campaign at a time: the one that was started last of those that ask devices and take it.
 """
 
-import heapq
 import logging
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 
-from aggregator import lease
 from aggregator.adapters.memory import MemoryRegistry
-from aggregator.aggregation import aggregate, check_fit, retune, start_run
-from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
-from aggregator.core.round import step
+from aggregator.campaign import Campaign, Observer
+from aggregator.core.ports import Blobs, Clock, Store
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import (
-    Acknowledge,
-    Aggregate,
-    Command,
-    DeadlinePassed,
-    DeviceLost,
-    Event,
-    FinishRun,
-    Resumed,
-    RolledBack,
-    RunState,
-    SendPlan,
-    SetDeadline,
-    UpdatesLost,
-)
-from aggregator.core.versions import returned
+from aggregator.core.state import DeviceCheckedIn, DeviceLost, Resumed, RunState
 from aggregator.devices import Devices
 from aggregator.fleet import Fleet
-from aggregator.forgetting import forgotten
 from aggregator.group import Group
 from aggregator.inbox import Inbox
-from aggregator.offers import Offers, offered
-from aggregator.pause import Pause
+from aggregator.inherit import Source
 from aggregator.rivals import Rivals
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
-from wire import messages
 from wire.bundle import Bundle
-from wire.codec import digest
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
-from wire.messages import Choose
 from wire.signed import Verifier
 
 log = logging.getLogger("shoal.aggregator")
 
-Observer = Callable[[RunState, Event], None]
-"""Called with the new state after every event, before commands are carried out."""
-
 GROUP = 64
 """Messages that are saved together, at most."""
-BUSY_S = 30.0
-"""Seconds after which a device sends its update again to an aggregator that is paused."""
 
 
 class Runner:
-    """Runs one run, in one thread. `state` is immutable and replaced as a whole, so that other threads may read it."""
+    """Runs campaigns, in one thread."""
 
     def __init__(
         self,
-        algorithm: Algorithm,
-        bundle: Bundle,
-        probe: Probe,
-        store: Store,
-        blobs: Blobs,
         fleet: Fleet,
         clock: Clock,
-        observe: Observer = lambda _state, _event: None,
         *,
         epoch: int = 1,
         silence_s: float = float("inf"),
@@ -84,42 +49,51 @@ class Runner:
     ) -> None:
         """`epoch`: that of this start. A device that is silent for `silence_s` is taken for absent. `verifier`: opens what other
         aggregators of this fleet have signed; without one, nothing that they sent is believed."""
-        self._algorithm, self._bundle, self._probe = algorithm, bundle, probe
-        self._store, self._blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
-        self._epoch, self._silence_s = epoch, silence_s
+        self._fleet, self._clock, self._epoch, self._silence_s = fleet, clock, epoch, silence_s
         self.devices = devices or Devices(MemoryRegistry(), clock)
-        self._inbox = Inbox(fleet.topics, bundle.manifest, clock, fleet.offered, self.devices)
+        self._inbox = Inbox(fleet.topics, clock, fleet.offered, self.devices)
         self._rivals = Rivals(verifier, clock, self._inbox.count)
-        self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
         self._was_connected, self.connected = False, False
-        self._pause, self._look_at_s, self._started_s = Pause(clock), 0.0, clock()
-        self.state: RunState | None = store.load()
-        self._offers = Offers(blobs, fleet, {record.views for record in store.rounds()} - {""})
+        self._look_at_s, self._started_s = 0.0, clock()
+        self.campaigns: dict[str, Campaign] = {}
+        """By name, in the order of their starts. It is replaced as a whole, so that other threads may read it."""
+        self._asking: list[str] = []
 
-    def start_or_resume(self, settings: RunSettings) -> RunState:
-        """Start the run, or go on with it from the state in the store, from the next round on with these settings.
+    def add(
+        self,
+        settings: RunSettings,
+        algorithm: Algorithm,
+        bundle: Bundle,
+        probe: Probe,
+        store: Store,
+        blobs: Blobs,
+        *,
+        observe: Observer = lambda _state, _event: None,
+        takes: Callable[[str], bool] = lambda _device_id: True,
+        source: Source | None = None,
+        held: bool = False,
+    ) -> Campaign:
+        """Start a campaign, or go on with the one in the store, from the next round on with these settings. `observe`, `takes` and `source`
+        as in `Campaign`; `held`: whether the operator has paused it.
 
         Raises:
             ConfigError: the algorithm does not fit the bundle.
-            StorageFailed: the run cannot be begun.
+            StorageFailed: the campaign cannot be begun.
         """
-        if self.state is None:
-            check_fit(settings, self._algorithm, self._bundle.manifest)
-            self._blobs.put(self._bundle.payload)
-            started = start_run(settings, self._algorithm, self._probe, self._bundle.initial, self._blobs, self._clock(), self._epoch)
-            self._store.commit([started])
-            self.state, _ = step(None, started)
-            self._observe(self.state, started)
-        else:
-            self._offers.offer(offered(self.state))
-            told = retune(self.state, settings, self._algorithm, self._blobs, self._clock())
-            self.dispatch(*self.devices.changes(self.state), Resumed(self._clock(), self._epoch), *told)
-        return self.known()
+        count, devices = self._inbox.count, self.devices
+        campaign = Campaign(algorithm, bundle, probe, store, blobs, self._fleet, self._clock, self.announce, count, observe, takes, devices)
+        self._inbox.admit_updates_of(bundle.manifest)
+        campaign.start_or_resume(settings, self.epoch, source)
+        if held:
+            campaign.hold()
+        self.campaigns = {**self.campaigns, settings.name: campaign}
+        self.reassign()
+        return campaign
 
-    def known(self) -> RunState:
-        """The state of a run that was started."""
-        assert self.state is not None, "the run was started"
-        return self.state
+    @property
+    def epoch(self) -> int:
+        """Which start of the service speaks."""
+        return max([self._epoch, *(campaign.known().epoch for campaign in self.campaigns.values())])
 
     @property
     def link(self) -> Link:
@@ -133,8 +107,14 @@ class Runner:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over."""
-        return self.state is not None and self.state.phase == "finished"
+        """Whether every campaign is over."""
+        return all(campaign.finished for campaign in self.campaigns.values())
+
+    @property
+    def paused(self) -> str:
+        """Why nothing goes on; empty while anything does."""
+        unfinished = [campaign for campaign in self.campaigns.values() if not campaign.finished] or list(self.campaigns.values())
+        return unfinished[-1].paused if unfinished and all(campaign.paused for campaign in unfinished) else ""
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Handle messages and deadlines until `stop` returns true; it is called at least every half second.
@@ -153,24 +133,39 @@ class Runner:
 
     def next_deadline_s(self) -> float:
         """The clock's second at which the next deadline is due; infinity when none is set."""
-        return self._deadlines[0][0] if self._deadlines and not self.paused else self._pause.look_at_s
+        return min((campaign.next_deadline_s() for campaign in self.campaigns.values()), default=float("inf"))
 
     def tick(self) -> None:
-        """Dispatch an event for every deadline that is due, and for every device that was silent for too long."""
+        """Act on every deadline that is due, and on every device that was silent for too long."""
+        for campaign in list(self.campaigns.values()):
+            campaign.tick()
         now_s = self._clock()
-        if self.paused:
-            if now_s >= self._pause.look_at_s:
-                self.try_to_go_on()
-            return
-        while self._deadlines and self._deadlines[0][0] <= self._clock() and not self.paused:
-            at_s, number = heapq.heappop(self._deadlines)
-            self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
-        self.devices.tick()
-        self.tell_devices()
-        if self.state is not None and now_s >= self._look_at_s:
+        if now_s >= self._look_at_s:
             self._look_at_s = now_s + self._silence_s / 10
             if now_s - self._started_s > self._silence_s:
-                self.dispatch(*(DeviceLost(now_s, d) for d in self._inbox.silent(self.state, now_s - self._silence_s)))
+                for campaign in self.campaigns.values():
+                    if not campaign.paused:
+                        campaign.dispatch(*(DeviceLost(now_s, d) for d in self._inbox.silent(campaign.known(), now_s - self._silence_s)))
+        self.devices.tick()
+        self.tell_devices()
+        self._reassign_if_needed()
+
+    def tell_devices(self) -> bool:
+        """Tell the campaigns which devices they may ask, where that has changed. Returns whether all have saved it."""
+        saved = [self.devices.tell(c.known(), c.dispatch) for c in self.campaigns.values() if not c.paused]
+        self.reassign(self.devices.changed())
+        return all(saved) and len(saved) == len(self.campaigns)
+
+    def forget(self, device_id: str) -> None:
+        """Forget a device in every campaign, and on the broker.
+
+        Raises:
+            BlobLost, StorageFailed: it is not forgotten everywhere.
+        """
+        for campaign in self.campaigns.values():
+            campaign.forget(device_id)
+        self._inbox.forget(device_id)
+        self._fleet.clear(device_id)
 
     def handle(self, *events: LinkEvent) -> None:
         """Act on events of the link, and save what follows from them together. Whatever a message holds, it raises nothing: it is refused
@@ -179,7 +174,7 @@ class Runner:
         Raises:
             OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker does not let this one speak for it.
         """
-        group, deliveries, proofs = Group(self.known()), list[Delivery](), list[tuple[str, str]]()
+        groups, deliveries, proofs = dict[str, Group](), list[Delivery](), list[tuple[str, str]]()
         for event in events:
             match event:
                 case LinkUp(kept):
@@ -196,181 +191,114 @@ class Runner:
                 case Denied(action, topic):
                     self._rivals.denied(action, topic, self._fleet.topics)
                 case Delivery(topic, payload) if topic == self._fleet.topics.aggregator:
-                    self._rivals.check(payload, self._fleet.announced, self._fleet.boot_id, self.known().epoch)
+                    self._rivals.check(payload, self._fleet.announced, self._fleet.boot_id, self.epoch)
                     deliveries.append(event)
                 case Delivery():
-                    proofs += self._take(group, event)
+                    proofs += self._take(groups, event)
                     deliveries.append(event)
-        self._commit(group)
+        for name, group in groups.items():
+            self.campaigns[name].commit(group)
         self._fleet.link.confirm(deliveries)
         for proof in proofs:
             self._on_proof(*proof)
-
-    def tell_devices(self) -> bool:
-        """Tell the run which devices may be asked for anything, where that has changed. Returns whether that was saved."""
-        return self.devices.tell(self.known(), self.dispatch)
-
-    def forget(self, device_id: str) -> None:
-        """Make the run forget a device: what came from it, what the algorithm remembers of it, what records say of it.
-
-        Raises:
-            BlobLost, StorageFailed: it is not forgotten.
-        """
-        found = forgotten(self.known(), self._store, self._algorithm, self._blobs, device_id, self._clock())
-        if not self._commit(found.group):
-            raise StorageFailed(self.paused)
-        self._offers.drop(found.needless, found.views)
-        self._inbox.forget(device_id)
-        self._fleet.clear(device_id)
+        self._reassign_if_needed()
 
     def announce(self) -> None:
         """Publish that the aggregator is there, and how it is."""
-        if self.state is not None:
-            self._fleet.announce(self.state.epoch, self._clock(), self.state.settings.run_id, paused=self.paused)
+        latest = next((c for c in reversed(self.campaigns.values()) if c.asks), None) or next(reversed(self.campaigns.values()), None)
+        run_id = latest.known().settings.run_id if latest is not None else ""
+        self._fleet.announce(self.epoch, self._clock(), run_id, paused=self.paused)
 
-    def dispatch(self, *events: Event) -> bool:
-        """Take in events: compute the new state, save the events, then carry out what follows. Returns whether they were saved.
+    def campaign_of(self, device_id: str) -> Campaign | None:
+        """The campaign that a device works for; where none asks it, the last that it worked for, or the last of all."""
+        latest = list(reversed(self.campaigns.values()))
+        asking = (c for c in latest if c.asks and c.may_ask(device_id))
+        knowing = (c for c in latest if device_id in c.known().devices)
+        return next(asking, None) or next(knowing, None) or next((c for c in latest if c.takes(device_id)), None)
 
-        A command is carried out only when its event is safe, and may be carried out again after a crash (`Resumed`).
-        """
-        group = Group(self.known())
-        for event in events:
-            self._add(group, event)
-        return self._commit(group)
+    def reassign(self, device_ids: Iterable[str] | None = None) -> None:
+        """Let devices that are there, all or these, go to the campaigns that they are to work for now."""
+        if device_ids is None:
+            self._asking = self._names_asking()
+        names = list(self.campaigns)
+        chosen = {d for c in self.campaigns.values() for d in c.known().devices} if device_ids is None else set(device_ids)
+        moved: dict[str, list[DeviceCheckedIn | DeviceLost]] = {name: [] for name in names}
+        for device_id in sorted(chosen):
+            target = self.campaign_of(device_id)
+            held = [c for c in self.campaigns.values() if (known := c.known().devices.get(device_id)) is not None and known.online]
+            if target is None or not held or (len(held) == 1 and held[0] is target):
+                continue
+            device, now_s = held[-1].known().devices[device_id], self._clock()
+            for campaign in held:
+                if campaign is not target:
+                    moved[campaign.name].append(DeviceLost(now_s, device_id))
+            if target not in held:
+                said = (device.num_train, device.num_test, device.runtime, device.bundle)
+                moved[target.name].append(DeviceCheckedIn(now_s, device_id, *said, target.may_ask(device_id)))
+        for name, events in moved.items():
+            if events:
+                self.campaigns[name].dispatch(*events)
 
-    def roll_back(self, number: int) -> bool:
-        """Return to the models that the round of this number made, if they are remembered. Whatever keeps the run from going on with later
-        ones is given up with them. Returns whether that was saved; if not, try again."""
-        if returned(self.known(), number) is not None:
-            self._pause.end()
-        saved = self.dispatch(RolledBack(self._clock(), number))
-        self.announce()
-        return saved
+    def _names_asking(self) -> list[str]:
+        return [name for name, campaign in self.campaigns.items() if campaign.asks]
 
-    @property
-    def paused(self) -> str:
-        """Why nothing goes on; empty while it does."""
-        return self._pause.reason
+    def _reassign_if_needed(self) -> None:
+        """A campaign that ended leaves its devices to the others."""
+        if self._asking != self._names_asking():
+            self.reassign()
 
-    def try_to_go_on(self, told: bool = False) -> None:
-        """End a pause if its cause is gone, or if the operator says so (`told`)."""
-        if self._pause.ends(told):
-            self._fleet.rename()
-            self._deadlines.clear()
-            self.dispatch(Resumed(self._clock(), self.known().epoch))
-            self.announce()
+    def _take(self, groups: dict[str, Group], delivery: Delivery) -> list[tuple[str, str]]:
+        """Add what follows from a message to the groups of its campaigns. Returns the device and the proof where one was shown."""
 
-    def _begin_pause(self, reason: str, cause: Callable[[], object] | None = None) -> None:
-        self._pause.begin(reason, cause)
-        self.announce()
+        def state_of(name: str) -> RunState:
+            return groups[name].state if name in groups else self.campaigns[name].known()
 
-    def _take(self, group: Group, delivery: Delivery) -> list[tuple[str, str]]:
-        """Add what follows from a message to the group. Returns the device and the proof where one was shown."""
-        if self.paused and (device_id := self._inbox.device_of_update(delivery)):
-            self._tell_busy(device_id, delivery.payload)
+        def of_device(device_id: str) -> tuple[str, RunState] | None:
+            campaign = self.campaign_of(device_id)
+            return (campaign.name, state_of(campaign.name)) if campaign is not None else None
+
+        def of_run(run_id: str) -> tuple[str, RunState] | None:
+            return next(((n, state_of(n)) for n, c in self.campaigns.items() if c.known().settings.run_id == run_id), None)
+
+        if (device_id := self._inbox.device_of_update(delivery)) and self.paused and (first := self.campaign_of(device_id)) is not None:
+            first.tell_busy(device_id, delivery.payload)
             return []
-        reading = self._inbox.read(group.state, delivery)
+        reading = self._inbox.read(delivery, of_device, of_run)
+        campaign = self.campaigns.get(reading.campaign)
         if reading.fetch and not self._fleet.offer_again(reading.fetch):
             self._inbox.refuse_fetch(reading)
+        if campaign is None:
+            for reply in reading.replies:
+                self._fleet.reply(reply)
+            return []
+        if campaign.paused and device_id:
+            campaign.tell_busy(device_id, delivery.payload)
+            return []
+        group = groups.setdefault(reading.campaign, Group(campaign.known()))
         group.commands += reading.replies
-        if self.paused:
+        if campaign.paused:
             return []
         if reading.update is not None:
             group.updates.append((reading.device_id, reading.update))
         for event in reading.events:
-            self._add(group, event)
+            campaign.add(group, event)
+            if isinstance(event, DeviceCheckedIn):
+                self._leave_others(groups, campaign, event)
         return [(reading.device_id, reading.proof)] if reading.proof else []
 
-    def _tell_busy(self, device_id: str, payload: bytes) -> None:
-        self._fleet.reply(messages.Busy(device_id, digest(payload), BUSY_S))
-
-    def _add(self, group: Group, event: Event) -> None:
-        try:
-            group.add(event)
-        except Exception:  # a defect of the round core must not end the service: the event is left out
-            log.exception("defect: an event was left out: %s", type(event).__name__)
-            self._inbox.count("defect", type(event).__name__)
-
-    def _commit(self, group: Group) -> bool:
-        """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it has happened, and false is returned."""
-        try:
-            if group.updates:
-                self._blobs.put(*(payload for _, payload in group.updates))
-            if group.steps:
-                self._store.commit(
-                    [event for event, _ in group.steps], group.records, group.state if group.records or group.whole else None
-                )
-        except StorageFailed as error:
-            for device_id, payload in group.updates:
-                self._tell_busy(device_id, payload)
-            self._begin_pause(str(error), self._check_storage)
-            return False
-        self.state = group.state
-        for event, state in group.steps:
-            self._observe(state, event)
-            self.devices.observe(state, event)
-        self._offers.keep_views({record.views for record in group.records} - {""})
-        for command in group.commands:
-            self._carry_out(command)
-        if group.records and not self.paused:
-            self._offers.forget(self.known())
-        return True
-
-    def _carry_out(self, command: Command | messages.Reply) -> None:
-        try:
-            match command:
-                case SendPlan(plan):
-                    chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
-                    self._offers.offer({plan.bundle, plan.model, *chosen})
-                    self._fleet.send_plan(plan)
-                    self.devices.on_plan(plan.device_id, self.known().settings.name)
-                case SetDeadline(number, at_s):
-                    heapq.heappush(self._deadlines, (at_s, number))
-                case Acknowledge(device_id, update):
-                    self._fleet.reply(messages.Acknowledge(device_id, update))
-                case Aggregate():
-                    self._aggregate()
-                case FinishRun(device_id, model):
-                    state = self.known()
-                    self._offers.offer({model, state.settings.bundle})
-                    self._fleet.reply(messages.Finish(device_id, state.settings.run_id, state.epoch, state.settings.bundle, model))
-                case _:
-                    self._fleet.reply(command)
-        except (BlobLost, StorageFailed) as error:
-            lost = error.digest if isinstance(error, BlobLost) else ""
-            self._begin_pause(str(error), partial(self._blobs.get, lost) if lost else self._check_storage)
-        except Exception:  # a defect must not end the service: the command is left out, and given again after a restart
-            log.exception("defect: a command was left out: %s", type(command).__name__)
-            self._inbox.count("defect", type(command).__name__)
-
-    def _aggregate(self) -> None:
-        """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else stands in the way pauses the run."""
-        state = self.known()
-        try:
-            with lease.held(self.announce):
-                event: Event = aggregate(state, self._algorithm, self._probe, self._blobs, self._clock)
-        except BlobLost as error:
-            devices = tuple(d for d, received in state.received.items() if received.blob == error.digest)
-            if not devices:
-                raise
-            log.error("update lost device=%s round=%d: %s; it is asked for again", devices[0], state.round, error)
-            event = UpdatesLost(self._clock(), state.round, devices)
-        except StorageFailed:
-            raise
-        except Exception as error:  # whatever an algorithm fails at: the updates are safe, and a later version may aggregate them
-            log.exception("round %d cannot be aggregated", state.round)
-            self._begin_pause(f"round {state.round} cannot be aggregated: {type(error).__name__}: {error}")
-            return
-        self.dispatch(event)
+    def _leave_others(self, groups: dict[str, Group], own: Campaign, event: DeviceCheckedIn) -> None:
+        """A device that checked in with a campaign works for no other."""
+        for name, campaign in self.campaigns.items():
+            known = campaign.known().devices.get(event.device_id)
+            if campaign is not own and known is not None and known.online and not campaign.paused:
+                campaign.add(groups.setdefault(name, Group(campaign.known())), DeviceLost(event.at_s, event.device_id))
 
     def _on_proof(self, device_id: str, proof: str) -> None:
         """A device has a plan of a greater epoch: this aggregator came from an older state. It takes a greater epoch yet."""
         proven = self._rivals.proven_epoch(device_id, proof)
-        if proven > self.known().epoch and not self.paused:
-            log.warning("device=%s has a plan of epoch %d, this was %d: a greater one is taken", device_id, proven, self.known().epoch)
-            self.dispatch(Resumed(self._clock(), proven + 1))
+        if proven > self.epoch and not self.paused:
+            log.warning("device=%s has a plan of epoch %d, this was %d: a greater one is taken", device_id, proven, self.epoch)
+            self._epoch = proven + 1
+            for campaign in self.campaigns.values():
+                campaign.dispatch(Resumed(self._clock(), proven + 1))
             self.announce()
-
-    def _check_storage(self) -> None:
-        self._blobs.check()
-        self._store.check()

@@ -12,11 +12,14 @@ from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import database_name, has_run
 from aggregator.aggregation import start_run
+from aggregator.core.eligibility import read_rule
+from aggregator.core.hours import read_hours
 from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
 from aggregator.identity import own_secret
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from algorithms.registry import read_algorithm
+from host.files import write_atomically
 from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError
 from wire.keys import PrivateKey, PublicKey, read_private, read_public
@@ -27,27 +30,54 @@ log = logging.getLogger("shoal.aggregator")
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What lies in a folder that `shoal export` wrote."""
+class Trust:
+    """Whom devices believe."""
 
-    bundle: Bundle
-    probe: Probe
-    trusted: tuple[PublicKey, ...]
-    """The keys that devices trust."""
+    keys: tuple[PublicKey, ...]
     root: PrivateKey | None
     """The root key, if it is here."""
 
 
-def read_exported(folder: Path) -> Exported:
-    """Read the folder of `serve --bundle`.
+@dataclass(frozen=True)
+class Exported:
+    """What `shoal export` made for a campaign."""
+
+    bundle: Bundle
+    probe: Probe
+
+
+def read_trust(folder: Path) -> Trust:
+    """Read ``trust.pem`` of a folder, and ``signing.key`` if it is there.
 
     Raises:
-        ConfigError: a file of it cannot be read, or is not what its name says.
+        ConfigError: one of them cannot be read, or is not what its name says.
     """
-    trusted, own = _read(folder / "trust.pem", read_public), folder / "signing.key"
-    root = _read(own, read_private) if own.exists() else None
-    bundle = _read(folder / "device.shoal", lambda payload: unpack(payload, trusted))
-    return Exported(bundle, _read(folder / "server.pt2", lambda payload: load_probe(payload, bundle.digest)), trusted, root)
+    keys, own = _read(folder / "trust.pem", read_public), folder / "signing.key"
+    return Trust(keys, _read(own, read_private) if own.exists() else None)
+
+
+def read_exported(folder: Path, trust: Trust) -> Exported:
+    """Read ``device.shoal`` and ``server.pt2`` of a folder.
+
+    Raises:
+        ConfigError: one of them cannot be read, or is not what its name says, or devices would not believe its signature.
+    """
+    bundle = _read(folder / "device.shoal", lambda payload: unpack(payload, trust.keys))
+    return Exported(bundle, _read(folder / "server.pt2", lambda payload: load_probe(payload, bundle.digest)))
+
+
+def write_trust(folder: Path, exported: Path) -> None:
+    """Keep whom devices believe in a service's folder, for starts that name no bundle.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    try:
+        payload, own = (exported / "trust.pem").read_bytes(), folder / "trust.pem"
+        if not own.exists() or own.read_bytes() != payload:
+            write_atomically(own, payload)
+    except OSError as error:
+        raise ConfigError(f"folder {folder}: trust.pem: {error.strerror}") from None
 
 
 def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, exported: Exported, folder: Path) -> None:
@@ -69,6 +99,23 @@ def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, expor
         )
 
 
+def check_asking(settings: RunSettings) -> None:
+    """Check whom a run is to ask, and when.
+
+    Raises:
+        ConfigError: a rule or hours cannot be read, a number is out of range, or a cohort is too small.
+    """
+    read_rule(settings.where)
+    read_hours(settings.hours)
+    if not (1 <= settings.over_select <= 10 and 0 <= settings.quorum <= 1 and settings.pace_s >= 0 and settings.cohort >= 0):
+        told = f"{settings.over_select:g}, {settings.quorum:g}, {settings.pace_s:g}, {settings.cohort}"
+        raise ConfigError(f"over_select, quorum, pace_s and cohort are {told}: expected 1 to 10, 0 to 1, and 0 or more")
+    if 0 < settings.cohort < settings.min_updates:
+        raise ConfigError(
+            f"a cohort of {settings.cohort}: no round is aggregated with fewer updates than {settings.min_updates} (min_devices)"
+        )
+
+
 def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> None:
     """Check that a run may go on with these settings, and log what is new. Another bundle, seed or algorithm, but for its mean, makes
     another run; and the epsilon of a privacy mechanism is computed for one way of training.
@@ -76,6 +123,7 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> Non
     Raises:
         ConfigError: it may not; the text names what differs.
     """
+    check_asking(wanted)
     fields = [name for name in RunSettings.__struct_fields__ if name not in ("reported", "responses", "run_id")]
     differing = [name for name in fields if getattr(stored, name) != getattr(wanted, name)]
     had, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)

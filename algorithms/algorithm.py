@@ -27,7 +27,7 @@ from algorithms.core.contract import (
     Work,
     exchanged,
 )
-from algorithms.core.keys import NEWCOMER
+from algorithms.core.keys import NEWCOMER, is_no_group
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
@@ -128,7 +128,7 @@ class Algorithm:
         choose = (Choose(tuple(digests[k] for k in sorted(digests) if k != NEWCOMER)),) if self.grouping.chooses else ()
         made: Programs = {}
         if self.grouping.surveys:
-            programs = {f"start:{NEWCOMER}": programs[""], **programs}
+            programs = {f"start:{key}": programs[""] for key in (NEWCOMER, *digests) if is_no_group(key)} | programs
         for device_id, extra in state.extra_epochs.items():
             verbs = programs.get(f"device:{device_id}", programs[""])
             programs[f"device:{device_id}"] = tuple(
@@ -137,7 +137,7 @@ class Algorithm:
         due = self.grouping.resurvey > 0 and state.rounds % self.grouping.resurvey == 0
         for key, verbs in programs.items():
             kind, _, name = key.partition(":")
-            new = key == f"start:{NEWCOMER}" or (kind == "device" and name not in state.memory.membership)
+            new = (kind == "start" and is_no_group(name)) or (kind == "device" and name not in state.memory.membership)
             survey = (SURVEY,) if self.grouping.surveys and (new or due) else ()
             made[key] = (*choose, *survey, *verbs, *self.privacy.verbs())
         return made | {"closing": (*choose, *closing)}

@@ -12,7 +12,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +83,12 @@ class Bench:
         made = make_algorithm(algorithm, arithmetic=NativeArithmetic())
         fleet = Fleet(self.link, self.topics, "boot", signer)
         probe = make_probe(objective.model, window.shape)
-        self.runner = Runner(
-            replace(made, arithmetic=NativeArithmetic()),
-            bundle,
-            probe,
-            self.store,
-            BlobFolder(folder / "blobs"),
-            fleet,
-            clock,
-            silence_s=180.0,
-        )
+        self.runner = Runner(fleet, clock, silence_s=180.0)
         training = TrainingSettings(algorithm=algorithm, rounds=rounds)
         times = {"deadline_s": 600.0, "grace_s": 60.0}
         limits = {"min_group": 2, "weight_cap": 10.0, "norm_cap": 10.0}
         settings = RunSettings.for_bundle(bundle, training, run_id="0" * 32, data="load", min_devices=devices, **times, **limits)
-        self.runner.start_or_resume(settings)
+        self.campaign = self.runner.add(settings, made, bundle, probe, self.store, BlobFolder(folder / "blobs"))
         rng, layout = np.random.default_rng(1), bundle.manifest.reported("step")
         self.tensors = {name: 0.01 * rng.random(shape, np.float32) for name, _, shape in layout}
         self.num_floats = sum(array.size for array in self.tensors.values())
@@ -148,8 +138,7 @@ def measure_rounds(folder: Path, devices: int) -> dict[str, float]:
         began_s = acknowledged[-1]
         pauses.append(1e3 * (planned[0] - began_s))
         rates.append(devices / (bench.seconds["update"] - (bench.link.published[-1][0] - began_s)))
-    assert bench.runner.state is not None
-    assert bench.runner.state.trained == ROUNDS, bench.runner.paused
+    assert bench.campaign.known().trained == ROUNDS, bench.runner.paused
     bench.store.close()
     return {"updates_per_s": round(statistics.median(rates), 1), "pause_ms": round(statistics.median(pauses), 1)}
 

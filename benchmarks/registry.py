@@ -1,5 +1,7 @@
-"""What a large registry costs an aggregator: 10,000 registered devices, of which 1,000 report in a round. Run as ``python -m benchmarks.registry``;
-writes ``benchmarks/results/registry.json``. The load is that of `benchmarks.load`, in a folder on a RAM disk; it takes less than two minutes.
+"""What a large registry costs an aggregator: 10,000 registered devices, of which 1,000 report in a round.
+
+Run as ``python -m benchmarks.registry``; writes ``benchmarks/results/registry.json``. The load is that of `benchmarks.load`, in a folder on a
+RAM disk; it takes less than two minutes.
 """
 
 import argparse
@@ -54,8 +56,10 @@ def measure(folder: Path, registered: int, cohort: int) -> dict[str, Any]:
     bench, found = Bench(folder, registered, rounds=3), dict[str, Any]()
     runner, table = bench.runner, RegistryTable(sqlite_url(folder / "shoal.db"))
     runner.devices = runner._inbox._devices = Devices(table, time.time)
-    settings = msgspec.structs.replace(runner.known().settings, cohort=cohort, over_select=1.1, min_updates=2)
-    runner.dispatch(Retuned(time.time(), settings, runner.known().programs))
+    campaign = bench.campaign
+    campaign._devices = runner.devices
+    settings = msgspec.structs.replace(campaign.known().settings, cohort=cohort, over_select=1.1, min_updates=2)
+    campaign.dispatch(Retuned(time.time(), settings, campaign.known().programs))
     names = [f"d{i:05d}" for i in range(registered)]
     gc.collect()
     before = resident_mib()
@@ -70,12 +74,12 @@ def measure(folder: Path, registered: int, cohort: int) -> dict[str, Any]:
     found["eligible"] = len(runner.devices.eligible(RULE))
     found["load_all_s"] = timed(lambda: Devices(table, time.time))
     rounds = []
-    while not runner.finished and runner.known().phase == "training":
-        number, answers = runner.known().round, bench.answers()
+    while not runner.finished and campaign.known().phase == "training":
+        number, answers = campaign.known().round, bench.answers()
         bench.seconds.clear()
         bench.handle("update", answers[:cohort])
         rounds.append(bench.seconds["update"])
-        assert runner.known().round == number + 1, runner.paused
+        assert campaign.known().round == number + 1, runner.paused
         found["asked"] = len(answers)
     found |= {"updates": cohort, "round_s": [round(seconds, 2) for seconds in rounds], "peak_mib": round(peak_mib(), 1)}
     bench.store.close()

@@ -65,6 +65,15 @@ class Limits:
         header = 256 * tensors + 64 * 2**10
         return cls(8 + header + sum(spec.num_bytes for spec in specs) + extra_bytes, header, tensors)
 
+    def or_more(self, other: "Limits") -> "Limits":
+        """The limits that admit what either admits."""
+        return Limits(
+            max(self.total_bytes, other.total_bytes),
+            max(self.header_bytes, other.header_bytes),
+            max(self.num_tensors, other.num_tensors),
+            max(self.num_dims, other.num_dims),
+        )
+
 
 PROTOCOL_LIMITS = Limits()
 OWN_FILES = Limits(total_bytes=2**62, header_bytes=2**40, num_tensors=2**40, num_dims=64)

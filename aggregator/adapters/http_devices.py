@@ -16,6 +16,7 @@ from aggregator.devices import Devices
 from wire.errors import ConfigError
 
 PAGE = 1000
+Chosen = Annotated[str, Query(description="The name of a campaign; the latest when empty.")]
 
 
 class DeviceLine(BaseModel):
@@ -43,8 +44,8 @@ class DeviceLine(BaseModel):
     declines: int
     last_decline: str
     """Its reason."""
-    eligible: bool = Field(description="Whether the run may ask it for anything.")
-    group: int | None = Field(description="The number of its group in the run.")
+    eligible: bool = Field(description="Whether the campaign may ask it for anything.")
+    group: int | None = Field(description="The number of its group in the campaign.")
     in_cohort: bool
     received: bool
     failures: int
@@ -65,8 +66,8 @@ class DeviceDetails(BaseModel):
     entry: dict[str, Any]
 
 
-def device_routes(current: Callable[[], RunState], devices: Devices) -> APIRouter:
-    """The routes. `current` returns the run's state as it is now."""
+def device_routes(current: Callable[[str], RunState | None], devices: Devices) -> APIRouter:
+    """The routes. `current` returns the state of a campaign as it is now, of the latest where none is named; None where there is none."""
     routes = APIRouter()
 
     @routes.get("/devices")
@@ -74,13 +75,14 @@ def device_routes(current: Callable[[], RunState], devices: Devices) -> APIRoute
         where: Annotated[str, Query(max_length=LONGEST, description="A rule, as `serve --where` takes it.")] = "",
         after: Annotated[str, Query(max_length=64, description="Devices behind this id.")] = "",
         limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+        campaign: Chosen = "",
     ) -> DevicePage:
         """Every device that the registry knows."""
         try:
             means = read_rule(where).means
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
-        run, known = current(), devices.state.devices
+        run, known = current(campaign), devices.state.devices
         ids = sorted(device_id for device_id, entry in known.items() if means(device_id, entry))
         begin = bisect_right(ids, after)
         page = ids[begin : begin + limit]
@@ -88,18 +90,18 @@ def device_routes(current: Callable[[], RunState], devices: Devices) -> APIRoute
         return DevicePage(total=len(ids), devices=[_line(run, d, known[d]) for d in page], after=more)
 
     @routes.get("/devices/{device_id}")
-    def show_device(device_id: str) -> DeviceDetails:
+    def show_device(device_id: str, campaign: Chosen = "") -> DeviceDetails:
         """One device."""
         entry = devices.state.devices.get(device_id)
         if entry is None:
             raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
-        return DeviceDetails(line=_line(current(), device_id, entry), entry=msgspec.to_builtins(entry))
+        return DeviceDetails(line=_line(current(campaign), device_id, entry), entry=msgspec.to_builtins(entry))
 
     return routes
 
 
-def _line(run: RunState, device_id: str, entry: Entry) -> DeviceLine:
-    said, device = entry.said, run.devices.get(device_id)
+def _line(run: RunState | None, device_id: str, entry: Entry) -> DeviceLine:
+    said, device = entry.said, run.devices.get(device_id) if run is not None else None
     return DeviceLine(
         id=device_id,
         online=entry.online,
@@ -123,8 +125,8 @@ def _line(run: RunState, device_id: str, entry: Entry) -> DeviceLine:
         declines=entry.declines,
         last_decline=entry.decline.reason if entry.decline else "",
         eligible=device is not None and device.eligible,
-        group=group_number(run.starts.get(device_id)),
-        in_cohort=device_id in run.cohort,
-        received=device_id in run.received,
+        group=group_number(run.starts.get(device_id)) if run is not None else None,
+        in_cohort=run is not None and device_id in run.cohort,
+        received=run is not None and device_id in run.received,
         failures=device.failures if device is not None else 0,
     )

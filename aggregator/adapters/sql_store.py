@@ -6,7 +6,7 @@ Events are the log of the run since its last snapshot, and are never changed. SQ
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,19 @@ def has_run(url: str, run: str) -> bool:
             engine.dispose()
     except SQLAlchemyError as error:
         raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
+
+
+def load_run(url: str, run: str) -> RunState | None:
+    """The state of a run; None where the database has none of this name. The database is not made.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+        StorageFailed: it cannot be read.
+    """
+    if not has_run(url, run):
+        return None
+    with closing(SqlStore(url, run)) as store:
+        return store.load()
 
 
 def run_names(url: str) -> list[str]:

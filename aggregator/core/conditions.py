@@ -16,12 +16,12 @@ class Counted:
 
     stragglers: int = 0
     """Devices that a round had asked, and that had neither answered nor declined when it was closed."""
-    _closed: tuple[int, int] = (0, 0)
+    _closed: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def observe(self, state: RunState, event: Event) -> None:
         """Count an event."""
-        if state.phase == "aggregating" and (attempt := (state.round, state.attempt)) != self._closed:
-            self._closed = attempt
+        if state.phase == "aggregating" and (attempt := (state.round, state.attempt)) != self._closed.get(state.settings.run_id):
+            self._closed[state.settings.run_id] = attempt
             self.stragglers += len(state.cohort) - len(state.received)
         kind = str(event.__struct_config__.tag)
         self.events[kind] = self.events.get(kind, 0) + 1

@@ -1,10 +1,10 @@
-"""Transitions of a run by the operator's word: back to earlier models, and on with other settings. Pure."""
+"""Transitions of a run by the operator's word: back to earlier models, on with other settings, and to its end. Pure."""
 
 from msgspec.structs import replace
 
 from aggregator.core.opening import Step, close_if_full, finish_commands, next_phase, open_again, open_round
 from aggregator.core.settings import TRAINING
-from aggregator.core.state import Retuned, RolledBack, RunState
+from aggregator.core.state import Aborted, Retuned, RolledBack, RunState
 from aggregator.core.versions import returned
 
 
@@ -42,3 +42,9 @@ def retune_idle(state: RunState, event: Retuned) -> Step:
     state = replace(state, settings=event.settings, retuned=None, programs=event.programs)
     is_next = state.trained < state.settings.rounds and (state.phase == "finished" or state.num_online >= state.settings.min_devices)
     return open_round(state, state.round + 1, next_phase(state), event.at_s) if is_next else (state, [])
+
+
+def end(state: RunState, _event: Aborted) -> Step:
+    """Finish the run as it is: what the open round has received is given up, and no device works for it any more."""
+    state = replace(state, phase="finished", cohort={}, received={})
+    return state, finish_commands(state)

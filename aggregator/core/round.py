@@ -47,6 +47,7 @@ RoundAggregated    -            -             advance         -
 UpdatesLost        -            ask_again     ask_again       -
 RolledBack         -            roll_back     roll_back       replace_all
 Retuned            retune_idle  retune        retune          retune_idle
+Aborted            end          end           end             -
 Resumed            take_epoch   command_again aggregate_again dismiss_all
 ================== ============ ============= =============== ============
 
@@ -79,6 +80,7 @@ from aggregator.core.opening import (
 )
 from aggregator.core.plan import plan_for
 from aggregator.core.state import (
+    Aborted,
     Acknowledge,
     Aggregate,
     DeadlinePassed,
@@ -308,6 +310,7 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     UpdatesLost: _ask_again,
     RolledBack: orders.roll_back,
     Retuned: orders.retune,
+    Aborted: orders.end,
     Resumed: _command_again,
 }
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
@@ -317,6 +320,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         **membership.WAITING,
         DeviceLost: _mark_lost,
         Retuned: orders.retune_idle,
+        Aborted: orders.end,
         Resumed: _take_epoch,
     },
     "preparing": _OPEN_ROUND,
@@ -330,6 +334,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         UpdatesLost: _ask_again,
         RolledBack: orders.roll_back,
         Retuned: orders.retune,
+        Aborted: orders.end,
         Resumed: _aggregate_again,
     },
     "evaluating": _OPEN_ROUND,

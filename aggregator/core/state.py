@@ -267,6 +267,12 @@ class Retuned(msgspec.Struct, frozen=True, tag="retuned"):
     programs: dict[str, tuple[Verb, ...]]
 
 
+class Aborted(msgspec.Struct, frozen=True, tag="aborted"):
+    """The operator ends the campaign where it stands."""
+
+    at_s: float
+
+
 class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):
     """Updates of this round that were safe are not any more: the devices are asked for them again."""
 
@@ -291,6 +297,7 @@ Event = (
     | UpdatesLost
     | RolledBack
     | Retuned
+    | Aborted
 )
 
 

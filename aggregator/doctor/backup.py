@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.adapters.salvage import copy_database, read_database
+from aggregator.audit import AUDIT
+from aggregator.charter import CAMPAIGNS
 from aggregator.doctor.blobs import needs
 from aggregator.doctor.examine import examine
 from aggregator.identity import is_served
@@ -16,7 +18,7 @@ from host.files import make_folder, sync_folder, write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
-KEYS = {"secret.key": 0o600, "service.key": 0o600, "service.pub": 0o644, "service.voucher": 0o644}
+KEYS = {"secret.key": 0o600, "service.key": 0o600, "service.pub": 0o644, "service.voucher": 0o644, "trust.pem": 0o644, AUDIT: 0o644}
 """The files beside the database and the blobs that a service needs, and their permissions."""
 VOUCHER = "service.voucher"
 """One that has ended since the copy was made does not keep anybody from putting it back: `serve` says how to make another."""
@@ -55,6 +57,7 @@ def back_up(folder: Path, to: Path) -> Copied:
         for name, mode in KEYS.items():
             if (folder / name).exists():
                 write_atomically(begun / name, (folder / name).read_bytes(), mode)
+        _copy_files(folder, begun, (path for path in (folder / CAMPAIGNS).glob("[!.]*/*") if path.is_file()))
         return _copy_runs(folder, begun)
 
 

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aggregator.adapters.salvage import Contents, SavedRun, read_database
+from aggregator.audit import AUDIT
+from aggregator.charter import CAMPAIGNS
+from aggregator.desk import ORDERS
 from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.doctor.database import check_database
 from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
-from aggregator.identity import RESUME, ROLLBACK
-from wire.errors import BundleError, ConfigError
+from wire.errors import BundleError, ConfigError, printable
 from wire.keys import PublicKey, read_public
 from wire.messages import LEASE_S
 
-_OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{RESUME}|{ROLLBACK}|secret\.key|service\.(key|pub|voucher)")
+_OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|trust\.pem|secret\.key|service\.(key|pub|voucher)")
 
 
 def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Iterator[Finding]:
@@ -42,7 +44,7 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
                 return None if mend else read_database(folder / "shoal.db").runs.get(name)
 
             yield from BlobCheck(folder, name, run, payload, mend, again).findings()
-    yield from _words(folder, time.time())
+    yield from _orders(folder, time.time())
     yield from _leftovers(folder, contents, mend)
 
 
@@ -72,16 +74,17 @@ def _boots(path: Path, mend: bool) -> Iterator[Finding]:
         yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
 
 
-def _words(folder: Path, now_s: float) -> Iterator[Finding]:
-    """The operator's words to a service, where no service has taken them away."""
-    for name, meaning in ((RESUME, "only one that is paused goes on because of it"), (ROLLBACK, "returns to the models of that round")):
+def _orders(folder: Path, now_s: float) -> Iterator[Finding]:
+    """An operator's orders that no service has taken."""
+    for path in sorted((folder / ORDERS).glob("*.json")):
         try:
-            old_s = now_s - (folder / name).stat().st_mtime
+            old_s = now_s - path.stat().st_mtime
+            text = path.read_text(errors="replace")[:200]
         except OSError:
             continue
         if old_s > LEASE_S:
-            told = f"given {old_s:.0f} s ago, and no service has taken it up. The next that starts takes it away, and {meaning}"
-            yield Finding("note", name, f"{told}; delete it if that is not wanted")
+            told = f"an order of {old_s:.0f} s ago, which the next service that starts carries out"
+            yield Finding("note", f"{ORDERS}/{path.name}", f"{told}: {printable(text)}; delete it if that is not wanted")
 
 
 def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[Finding]:

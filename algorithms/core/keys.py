@@ -2,5 +2,13 @@
 
 from typing import Final
 
+RELEASED: Final = "released-"
+"""Begins the keys of models that a campaign starts from and that others have trained: one for each of their groups."""
+
 NEWCOMER: Final = "initial"
 """Key of the model that a device trains from before it belongs to a group: the bundle's initial tensors."""
+
+
+def is_no_group(key: str) -> bool:
+    """Whether devices that train from the model of this key are in no group yet."""
+    return key == NEWCOMER or key.startswith(RELEASED)

@@ -1,7 +1,5 @@
-"""`shoal models`: the models of a run's last rounds, and the way back to them."""
+"""`shoal models`: the models of a run's last rounds."""
 
-import os
-import time
 from contextlib import closing
 from pathlib import Path
 from statistics import fmean
@@ -10,18 +8,16 @@ from typing import Annotated
 import typer
 
 from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, database_name, has_run, sqlite_url
-from aggregator.core.state import ModelVersion, RolledBack, RunState
+from aggregator.adapters.sql_store import SqlStore, database_name, has_run
+from aggregator.core.state import ModelVersion, RunState
 from aggregator.core.versions import met
-from aggregator.identity import ROLLBACK, is_served, lock_service
-from host.files import write_atomically
 from wire.errors import ConfigError
 
 Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Run = Annotated[str, typer.Option(help="Name of the run.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 
-models = typer.Typer(rich_markup_mode=None, help="List the models of a run's last rounds, and return to one.", no_args_is_help=True)
+models = typer.Typer(rich_markup_mode=None, help="List the models of a run's last rounds.", no_args_is_help=True)
 
 
 @models.command("list")
@@ -39,35 +35,6 @@ def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> 
     print(f"{'made in':>8}  {'models':>6}  {'devices':>7}  {'accuracy':>8}  {'loss':>8}")
     for version in (*(v for v in state.history if v.round != state.made_in), current):
         print(_line(version) + ("  offered now" if version is current else ""))
-
-
-@models.command("rollback")
-def roll_back(
-    folder: Folder,
-    to: Annotated[int, typer.Option(min=0, help="The round that made the models; `shoal models list` says which there are.")],
-    run: Run = "run-1",
-    database: Database = "",
-) -> None:
-    """Return to the models of an earlier round. Later ones, and what was received in the open round, are given up."""
-    state = _state(folder, run, database)
-    try:
-        known = [version.round for version in state.history if version.round != state.made_in]
-        if to not in known:
-            held = ", ".join(map(str, known)) or "none"
-            raise ConfigError(f"--to {to}: run {run} offers the models of round {state.made_in}; of earlier rounds it remembers: {held}")
-        if is_served(folder):
-            write_atomically(folder / ROLLBACK, f"{run} {to}".encode())
-            print(f"the service in {folder} is told: it returns to the models of round {to} within seconds; its log says so")
-            return
-        held_lock = lock_service(folder)
-        try:
-            with closing(SqlStore(database or sqlite_url(folder / "shoal.db"), run)) as store:
-                store.commit([RolledBack(max(time.time(), state.at_s), to)])
-        finally:
-            os.close(held_lock)
-        print(f"run {run} in {folder} has the models of round {to}; `shoal serve` goes on with them")
-    except OSError as error:
-        raise ConfigError(f"folder {folder}: {error.strerror}") from None
 
 
 def _state(folder: Path, run: str, database: str) -> RunState:

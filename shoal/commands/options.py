@@ -13,6 +13,18 @@ from algorithms.registry import AlgorithmSpec, read_privacy
 from algorithms.spec import Choice
 from wire.errors import ConfigError
 
+
+def finite(option: typer.CallbackParam, value: float) -> float:
+    """A number of the command line; infinity passes a lower bound.
+
+    Raises:
+        ConfigError: it is not finite.
+    """
+    if not math.isfinite(value):
+        raise ConfigError(f"{option.opts[0]} {value:g}: expected a finite number")
+    return value
+
+
 Data = Annotated[
     str,
     typer.Option(
@@ -43,6 +55,28 @@ Attack = Annotated[
     str, typer.Option(help="Attackers among the devices: label-flip:share=0.2, replace, sign-flip, gaussian, nan (docs/privacy.md).")
 ]
 PrivacyName = Annotated[str, typer.Option("--privacy", help="gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1.")]
+
+MinDevices = Annotated[int, typer.Option(min=1, help="No round opens or is aggregated with fewer devices.")]
+MinGroup = Annotated[int, typer.Option(min=1, help="A group's model changes only with so many of its devices.")]
+Deadline = Annotated[float, typer.Option(callback=finite, min=1, help="Seconds a round is open at most.")]
+Grace = Annotated[float, typer.Option(callback=finite, min=0, help="Seconds a round waits for a device that was lost.")]
+WeightCap = Annotated[float, typer.Option(callback=finite, min=0, help="A device weighs at most so many times the median; 0: no bound.")]
+NormCap = Annotated[float, typer.Option(callback=finite, min=0, help="Updates of more than so many times the median norm are left out.")]
+MaxNorm = Annotated[float, typer.Option(callback=finite, min=0, help="An update whose change has a larger norm is refused.")]
+MaxDrop = Annotated[
+    float, typer.Option(callback=finite, min=0, max=1, help="Models by which accuracy fell by more are given up; 1: never.")
+]
+Where = Annotated[str, typer.Option(help="Which devices are asked, such as 'battery >= 50 and not metered'; see docs/operate.md.")]
+RoundCohort = Annotated[int, typer.Option(min=0, help="A round is over with so many updates; 0: one of every device asked.")]
+OverSelect = Annotated[float, typer.Option(callback=finite, min=1, max=10, help="A round asks so many times --cohort devices.")]
+Quorum = Annotated[float, typer.Option(callback=finite, min=0, max=1, help="No round is aggregated with a smaller share of its updates.")]
+Pace = Annotated[float, typer.Option(callback=finite, min=0, help="Seconds between two rounds that ask the same device.")]
+Window = Annotated[str, typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty.")]
+TimeZone = Annotated[str, typer.Option(help="Of --window, such as Europe/Berlin.")]
+KeepModels = Annotated[int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")]
+StartFrom = Annotated[
+    str, typer.Option(help="Whose models a new campaign starts from: latest, initial (the bundle's own weights), or a campaign's name.")
+]
 
 Cohort = Annotated[int, typer.Option(min=0, help="So many devices, drawn anew, take part in each round; 0: all do.")]
 Profiles = Annotated[
@@ -109,17 +143,6 @@ def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, floa
     if not 0 <= values.get("lr", 0) < math.inf:
         raise ConfigError(f"--lr {values['lr']:g}: expected a learning rate from 0")
     return values
-
-
-def finite(option: typer.CallbackParam, value: float) -> float:
-    """A number of the command line; infinity passes a lower bound.
-
-    Raises:
-        ConfigError: it is not finite.
-    """
-    if not math.isfinite(value):
-        raise ConfigError(f"{option.opts[0]} {value:g}: expected a finite number")
-    return value
 
 
 def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:

@@ -22,9 +22,11 @@ Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://.")]
 
 
 def serve(
-    folder: Annotated[Path, typer.Option(help="Where the run is kept: the database and the blobs.")],
-    bundle: Annotated[Path, typer.Option(help="Folder that `shoal export` wrote.")],
-    run: Annotated[str, typer.Option(help="Name of the run; a run that is in the folder already goes on.")] = "run-1",
+    folder: Annotated[Path, typer.Option(help="Where the fleet is kept: the database, the blobs and the campaigns.")],
+    bundle: Annotated[
+        Path | None, typer.Option(help="Folder that `shoal export` wrote, to train with; without one the folder's campaigns go on.")
+    ] = None,
+    run: Annotated[str, typer.Option(help="Name of the campaign that trains with it; one that is in the folder goes on.")] = "run-1",
     broker: Annotated[str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")] = "mqtt://localhost",
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
     algorithm: opt.AlgorithmName = "distfl",
@@ -35,32 +37,23 @@ def serve(
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
     seed: opt.Seed = 0,
-    min_devices: Annotated[int, typer.Option(min=1, help="No round opens or is aggregated with fewer devices.")] = 2,
-    min_group: Annotated[int, typer.Option(min=1, help="A group's model changes only with so many of its devices.")] = 2,
-    deadline: Annotated[float, typer.Option(callback=opt.finite, min=1, help="Seconds a round is open at most.")] = 600.0,
-    grace: Annotated[float, typer.Option(callback=opt.finite, min=0, help="Seconds a round waits for a device that was lost.")] = 60.0,
-    weight_cap: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, help="A device weighs at most so many times the median; 0: no bound.")
-    ] = 10.0,
-    norm_cap: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, help="Updates of more than so many times the median norm are left out.")
-    ] = 10.0,
-    max_norm: Annotated[float, typer.Option(callback=opt.finite, min=0, help="An update whose change has a larger norm is refused.")] = 1e6,
-    max_drop: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, max=1, help="Models by which accuracy fell by more are given up; 1: never.")
-    ] = 0.3,
-    keep_models: Annotated[int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")] = 3,
-    where: Annotated[str, typer.Option(help="Which devices are asked, such as 'battery >= 50 and not metered'; see docs/operate.md.")] = "",
-    cohort: Annotated[int, typer.Option(min=0, help="A round is over with so many updates; 0: one of every device asked.")] = 0,
-    over_select: Annotated[
-        float, typer.Option(callback=opt.finite, min=1, max=10, help="A round asks so many times --cohort devices.")
-    ] = 1.0,
-    quorum: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, max=1, help="No round is aggregated with a smaller share of its updates.")
-    ] = 0.0,
-    pace: Annotated[float, typer.Option(callback=opt.finite, min=0, help="Seconds between two rounds that ask the same device.")] = 0.0,
-    window: Annotated[str, typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty.")] = "",
-    time_zone: Annotated[str, typer.Option(help="Of --window, such as Europe/Berlin.")] = "UTC",
+    min_devices: opt.MinDevices = 2,
+    min_group: opt.MinGroup = 2,
+    deadline: opt.Deadline = 600.0,
+    grace: opt.Grace = 60.0,
+    weight_cap: opt.WeightCap = 10.0,
+    norm_cap: opt.NormCap = 10.0,
+    max_norm: opt.MaxNorm = 1e6,
+    max_drop: opt.MaxDrop = 0.3,
+    keep_models: opt.KeepModels = 3,
+    where: opt.Where = "",
+    cohort: opt.RoundCohort = 0,
+    over_select: opt.OverSelect = 1.0,
+    quorum: opt.Quorum = 0.0,
+    pace: opt.Pace = 0.0,
+    window: opt.Window = "",
+    time_zone: opt.TimeZone = "UTC",
+    start_from: opt.StartFrom = "latest",
     take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
     database: Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")] = "",
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
@@ -106,6 +99,7 @@ def serve(
         quorum=quorum,
         pace_s=pace,
         hours=f"{window} {time_zone}" if window else "",
+        start_from=start_from,
         take_over=take_over,
         database=database,
         http_host=host,
@@ -118,4 +112,8 @@ def serve(
             logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
 
     final = run_service(settings, lambda: bool(stopping), observe)
-    Console().print(f"run {run}: {final.phase}, round {min(final.round, rounds)} of {rounds}; kept in {folder}")
+    if final is None:
+        Console().print(f"no campaign; the fleet is kept in {folder}")
+    else:
+        wanted = final.next_settings.rounds
+        Console().print(f"run {final.settings.name}: {final.phase}, round {min(final.round, wanted)} of {wanted}; kept in {folder}")

@@ -7,6 +7,7 @@ that runs in the field. It is what the faster engine is held against, to the bit
 from collections.abc import Callable
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.campaign import Campaign
 from aggregator.core.state import Event, RoundAggregated, RunState, Started
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
@@ -53,8 +54,8 @@ def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgr
         if isinstance(event, Started | RoundAggregated):
             on_progress(progress_of(state.trained, {d: key for d, key in state.starts.items() if d}))
 
-    runner = Runner(experiment.algorithm, experiment.bundle, experiment.probe, store, blobs, fleet, clock, observe)
-    runner.start_or_resume(settings)
+    runner = Runner(fleet, clock)
+    campaign = runner.add(settings, experiment.algorithm, experiment.bundle, experiment.probe, store, blobs, observe=observe)
 
     def agent(device_id: str, windows: Windows) -> Agent:
         link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
@@ -67,12 +68,11 @@ def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgr
         return Agent(device_id, topics, link, windows, state, lambda _: graphs, clock=clock, secret=repeatable_secret)
 
     agents = {device_id: agent(device_id, windows) for device_id, windows in sorted(experiment.devices.items())}
-    _deliver(runner, list(agents.values()), clock)
-    assert runner.state is not None
-    return EngineResult(runner.state, store.rounds(), blobs, lambda device_id, x: agents[device_id].predict(x), "messages")
+    _deliver(runner, campaign, list(agents.values()), clock)
+    return EngineResult(campaign.known(), store.rounds(), blobs, lambda device_id, x: agents[device_id].predict(x), "messages")
 
 
-def _deliver(runner: Runner, agents: list[Agent], clock: VirtualClock) -> None:
+def _deliver(runner: Runner, campaign: Campaign, agents: list[Agent], clock: VirtualClock) -> None:
     """Deliver until nobody has anything left to read; then let time pass to the next deadline; until the run is over."""
     links: list[tuple[Link, Callable[[LinkEvent], None]]] = [
         (runner.link, runner.handle),
@@ -95,8 +95,7 @@ def _deliver(runner: Runner, agents: list[Agent], clock: VirtualClock) -> None:
             runner.tick()
             for agent in agents:
                 agent.tick()
-            assert runner.state is not None
-            number = runner.state.round
+            number = campaign.known().round
             reopened[number] = reopened.get(number, 0) + 1
             if reopened[number] > PATIENCE:
                 raise Stalled(f"round {number} was opened {PATIENCE} times and no device could carry out its plan; the log says why")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -54,8 +53,7 @@ class Bench:
         probe = make_probe(objective.model, fleet.window.shape)
         made = make_algorithm(read_algorithm(algorithm))
         made = replace(made, mean=mean or made.mean)
-        self.make = partial(Runner, made, bundle, probe, self.store, self.blobs, link, self.clock, **changes)
-        self.runner = self.make()
+        self.link, self.parts, self.changes = link, (made, bundle, probe), changes
         layout = bundle.manifest.reported("step")
         chosen = RunSettings(
             run_id="r",
@@ -70,12 +68,17 @@ class Bench:
             responses={"evaluate": ()},
             max_update_norm=100.0,
         )
-        self.runner.start_or_resume(msgspec.structs.replace(chosen, **settings))
+        self.start(msgspec.structs.replace(chosen, **settings), self.store, self.blobs)
         self.tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in layout}
         for device_id in ("a", "b"):
             self.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
         plan = next(p for p in self.answers() if isinstance(p, m.Plan) and p.device_id == "a")
         self.update = m.Update("r", 1, 1, 0, "a", plan.model, 10, 2, m.Metrics(4, 1.0, 2), m.Metrics(10, 2.0, 5))
+
+    def start(self, settings: RunSettings, store: Store, blobs: Blobs, **changes: Any) -> None:
+        """Start a service with this campaign, which goes on where it is in the store."""
+        self.runner = Runner(self.link, self.clock, **self.changes, **changes)
+        self.campaign = self.runner.add(settings, *self.parts, store, blobs)
 
     def send(self, device_id: str, kind: Any, payload: bytes) -> None:
         self.runner.handle(Delivery(self.topics.device(device_id, kind), payload))
@@ -89,8 +92,7 @@ class Bench:
 
     @property
     def state(self) -> RunState:
-        assert self.runner.state is not None
-        return self.runner.state
+        return self.campaign.known()
 
     def payload(self, device_id: str, **changes: Any) -> bytes:
         """An update of this device that is as it should be, but for changes of its message."""

@@ -30,8 +30,8 @@ def test_good_update_is_acknowledged_and_the_same_again_counts_once(bench: Bench
     payload = encode_update(bench.update, bench.tensors)
     assert bench.verdict(payload) == m.Acknowledge("a", digest(payload))
     assert bench.verdict(payload) == m.Acknowledge("a", digest(payload))
-    assert bench.runner.state is not None
-    assert list(bench.runner.state.received) == ["a"]
+    assert bench.campaign.state is not None
+    assert list(bench.campaign.state.received) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_refused_with_the_reason(bench: Bench, change: dict[str, Any], tensors: 
     assert isinstance(verdict, m.Refuse)
     assert verdict.reason == reason
     assert bench.runner.refused == {reason: 1}
-    assert bench.runner.state is not None
-    assert not bench.runner.state.received
+    assert bench.campaign.state is not None
+    assert not bench.campaign.state.received
 
 
 CHANGED = ("delta/log_variance.weight", "delta/my_running_var", "delta/variance.running_var", "statistic/norm.running_mean")
@@ -85,7 +85,7 @@ def test_of_statistics_the_change_from_the_received_model_is_measured(bench: Ben
     model = decode_tensors(bench.blobs.get(bench.update.model))[0]
     received = names.of_role(model, names.STATISTIC)
     bench.verdict(encode_update(bench.update, {**bench.tensors, **received, name: received[name] + np.float32(0.5)}))
-    assert bench.runner.known().received["a"].norms[names.STATISTIC] == pytest.approx(0.5 * received[name].size ** 0.5)
+    assert bench.campaign.known().received["a"].norms[names.STATISTIC] == pytest.approx(0.5 * received[name].size ** 0.5)
 
 
 @pytest.mark.parametrize("key", [*CHANGED, *(f"response/survey.{name}" for name in MEASURED)])
@@ -107,20 +107,20 @@ def test_the_same_update_again_is_acknowledged_after_its_round_has_closed(bench:
     payload = encode_update(bench.update, bench.tensors)
     bench.verdict(payload)
     bench.verdict(encode_update(msgspec.structs.replace(bench.update, device_id="b"), bench.tensors), "b")
-    assert bench.runner.state is not None
-    assert bench.runner.state.round == 2
+    assert bench.campaign.state is not None
+    assert bench.campaign.state.round == 2
     assert bench.verdict(payload) == m.Acknowledge("a", digest(payload))
 
 
 def test_a_device_weighs_no_more_than_it_checked_in(bench: Bench) -> None:
     bench.verdict(encode_update(msgspec.structs.replace(bench.update, num_train=2**53), bench.tensors))
-    assert bench.runner.state is not None
-    assert bench.runner.state.received["a"].num_train == 10
+    assert bench.campaign.state is not None
+    assert bench.campaign.state.received["a"].num_train == 10
 
 
 def test_steps_count_as_far_as_the_plan_can_have_made_them(bench: Bench) -> None:
     bench.verdict(encode_update(msgspec.structs.replace(bench.update, num_steps=2**53), bench.tensors))
-    assert bench.runner.known().received["a"].num_steps == 1, "one epoch of ten windows, in batches of 32"
+    assert bench.campaign.known().received["a"].num_steps == 1, "one epoch of ten windows, in batches of 32"
 
 
 def test_counts_that_sum_to_more_than_can_be_read_do_not_spoil_the_record(bench: Bench) -> None:
@@ -173,10 +173,10 @@ def test_blobs_that_are_not_on_offer_cannot_be_fetched(bench: Bench) -> None:
     payload=st.one_of(st.binary(max_size=200), st.sampled_from([b"{}", b'{"type":"check-in"}', b"[]", b"\xff" * 20])),
 )
 def test_nothing_that_arrives_crashes_or_changes_what_is_safe(bench: Bench, topic: str, payload: bytes) -> None:
-    assert bench.runner.state is not None
-    before = bench.runner.state.received
+    assert bench.campaign.state is not None
+    before = bench.campaign.state.received
     bench.runner.handle(Delivery(topic, payload))
-    assert bench.runner.state.received == before
+    assert bench.campaign.state.received == before
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -188,13 +188,13 @@ def test_a_mutated_update_is_counted_as_it_came_or_refused(fleet: FleetData, dat
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(header, len(payload) - 1))] = data.draw(st.integers(0, 255))
     answer = bench.verdict(bytes(payload))
-    assert bench.runner.state is not None
-    received = bench.runner.state.received
+    assert bench.campaign.state is not None
+    received = bench.campaign.state.received
     if isinstance(answer, m.Acknowledge):
         assert bench.blobs.get(received["a"].blob) == payload
     else:
         assert (answer.update, received) == (digest(bytes(payload)), {})
-        assert "a" not in bench.runner.state.cohort
+        assert "a" not in bench.campaign.state.cohort
 
 
 HEADER = b'{"a":{"dtype":"F32","shape":"\\ud800","data_offsets":[0,0]}}'

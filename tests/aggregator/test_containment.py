@@ -1,6 +1,5 @@
 """Nothing ends a service: what it cannot save, read or work out pauses it, is left out, or is asked for again; and nothing counts twice."""
 
-import math
 import threading
 import time
 from collections.abc import Sequence
@@ -16,8 +15,6 @@ from aggregator.aggregation import aggregate
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import Event, RunState
-from aggregator.duties import Duties
-from aggregator.identity import ROLLBACK
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from wire import messages as m
@@ -96,7 +93,7 @@ def test_a_database_that_was_removed_pauses_the_run_until_the_service_is_started
     for word in (False, True):
         bench.clock.now_s += 6
         bench.runner.tick()
-        bench.runner.try_to_go_on(told=word)
+        bench.campaign.try_to_go_on(told=word)
         assert told in bench.runner.paused
     assert bench.state.received == {}
 
@@ -147,21 +144,20 @@ def test_what_an_algorithm_fails_at_pauses_the_run_until_the_operator_says_so(fl
     bench = Bench(fleet)
     bench.verdict(bench.payload("a"))
     with monkeypatch.context() as patch:
-        patch.setattr("aggregator.runner.aggregate", lambda *_: 1 // 0)
+        patch.setattr("aggregator.campaign.aggregate", lambda *_: 1 // 0)
         bench.verdict(bench.payload("b"), "b")
     assert bench.runner.paused == "round 1 cannot be aggregated: ZeroDivisionError: integer division or modulo by zero"
     bench.clock.now_s += 1000
     bench.runner.tick()
     assert bench.runner.paused
-    bench.runner.try_to_go_on(told=True)
+    bench.campaign.try_to_go_on(told=True)
     assert (bench.runner.paused, bench.state.round) == ("", 2)
 
 
 @pytest.mark.parametrize("what", ["a full disk", "a damaged memory"])
-def test_a_rollback_in_a_pause_is_not_lost_and_ends_it(fleet: FleetData, tmp_path: Path, what: str) -> None:
+def test_a_rollback_ends_a_pause_once_it_can_be_saved(fleet: FleetData, tmp_path: Path, what: str) -> None:
     disk, folder = Disk(), tmp_path / "blobs"
     bench = Bench(fleet, FullStore(disk), BlobFolder(folder), settings={"keep_models": 3})
-    duties = Duties(bench.runner, tmp_path, time.time, lambda: math.inf)
     bench.close(a=(1.0, 2), b=(1.0, 2))
     bench.verdict(bench.payload("a"))
     if what == "a full disk":
@@ -170,29 +166,13 @@ def test_a_rollback_in_a_pause_is_not_lost_and_ends_it(fleet: FleetData, tmp_pat
         (folder / bench.state.memory).write_bytes(b"damaged")
     bench.verdict(bench.payload("b"), "b")
     assert bench.runner.paused
-    (tmp_path / ROLLBACK).write_text("run-1 0")
-    duties.done()
     if disk.full:
-        assert (bench.state.made_in, (tmp_path / ROLLBACK).exists(), bool(bench.runner.paused)) == (1, True, True)
+        assert not bench.campaign.roll_back(0)
+        assert (bench.state.made_in, bool(bench.runner.paused)) == (1, True)
         disk.full = False
-        duties._announce_at_s = 0.0
-        duties.done()
-    assert (bench.state.made_in, (tmp_path / ROLLBACK).exists(), bench.runner.paused) == (0, False, "")
+    assert bench.campaign.roll_back(0)
+    assert (bench.state.made_in, bench.runner.paused) == (0, "")
     bench.close(a=(1.0, 2), b=(1.0, 2))
-
-
-def test_a_file_that_says_to_roll_back_and_cannot_be_taken_away_counts_once(
-    fleet: FleetData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(fleet, settings={"keep_models": 3})
-    bench.close(a=(1.0, 2), b=(1.0, 2))
-    (tmp_path / ROLLBACK).write_text("run-1 0")
-    monkeypatch.setattr("aggregator.duties._is_taken", lambda _path: False)
-    duties = Duties(bench.runner, tmp_path, time.time, lambda: math.inf)
-    for _ in range(3):
-        duties._announce_at_s = 0.0
-        duties.done()
-    assert (bench.state.made_in, bench.state.attempt) == (0, 1)
 
 
 def test_a_broker_that_lost_its_memory_is_told_everything_again(fleet: FleetData) -> None:
@@ -209,13 +189,13 @@ def test_the_lease_is_held_while_a_round_is_aggregated(fleet: FleetData, monkeyp
     """Or a second service would take the fleet for one whose aggregator has died."""
     bench, said = Bench(fleet), list[str]()
     monkeypatch.setattr("aggregator.lease.EVERY_S", 0.01)
-    monkeypatch.setattr(bench.runner, "announce", lambda: said.append(threading.current_thread().name))
+    monkeypatch.setattr(bench.campaign, "_announce", lambda: said.append(threading.current_thread().name))
 
     def slowly(*given: Any) -> Any:
         time.sleep(0.3)
         return aggregate(*given)
 
-    monkeypatch.setattr("aggregator.runner.aggregate", slowly)
+    monkeypatch.setattr("aggregator.campaign.aggregate", slowly)
     bench.close(a=(1.0, 2), b=(1.0, 2))
     assert said.count("lease") > 3
     number = len(said)
@@ -230,7 +210,7 @@ def test_a_round_is_dated_when_its_models_are_there(fleet: FleetData, monkeypatc
         bench.clock.now_s += 1000
         return aggregate(*given)
 
-    monkeypatch.setattr("aggregator.runner.aggregate", slowly)
+    monkeypatch.setattr("aggregator.campaign.aggregate", slowly)
     bench.close(a=(1.0, 2), b=(1.0, 2))
     assert bench.state.deadline_at_s == bench.clock.now_s + 100
 

@@ -65,7 +65,9 @@ def test_a_running_service_answers(tmp_path: Path, desk: Desk, counter: Counter)
     assert (counter.value, counter.times) == (7, 1)
     assert not list((tmp_path / ORDERS).iterdir())
     line = json.loads((tmp_path / AUDIT).read_text())
-    assert line["outcome"] == "done" and json.loads(line["what"]) == {"type": "count", "to": 7} and line["by"]
+    assert line["outcome"] == "done"
+    assert json.loads(line["what"]) == {"type": "count", "to": 7}
+    assert line["by"]
 
 
 @pytest.mark.parametrize(("foreseen", "text"), [(True, "it may not be"), (False, "RuntimeError: a defect")])
@@ -99,7 +101,8 @@ def test_what_is_no_order_is_answered_and_taken_away(tmp_path: Path, desk: Desk,
     (tmp_path / ORDERS).mkdir()
     (tmp_path / ORDERS / "1.json").write_bytes(payload)
     desk.look()
-    assert counter.times == 0 and not (tmp_path / ORDERS / "1.json").exists()
+    assert counter.times == 0
+    assert not (tmp_path / ORDERS / "1.json").exists()
     assert not msgspec.json.decode((tmp_path / ORDERS / "1.answer").read_bytes(), type=Answer).done
 
 

@@ -1,6 +1,5 @@
 """What a service does with its registry: what survives a kill, bans, rules, and a device that is forgotten."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from aggregator.core.ports import RegistryStore, StorageFailed
 from aggregator.core.registry import Entry
 from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
 from aggregator.devices import SAVE_EVERY_S, Devices
-from aggregator.runner import Runner
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from wire import messages as m
@@ -110,7 +108,7 @@ def bench(fleet: FleetData, tmp_path: Path, url: str) -> Bench:
 
 
 def orders_of(bench: Bench, folder: Path, url: str) -> DeviceOrders:
-    return DeviceOrders(bench.runner.devices, folder, url, lambda: {"run-1": bench.runner})
+    return DeviceOrders(bench.runner.devices, folder, url, bench.runner)
 
 
 class TestBan:
@@ -146,8 +144,7 @@ class TestBan:
     def test_a_ban_that_was_ordered_while_no_service_ran_holds_from_the_start_on(self, bench: Bench, tmp_path: Path, url: str) -> None:
         DeviceOrders(Devices(RegistryTable(url), bench.clock), tmp_path, url).ban(BanDevice("a", "stolen"))
         bench.answers()
-        again = partial(Runner, *bench.make.args, epoch=2, devices=Devices(RegistryTable(url), bench.clock))()
-        again.start_or_resume(bench.state.settings)
+        bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2, devices=Devices(RegistryTable(url), bench.clock))
         asked = [plan.device_id for plan in bench.answers() if isinstance(plan, m.Plan)]
         assert asked == ["b"]
 
@@ -155,12 +152,10 @@ class TestBan:
 class TestWhere:
     def test_only_devices_that_the_rule_means_are_asked(self, bench: Bench, tmp_path: Path, url: str) -> None:
         changed = msgspec.structs.replace(bench.state.settings, where="tags has nights and not metered")
-        runner = Runner(*bench.make.args, epoch=2, devices=bench.runner.devices)
-        bench.runner = runner
-        runner.start_or_resume(changed)
+        bench.start(changed, bench.store, bench.blobs, epoch=2, devices=bench.runner.devices)
         bench.close(a=(1.0, 1), b=(1.0, 1))
         bench.answers()
-        runner.tick()
+        bench.runner.tick()
         assert [device.eligible for device in bench.state.devices.values()] == [False, False]
         orders = orders_of(bench, tmp_path, url)
         orders.tag(TagDevices(("b", "c"), ("nights",)))
@@ -193,8 +188,8 @@ class TestForget:
         return tuple(blobs)
 
     def test_nothing_of_it_is_left_in_the_database_or_the_blobs_and_the_run_goes_on(self, bench: Bench, tmp_path: Path, url: str) -> None:
-        bench.runner.devices = Devices(RegistryTable(url), bench.clock)
-        bench.runner._inbox._devices = bench.runner.devices
+        devices = Devices(RegistryTable(url), bench.clock)
+        bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2, devices=devices)
         blobs = self.trained(bench)
         needles = (GONE.encode(), b"Marked-Board", np.full(4, PATTERN * 3).tobytes(), *(name.encode() for name in blobs))
         bench.runner.devices.save()
@@ -218,9 +213,8 @@ class TestForget:
         needles = (GONE.encode(), np.full(4, PATTERN * 3).tobytes(), *(name.encode() for name in blobs))
         DeviceOrders(devices, tmp_path, url).forget(ForgetDevice(GONE))
         assert found(tmp_path, *needles) == []
-        runner = Runner(*bench.make.args, epoch=2)
-        runner.start_or_resume(runner.known().settings)
-        assert (runner.known().round, runner.paused) == (3, "")
+        bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2)
+        assert (bench.state.round, bench.runner.paused) == (3, "")
 
     def test_a_device_that_comes_again_is_a_new_one(self, bench: Bench, tmp_path: Path, url: str) -> None:
         self.trained(bench)

@@ -16,13 +16,13 @@ import pytest
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.salvage import read_database
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.campaign import Campaign
 from aggregator.core.ports import StorageFailed
 from aggregator.core.state import DeviceCheckedIn
 from aggregator.doctor.blobs import needs
 from aggregator.doctor.examine import examine
 from aggregator.doctor.finding import Finding
 from aggregator.identity import lock_service, own_secret, service_signer
-from aggregator.runner import Runner
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.known import known
@@ -53,17 +53,16 @@ class Served:
     def store(self) -> SqlStore:
         return SqlStore(sqlite_url(self.folder / "shoal.db"), "run-1")
 
-    def goes_on(self) -> Runner:
+    def goes_on(self) -> Campaign:
         """The run, loaded and resumed, which must take what is then sent to it."""
-        arguments = list(self.bench.make.args)
-        arguments[3:5] = [self.store(), BlobFolder(self.folder / "blobs" / "run-1")]
-        runner = Runner(*arguments, epoch=9)
-        runner.start_or_resume(known(runner.state).settings)
-        assert (runner.paused, runner.refused, known(runner.state).epoch) == ("", {}, 9)
-        runner.dispatch(DeviceCheckedIn(known(runner.state).at_s + 1, "z", 5, 2))
-        assert "z" in known(runner.state).devices
-        arguments[3].close()
-        return runner
+        store = self.store()
+        self.bench.start(known(store.load()).settings, store, BlobFolder(self.folder / "blobs" / "run-1"), epoch=9)
+        campaign = self.bench.campaign
+        assert (campaign.paused, self.bench.runner.refused, campaign.known().epoch) == ("", {}, 9)
+        campaign.dispatch(DeviceCheckedIn(campaign.known().at_s + 1, "z", 5, 2))
+        assert "z" in campaign.known().devices
+        store.close()
+        return campaign
 
     @property
     def blobs(self) -> list[Path]:
@@ -77,11 +76,11 @@ def served(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Served
     store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
     bench = Bench(fleet, store, BlobFolder(folder / "blobs" / "run-1"), deadline_s=1e6)
     for number in range(40):
-        bench.runner.dispatch(DeviceCheckedIn(0.5, f"other-{number}", 5, 2))
+        bench.campaign.dispatch(DeviceCheckedIn(0.5, f"other-{number}", 5, 2))
     bench.verdict(bench.payload("a"))
     bench.verdict(bench.payload("b"), "b")
     for number in range(40):
-        bench.runner.dispatch(DeviceCheckedIn(1.5, f"other-{number}", 6, 2))
+        bench.campaign.dispatch(DeviceCheckedIn(1.5, f"other-{number}", 6, 2))
     bench.verdict(bench.payload("a"))
     assert (bench.state.round, sorted(bench.state.received)) == (2, ["a"])
     store.close()

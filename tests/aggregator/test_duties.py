@@ -1,6 +1,5 @@
-"""What a service does beside messages and deadlines: the operator's files, and a key and a voucher that are renewed."""
+"""What a service does beside messages and deadlines: a key and a voucher that are renewed."""
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,11 @@ from typing import Any
 import pytest
 
 from aggregator import duties
+from aggregator.desk import Desk
 from aggregator.duties import Duties
 from aggregator.fleet import Fleet
 from aggregator.identity import VOUCHED_S, service_key, service_signer
+from aggregator.orders import Hold
 from wire.errors import Untrusted
 from wire.keys import new_key
 from wire.links.in_process import InProcessBroker
@@ -23,13 +24,10 @@ ROOT = new_key()
 TRUSTED = (ROOT.public_key(),)
 
 
-class Paused:
+class Unconnected:
     """A runner as far as `Duties` knows it."""
 
-    paused, connected, told = "", False, 0
-
-    def try_to_go_on(self, told: bool) -> None:
-        self.told += told
+    connected = False
 
 
 class TestRenewal:
@@ -59,8 +57,8 @@ class TestRenewal:
             fleet.sign_with(signer)
             return signer.until_s
 
-        runner: Any = Paused()
-        kept = Duties(runner, tmp_path, time.time, renew)
+        runner: Any = Unconnected()
+        kept = Duties(runner, Desk(tmp_path, {Hold: str}), time.time, renew)
         assert (believed_at(now_s), believed_at(now_s + 200)) == (True, False)
         (tmp_path / "service.voucher").write_bytes(b"half a vou")
         kept.done()
@@ -72,23 +70,9 @@ class TestRenewal:
 
 
 def test_the_end_of_the_voucher_is_told(tmp_path: Path) -> None:
-    runner: Any = Paused()
-    assert Duties(runner, tmp_path, time.time, lambda: time.time() + 1).unvouched == ""
-    assert "the voucher ended 10 s ago: `shoal vouch`" in Duties(runner, tmp_path, time.time, lambda: time.time() - 10).unvouched
-
-
-class TestResume:
-    def test_a_file_that_cannot_be_taken_away_ends_nothing(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        runner: Any = Paused()
-        runner.paused = "the disk is full"
-        (tmp_path / "resume").mkdir()
-        assert not Duties(runner, tmp_path, time.time, lambda: math.inf).done()
-        assert (runner.told, "resume: the operator's file cannot be taken away" in caplog.text) == (0, True)
-
-    @pytest.mark.parametrize("paused", ["", "the disk is full"])
-    def test_the_operators_word_ends_this_pause_and_no_later_one(self, tmp_path: Path, paused: str) -> None:
-        runner: Any = Paused()
-        runner.paused = paused
-        (tmp_path / "resume").write_bytes(b"")
-        assert not Duties(runner, tmp_path, time.time, lambda: math.inf).done()
-        assert (runner.told, (tmp_path / "resume").exists()) == (int(bool(paused)), False)
+    runner: Any = Unconnected()
+    assert Duties(runner, Desk(tmp_path, {Hold: str}), time.time, lambda: time.time() + 1).unvouched == ""
+    assert (
+        "the voucher ended 10 s ago: `shoal vouch`"
+        in Duties(runner, Desk(tmp_path, {Hold: str}), time.time, lambda: time.time() - 10).unvouched
+    )

@@ -10,23 +10,31 @@ from aggregator.adapters.metrics import PHASES
 from aggregator.core.conditions import Conditions, Counted
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
+from wire.codec import encode
 from wire.links.port import Delivery
+from wire.messages import CheckIn
 
 
 def test_a_scrape_says_where_the_run_stands_and_what_has_happened(fleet: FleetData) -> None:
     counted, paused = Counted(), [""]
-    bench = Bench(fleet, observe=counted.observe)
+    bench = Bench(fleet)
+    bench.campaign._observe = counted.observe
+    for device_id in ("a", "b"):
+        bench.send(device_id, "check-in", encode(CheckIn(device_id, 10, 4)))
 
     def now() -> Conditions:
         return Conditions(dict(bench.runner.refused), True, paused[0], "", counted, {"policy": 3})
 
-    api = TestClient(create_api(bench.runner.known, bench.store, bench.blobs, now, lambda: 1.0, bench.runner.devices))
+    api = TestClient(create_api(lambda: bench.runner.campaigns, now, lambda: 1.0, bench.runner.devices))
 
     def scraped() -> dict[tuple[str, str], float]:
         answer = api.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain; version=")
         samples = [sample for family in text_string_to_metric_families(answer.text) for sample in family.samples]
-        return {(s.name, ",".join(v for k, v in s.labels.items() if s.name != "shoal_run_info")): s.value for s in samples}
+        return {
+            (s.name, ",".join(v for k, v in s.labels.items() if k != "campaign" and s.name != "shoal_campaign_info")): s.value
+            for s in samples
+        }
 
     first = scraped()
     assert (first["shoal_devices", "online"], first["shoal_round_cohort", ""], first["shoal_events_total", "device-checked-in"]) == (
@@ -44,7 +52,7 @@ def test_a_scrape_says_where_the_run_stands_and_what_has_happened(fleet: FleetDa
     assert (later["shoal_refused_total", "unknown-topic"], later["shoal_events_total", "update-admitted"]) == (1, 2)
     assert later["shoal_bytes_total", "up"] > 10_000
     assert (later["shoal_declined_total", "policy"], later["shoal_stragglers_total", ""]) == (3, 0)
-    assert (later["shoal_devices_by", "known"], later["shoal_devices_by", "banned"], later["shoal_devices_by", "eligible"]) == (2, 0, 2)
+    assert (later["shoal_devices_by", "known"], later["shoal_devices_by", "banned"], later["shoal_devices_eligible", ""]) == (2, 0, 2)
 
 
 def test_a_scrape_of_ten_thousand_devices_takes_a_moment(fleet: FleetData) -> None:
@@ -52,9 +60,10 @@ def test_a_scrape_of_ten_thousand_devices_takes_a_moment(fleet: FleetData) -> No
     state = bench.state
     device = state.devices["a"]
     many = state.devices.update({f"device-{number}": device for number in range(10_000)})
-    bench.runner.state = type(state)(**{**{n: getattr(state, n) for n in state.__struct_fields__}, "devices": many})
-    now = Conditions({}, True, "", "", Counted(), {})
-    api = TestClient(create_api(bench.runner.known, bench.store, bench.blobs, lambda: now, lambda: 1.0, bench.runner.devices))
+    bench.campaign.state = type(state)(**{**{n: getattr(state, n) for n in state.__struct_fields__}, "devices": many})
+    api = TestClient(
+        create_api(lambda: bench.runner.campaigns, lambda: Conditions({}, True, "", "", Counted(), {}), lambda: 1.0, bench.runner.devices)
+    )
     began_s = time.perf_counter()
-    assert b'shoal_devices{state="online"} 10002.0' in api.get("/metrics").content
+    assert b'shoal_devices{campaign="run-1",state="online"} 2.0' in api.get("/metrics").content, "of the state"
     assert time.perf_counter() - began_s < 2

@@ -118,8 +118,7 @@ class TestRunner:
     def restarted(self, bench: Bench, **changes: Any) -> None:
         """The service again, from the same store and blobs."""
         wanted = changed(bench.state.next_settings, **changes)
-        bench.runner = bench.make()
-        bench.runner.start_or_resume(wanted)
+        bench.start(wanted, bench.store, bench.blobs)
 
     def test_a_service_goes_on_with_what_its_command_says(self, fleet: FleetData) -> None:
         bench = Bench(fleet, settings={"rounds": 2})

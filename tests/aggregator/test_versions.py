@@ -1,8 +1,5 @@
 """The models of a run's last rounds: they stay, a round that devices say is much worse is given up, and the operator can go back."""
 
-import math
-import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,8 +10,6 @@ from hypothesis import strategies as st
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.core.state import ModelVersion, RolledBack, RunState
 from aggregator.core.versions import worse_than
-from aggregator.duties import Duties
-from aggregator.identity import ROLLBACK
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
@@ -123,22 +118,15 @@ def test_models_that_all_find_worse_are_given_up(before: list[int]) -> None:
 
 
 class TestOperator:
-    """`shoal models rollback` leaves a file, which a service finds."""
-
-    def tell(self, bench: Bench, folder: Path, text: str) -> None:
-        (folder / ROLLBACK).write_text(text)
-        bench.answers()
-        Duties(bench.runner, folder, time.time, lambda: math.inf).done()
-        assert not (folder / ROLLBACK).exists()
-
-    def test_a_service_returns_to_the_models_of_a_round(self, fleet: FleetData, tmp_path: Path) -> None:
+    def test_a_service_returns_to_the_models_of_a_round(self, fleet: FleetData) -> None:
         bench = Bench(fleet, settings=SETTINGS)
         offered = []
         for _ in range(3):
             offered.append(bench.state.models)
             bench.close(a=(1.0, 2), b=(1.0, 2))
         bench.verdict(bench.payload("a"))
-        self.tell(bench, tmp_path, "run-1 1")
+        bench.answers()
+        assert bench.campaign.roll_back(1)
         state = bench.state
         assert (state.models, state.made_in, state.round, state.attempt, state.received) == (offered[1], 1, 4, 1, {})
         assert made_in(bench) == [0, 1]
@@ -148,31 +136,28 @@ class TestOperator:
         assert bench.close(a=(1.0, 2), b=(1.0, 2)) == {}
         assert bench.state.made_in == 4
 
-    @pytest.mark.parametrize("text", ["run-1 7", "run-1 2", "other 0", "run-1", "", "run-1 -1", "run-1 \u00b2", "run-1 1 0"])
-    def test_a_round_that_is_not_remembered_or_a_word_that_is_not_understood_changes_nothing(
-        self, fleet: FleetData, tmp_path: Path, text: str
-    ) -> None:
+    @pytest.mark.parametrize("number", [7, 2])
+    def test_a_round_that_is_not_remembered_changes_nothing(self, fleet: FleetData, number: int) -> None:
         bench = Bench(fleet, settings=SETTINGS)
         bench.close(a=(1.0, 2), b=(1.0, 2))
         bench.close(a=(1.0, 2), b=(1.0, 2))
         before = bench.state
-        self.tell(bench, tmp_path, text)
+        bench.answers()
+        assert bench.campaign.roll_back(number)
         assert msgspec.structs.replace(bench.state, at_s=before.at_s) == before
         assert bench.answers() == []
 
-    def test_a_round_that_cannot_be_aggregated_is_left_behind(
-        self, fleet: FleetData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_round_that_cannot_be_aggregated_is_left_behind(self, fleet: FleetData, monkeypatch: pytest.MonkeyPatch) -> None:
         bench = Bench(fleet, settings=SETTINGS)
         bench.close(a=(1.0, 2), b=(1.0, 2))
         with monkeypatch.context() as patch:
-            patch.setattr("aggregator.runner.aggregate", lambda *_: 1 // 0)
+            patch.setattr("aggregator.campaign.aggregate", lambda *_: 1 // 0)
             bench.verdict(bench.payload("a"))
             bench.verdict(bench.payload("b"), "b")
         assert (bench.state.phase, bool(bench.runner.paused)) == ("aggregating", True)
-        self.tell(bench, tmp_path, "run-1 0")
+        assert bench.campaign.roll_back(0)
         assert (bench.state.phase, bench.state.round, bench.state.made_in) == ("training", 2, 0)
-        bench.runner.try_to_go_on(told=True)
+        bench.campaign.try_to_go_on(told=True)
         bench.close(a=(1.0, 2), b=(1.0, 2))
 
 

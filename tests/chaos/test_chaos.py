@@ -66,7 +66,7 @@ def test_messages_that_are_nearly_right_end_nothing(fleet: FleetData, number: in
     bench, rng = Bench(fleet), random.Random(5)
     ids = (*("a", "b") * 25, *(f"stranger-{i}" for i in range(50)))
     settings = replace(bench.state.settings, rounds=10**6, deadline_s=20.0)
-    bench.runner.state = replace(bench.state, settings=settings)
+    bench.campaign.state = replace(bench.state, settings=settings)
     updates: dict[int, bytes] = {}
 
     def seeds() -> dict[str, bytes]:

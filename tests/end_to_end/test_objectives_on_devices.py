@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.campaign import Campaign
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.fleet import Fleet
 from aggregator.runner import Runner
-from algorithms.core.contract import Probe
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.adapters.onnx_graphs import OnnxGraphs
@@ -27,7 +27,7 @@ from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
-from wire.bundle import Bundle, unpack
+from wire.bundle import unpack
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
 from wire.tensors import Tensors, decode_tensors
@@ -72,15 +72,14 @@ MORE = [
 def test_devices_reach_what_the_simulation_does(algorithm: str, tmp_path: Path) -> None:
     data = synthetic_fleet(3, num_windows=24)
     expected = simulate(data, SimulationSettings(read_algorithm(algorithm), ROUNDS, batch_size=8))
-    runner, blobs = run_on_devices(data, algorithm, tmp_path)
-    assert runner.state is not None
-    assert runner.state.models.keys() == expected.state.models.keys()
+    campaign, blobs = run_on_devices(data, algorithm, tmp_path)
+    assert campaign.known().models.keys() == expected.state.models.keys()
     for key in expected.state.models:
-        theirs, ours = model(blobs, runner.state.models[key]), model_of(expected, key)
+        theirs, ours = model(blobs, campaign.known().models[key]), model_of(expected, key)
         for name, value in ours.items():
             scale = max(1e-2, float(np.abs(value).max()))
             assert float(np.abs(theirs[name] - value).max()) < 2e-3 * scale, (key, name)
-    final = next(r for r in runner._store.rounds() if r.phase == "evaluating")
+    final = next(r for r in campaign.store.rounds() if r.phase == "evaluating")
     told = {d: m.num_correct for d, m in final.evaluated.items()}
     simulated = next(r for r in expected.records if r.phase == "evaluating")
     assert all(abs(told[d] - m.num_correct) <= 1 for d, m in simulated.evaluated.items())
@@ -94,7 +93,7 @@ def model_of(outcome: SimulationResult, key: str) -> Tensors:
     return decode_tensors(outcome.blobs.get(outcome.state.models[key]))[0]
 
 
-def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runner, MemoryBlobs]:
+def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Campaign, MemoryBlobs]:
     """One run of edge clients with the exported graphs, in threads, over a real broker."""
     objective = objective_for_fleet(data, read_algorithm(algorithm), 0)
     exported = capture_graphs(objective, data.window.shape)
@@ -103,7 +102,7 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runne
     topics, blobs = Topics("f"), MemoryBlobs()
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
-        with aggregator(address, topics, algorithm, bundle, probe, blobs) as runner, devices(address, topics, data, folder):
+        with aggregator(address, topics) as runner, devices(address, topics, data, folder):
             settings = RunSettings.for_bundle(
                 bundle,
                 TrainingSettings(algorithm=read_algorithm(algorithm), rounds=ROUNDS, batch_size=8),
@@ -113,18 +112,17 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Runne
                 deadline_s=60.0,
                 grace_s=10.0,
             )
-            runner.start_or_resume(settings)
+            made = make_algorithm(read_algorithm(algorithm))
+            campaign = runner.add(settings, made, bundle, probe, MemoryStore(), blobs)
             runner.run(lambda: runner.finished)
-    return runner, blobs
+    return campaign, blobs
 
 
 @contextmanager
-def aggregator(
-    address: BrokerAddress, topics: Topics, algorithm: str, bundle: Bundle, probe: Probe, blobs: MemoryBlobs
-) -> Iterator[Runner]:
+def aggregator(address: BrokerAddress, topics: Topics) -> Iterator[Runner]:
     link = MqttLink(address, "f.aggregator", Will(topics.aggregator, b""))
     try:
-        yield Runner(make_algorithm(read_algorithm(algorithm)), bundle, probe, MemoryStore(), blobs, Fleet(link, topics, "boot"), time.time)
+        yield Runner(Fleet(link, topics, "boot"), time.time)
     finally:
         link.close()
 

@@ -10,8 +10,6 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.salvage import read_database
 from aggregator.adapters.sql_store import SqlStore, sqlite_url
 from aggregator.doctor.examine import examine
-from aggregator.identity import ROLLBACK, lock_service
-from aggregator.runner import Runner
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
@@ -40,39 +38,9 @@ def test_list_says_how_devices_met_each_of_the_models(bench: Bench, tmp_path: Pa
     assert lines[4] == ["3", "2", "0", "-", "-", "offered", "now"]
 
 
-def test_a_stopped_run_returns_to_the_models_of_a_round(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    earlier = bench.state.history[1]
-    shoal("rollback", tmp_path, "--to", 1)
-    assert "has the models of round 1" in capsys.readouterr().out
-    assert not (tmp_path / ROLLBACK).exists()
-    arguments = list(bench.make.args)
-    arguments[3:5] = [SqlStore(sqlite_url(tmp_path / "shoal.db"), "run-1"), BlobFolder(tmp_path / "blobs" / "run-1")]
-    runner = Runner(*arguments, epoch=9)
-    state = runner.start_or_resume(known(runner.state).settings)
-    assert (state.models, state.made_in, state.phase, state.round, state.attempt) == (earlier.models, 1, "training", 4, 1)
-    assert (runner.paused, runner.refused) == ("", {})
-
-
-def test_a_service_that_runs_is_told(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held = lock_service(tmp_path)
-    shoal("rollback", tmp_path, "--to", 2)
-    assert (tmp_path / ROLLBACK).read_text() == "run-1 2"
-    assert "is told" in capsys.readouterr().out
-    assert known(bench.store.load()).made_in == 3
-    assert held
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["--to", 7], r"--to 7: run run-1 offers the models of round 3; of earlier rounds it remembers: 0, 1, 2"),
-        (["--to", 3], r"--to 3: run run-1 offers the models of round 3"),
-        (["--to", 1, "--run", "other"], r"there is no run 'other' \(--run\)"),
-    ],
-)
-def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_path: Path, arguments: list[object], error: str) -> None:
-    with pytest.raises(ConfigError, match=error):
-        shoal("rollback", tmp_path, *arguments)
+def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no run 'other' \(--run\)"):
+        shoal("list", tmp_path, "--run", "other")
     assert known(bench.store.load()) == bench.state
     assert [*read_database(tmp_path / "shoal.db").runs] == ["run-1"]
     with pytest.raises(ConfigError, match=r"there is no shoal\.db"):

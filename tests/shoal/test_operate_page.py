@@ -89,11 +89,12 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert (status, ready["ready"]) == (200, True)
     assert all(f"`{check}`" in PAGE for check in ready if check not in ("ready", "phase"))
     epochs = [operator.get("/run")[1]["epoch"]]
-    assert operator.run(typed("shoal resume")).returncode == 0
+    assert "shoal campaign resume runs/served" in COMMANDS
+    assert operator.run("shoal campaign resume runs/served").stdout == "nothing was paused\n"
     checked = operator.run(typed("shoal doctor"))
     assert checked.returncode == 0, checked.stdout
     assert operator.run(typed("shoal models list")).stdout.endswith("offered now\n")
-    assert "of earlier rounds it remembers: none" in operator.run(typed("shoal models rollback")).stderr
+    assert "the models of round 3 are not remembered" in operator.run(typed("shoal campaign rollback")).stderr
     mend = next(command for command in COMMANDS if "--mend" in command)
     assert operator.run(mend).returncode == 2
     embedded_broker.stop()
@@ -118,6 +119,37 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
         assert restored.returncode == 0, restored.stderr
         time.sleep(1)  # what was there before has a name of its own each second
     assert epochs == sorted(set(epochs)), "a restored backup takes a greater epoch than the service that was newer"
+
+
+def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operator) -> None:
+    operator.serve()
+
+    def say(start: str) -> str:
+        done = operator.run(typed(start))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "campaign autumn has started: waiting, 0 devices" in say("shoal campaign start")
+    assert [line["name"] for line in operator.get("/campaigns")[1]] == ["run-1", "autumn"]
+    assert operator.run(typed("shoal campaign start")).stderr.startswith("error: campaign autumn: there is one of this name")
+    assert "goes on with rounds 30, deadline_s 300.0" in say("shoal campaign set")
+    settings = operator.get("/run?campaign=autumn")[1]["settings"]
+    assert (settings["rounds"], settings["deadline_s"], settings["name"]) == (30, 300.0, "autumn")
+    assert "is paused" in say("shoal campaign pause")
+    assert operator.get("/ready")[0] == 200, "the other goes on"
+    operator.processes[-1].kill()
+    operator.processes[-1].wait()
+    operator.serve()
+    assert [line["paused"] for line in operator.get("/campaigns")[1]] == ["", "the operator has paused it"]
+    assert say("shoal campaign resume runs/served autumn") == "autumn: it goes on\n"
+    assert "has ended after 0 rounds" in say("shoal campaign abort")
+    listed = say("shoal campaign list").splitlines()
+    assert [line.split()[:2] for line in listed[1:]] == [["run-1", "waiting"], ["autumn", "finished"]]
+    noted = [json.loads(line) for line in (operator.folder / "runs" / "served" / "audit.log").read_text().splitlines()]
+    assert [json.loads(line["what"])["type"] for line in noted] == [f"campaign-{w}" for w in ("start", "set", "pause", "resume", "abort")]
+    refused = operator.run(typed("shoal campaign pause").replace("autumn", "winter"))
+    assert (refused.returncode, refused.stderr) == (2, "error: campaign 'winter' is not here; those that are: run-1, autumn\n")
+    assert "Traceback" not in operator.log(0) + operator.log()
 
 
 def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(operator: Operator, mosquitto: str) -> None:

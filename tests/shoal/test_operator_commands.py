@@ -1,6 +1,5 @@
 """The commands of whoever runs a service: vouch, acl, resume, and what serve says when it cannot start."""
 
-import os
 import subprocess
 import sys
 import time
@@ -10,7 +9,7 @@ from typing import get_type_hints
 import pytest
 import typer
 
-from aggregator.identity import RESUME, lock_service, service_key, service_signer
+from aggregator.identity import service_key, service_signer
 from shoal.cli import application
 from shoal.commands.serve import serve as serve_command
 from wire.errors import ConfigError, Untrusted
@@ -99,16 +98,6 @@ def test_acl_prints_the_rules_and_needs_no_torch(tmp_path: Path) -> None:
     code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code, "acl", "--fleet", "watches"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, mosquitto_acl("watches"), "False\n")
-
-
-def test_resume_tells_a_service_that_is_there_and_leaves_nothing_for_one_that_is_not(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no service runs here"):
-        shoal("resume", tmp_path)
-    assert not (tmp_path / RESUME).exists()
-    held = lock_service(tmp_path)
-    shoal("resume", tmp_path)
-    os.close(held)
-    assert (tmp_path / RESUME).exists()
 
 
 FLOATS = [name for name, value in get_type_hints(serve_command).items() if value is float]

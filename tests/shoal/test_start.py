@@ -13,7 +13,7 @@ from aggregator.aggregation import start_run
 from aggregator.core.state import Started
 from aggregator.identity import own_secret
 from aggregator.main import ServeSettings, run_settings, serve
-from aggregator.start import read_exported
+from aggregator.start import read_exported, read_trust
 from algorithms.registry import make_algorithm, read_algorithm
 from tests.conftest import Exported
 from wire.errors import ConfigError
@@ -74,7 +74,9 @@ class TestStart:
 
     def begin(self, settings: ServeSettings, blobs: BlobFolder, others: tuple[bytes, ...] = ()) -> Started:
         """Make the first blobs of a run."""
-        exported, algorithm = read_exported(settings.bundle), make_algorithm(settings.algorithm)
+        assert settings.bundle is not None
+        exported = read_exported(settings.bundle, read_trust(settings.bundle))
+        algorithm = make_algorithm(settings.algorithm)
         blobs.put(exported.bundle.payload, *others)
         run = run_settings(settings, exported.bundle, "r")
         return start_run(run, algorithm, exported.probe, exported.bundle.initial, blobs, 0.0)

@@ -1,0 +1,300 @@
+"""Runs the round core of one campaign: events become a new state, which is saved, and commands, which are carried out.
+
+An event that cannot be taken in, or a command that cannot be carried out, is logged, counted under ``defect``, and left out. Where nothing
+can be saved, or a round cannot be aggregated, the campaign is *paused*: its devices are told that it is busy, what is on offer stays on
+offer, and it goes on by itself when the cause is gone, or when it is told to. Other campaigns go on.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from aggregator import lease
+from aggregator.aggregation import aggregate, check_fit, retune, start_run
+from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
+from aggregator.core.round import step
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import (
+    Aborted,
+    Acknowledge,
+    Aggregate,
+    Command,
+    DeadlinePassed,
+    Event,
+    FinishRun,
+    Resumed,
+    RolledBack,
+    RunState,
+    SendPlan,
+    SetDeadline,
+    UpdatesLost,
+)
+from aggregator.core.versions import returned
+from aggregator.devices import Devices
+from aggregator.fleet import Fleet
+from aggregator.forgetting import forgotten
+from aggregator.group import Group
+from aggregator.inherit import Source
+from aggregator.offers import Offers, offered
+from aggregator.pause import Pause
+from algorithms.algorithm import Algorithm
+from algorithms.core.contract import Mean, Probe
+from wire import messages
+from wire.bundle import Bundle
+from wire.codec import digest
+from wire.messages import Choose
+
+log = logging.getLogger("shoal.aggregator")
+
+Observer = Callable[[RunState, Event], None]
+"""Called with the new state after every event, before commands are carried out."""
+
+BUSY_S = 30.0
+"""Seconds after which a device sends its update again to a campaign that is paused."""
+HELD = "the operator has paused it"
+
+
+class Campaign:
+    """Runs one campaign, in the runner's thread. `state` is immutable and replaced as a whole, so that other threads may read it."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        bundle: Bundle,
+        probe: Probe,
+        store: Store,
+        blobs: Blobs,
+        fleet: Fleet,
+        clock: Clock,
+        announce: Callable[[], None],
+        count: Callable[[str, str], None],
+        observe: Observer,
+        takes: Callable[[str], bool],
+        devices: Devices,
+    ) -> None:
+        """`announce`: publishes the service's status; `count`: counts what goes wrong, by a reason and a text; `takes`: whether it may ask
+        a device."""
+        self._algorithm, self.bundle, self._probe = algorithm, bundle, probe
+        self.store, self.blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
+        self._announce, self._count, self.takes, self._devices = announce, count, takes, devices
+        self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
+        self._pause = Pause(clock)
+        self.state: RunState | None = store.load()
+        self._offers = Offers(blobs, fleet, {record.views for record in store.rounds()} - {""})
+
+    def start_or_resume(self, settings: RunSettings, epoch: int, source: Source | None = None) -> RunState:
+        """Start the campaign, from the models of `source` where there are some; or go on with it from the state in the store, from the next
+        round on with these settings.
+
+        Raises:
+            ConfigError: the algorithm does not fit the bundle.
+            StorageFailed: the campaign cannot be begun.
+        """
+        if self.state is None:
+            check_fit(settings, self._algorithm, self.bundle.manifest)
+            self.blobs.put(self.bundle.payload)
+            initial = self.bundle.initial
+            started = start_run(settings, self._algorithm, self._probe, initial, self.blobs, self._clock(), epoch, source)
+            self.store.commit([started])
+            self.state, _ = step(None, started)
+            self._observe(self.state, started)
+        else:
+            self._offers.offer(offered(self.state))
+            told = retune(self.state, settings, self._algorithm, self.blobs, self._clock())
+            self.dispatch(*self._devices.changes(self.state), Resumed(self._clock(), epoch), *told)
+        return self.known()
+
+    def retune(self, settings: RunSettings, mean: Mean) -> bool:
+        """Go on with other settings from the next round on, and with this mean from now on. Returns whether that was saved."""
+        self._algorithm = replace(self._algorithm, name=settings.algorithm, mean=mean)
+        return self.dispatch(*retune(self.known(), settings, self._algorithm, self.blobs, self._clock()))
+
+    def known(self) -> RunState:
+        """The state of a campaign that was started."""
+        assert self.state is not None, "the campaign was started"
+        return self.state
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.known().settings.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over."""
+        return self.known().phase == "finished"
+
+    @property
+    def held(self) -> bool:
+        """Whether the operator has paused it."""
+        return self._pause.reason == HELD
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is to ask devices for something."""
+        return not self.finished and not self.held
+
+    def next_deadline_s(self) -> float:
+        """The clock's second at which the next deadline is due; infinity when none is set."""
+        return self._deadlines[0][0] if self._deadlines and not self.paused else self._pause.look_at_s
+
+    def tick(self) -> None:
+        """Dispatch an event for every deadline that is due, and look whether the cause of a pause is gone."""
+        if self.paused:
+            if self._clock() >= self._pause.look_at_s:
+                self.try_to_go_on()
+            return
+        while self._deadlines and self._deadlines[0][0] <= self._clock() and not self.paused:
+            at_s, number = heapq.heappop(self._deadlines)
+            self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
+
+    def dispatch(self, *events: Event) -> bool:
+        """Take in events: compute the new state, save the events, then carry out what follows. Returns whether they were saved.
+
+        A command is carried out only when its event is safe, and may be carried out again after a crash (`Resumed`).
+        """
+        group = Group(self.known())
+        for event in events:
+            self.add(group, event)
+        return self.commit(group)
+
+    def roll_back(self, number: int) -> bool:
+        """Return to the models that the round of this number made, if they are remembered. Whatever keeps the campaign from going on with
+        later ones is given up with them. Returns whether that was saved; if not, try again."""
+        if returned(self.known(), number) is not None:
+            self._pause.end()
+        saved = self.dispatch(RolledBack(self._clock(), number))
+        self._announce()
+        return saved
+
+    def may_ask(self, device_id: str) -> bool:
+        """Whether it may ask a device for anything."""
+        return self.takes(device_id) and self._devices.may_be_asked(device_id, self.known().settings.where)
+
+    def forget(self, device_id: str) -> None:
+        """Forget a device: what came from it, what the algorithm remembers of it, what records say of it.
+
+        Raises:
+            BlobLost, StorageFailed: it is not forgotten.
+        """
+        found = forgotten(self.known(), self.store, self._algorithm, self.blobs, device_id, self._clock())
+        if not self.commit(found.group):
+            raise StorageFailed(self.paused)
+        self._offers.drop(found.needless, found.views)
+
+    def abort(self) -> bool:
+        """End the campaign where it stands. Returns whether that was saved."""
+        self._pause.end()
+        saved = self.dispatch(Aborted(self._clock()))
+        self._announce()
+        return saved
+
+    @property
+    def paused(self) -> str:
+        """Why nothing goes on; empty while it does."""
+        return self._pause.reason
+
+    def hold(self) -> None:
+        """Pause until the operator says otherwise."""
+        self._begin_pause(HELD)
+
+    def try_to_go_on(self, told: bool = False) -> None:
+        """End a pause if its cause is gone, or if the operator says so (`told`)."""
+        if self._pause.ends(told):
+            self._fleet.rename()
+            self._deadlines.clear()
+            self.dispatch(Resumed(self._clock(), self.known().epoch))
+            self._announce()
+
+    def add(self, group: Group, event: Event) -> None:
+        """Take one event into a group."""
+        try:
+            group.add(event)
+        except Exception:  # a defect of the round core must not end the service: the event is left out
+            log.exception("defect: an event was left out: %s", type(event).__name__)
+            self._count("defect", type(event).__name__)
+
+    def commit(self, group: Group) -> bool:
+        """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it has happened, and false is returned."""
+        try:
+            if group.updates:
+                self.blobs.put(*(payload for _, payload in group.updates))
+            if group.steps:
+                snapshot = group.state if group.records or group.whole else None
+                self.store.commit([event for event, _ in group.steps], group.records, snapshot)
+        except StorageFailed as error:
+            for device_id, payload in group.updates:
+                self.tell_busy(device_id, payload)
+            self._begin_pause(str(error), self._check_storage)
+            return False
+        self.state = group.state
+        for event, state in group.steps:
+            self._observe(state, event)
+            self._devices.observe(state, event)
+        self._offers.keep_views({record.views for record in group.records} - {""})
+        for command in group.commands:
+            self._carry_out(command)
+        if group.records and not self.paused:
+            self._offers.forget(self.known())
+        return True
+
+    def tell_busy(self, device_id: str, payload: bytes) -> None:
+        """Ask a device for its update again, later."""
+        self._fleet.reply(messages.Busy(device_id, digest(payload), BUSY_S))
+
+    def _begin_pause(self, reason: str, cause: Callable[[], object] | None = None) -> None:
+        self._pause.begin(reason, cause)
+        self._announce()
+
+    def _carry_out(self, command: Command | messages.Reply) -> None:
+        try:
+            match command:
+                case SendPlan(plan):
+                    chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
+                    self._offers.offer({plan.bundle, plan.model, *chosen})
+                    self._fleet.send_plan(plan)
+                    self._devices.on_plan(plan.device_id, self.name)
+                case SetDeadline(number, at_s):
+                    heapq.heappush(self._deadlines, (at_s, number))
+                case Acknowledge(device_id, update):
+                    self._fleet.reply(messages.Acknowledge(device_id, update))
+                case Aggregate():
+                    self._aggregate()
+                case FinishRun(device_id, model):
+                    state = self.known()
+                    self._offers.offer({model, state.settings.bundle})
+                    self._fleet.reply(messages.Finish(device_id, state.settings.run_id, state.epoch, state.settings.bundle, model))
+                case _:
+                    self._fleet.reply(command)
+        except (BlobLost, StorageFailed) as error:
+            lost = error.digest if isinstance(error, BlobLost) else ""
+            self._begin_pause(str(error), partial(self.blobs.get, lost) if lost else self._check_storage)
+        except Exception:  # a defect must not end the service: the command is left out, and given again after a restart
+            log.exception("defect: a command was left out: %s", type(command).__name__)
+            self._count("defect", type(command).__name__)
+
+    def _aggregate(self) -> None:
+        """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else stands in the way pauses the campaign."""
+        state = self.known()
+        try:
+            with lease.held(self._announce):
+                event: Event = aggregate(state, self._algorithm, self._probe, self.blobs, self._clock)
+        except BlobLost as error:
+            devices = tuple(d for d, received in state.received.items() if received.blob == error.digest)
+            if not devices:
+                raise
+            log.error("update lost device=%s round=%d: %s; it is asked for again", devices[0], state.round, error)
+            event = UpdatesLost(self._clock(), state.round, devices)
+        except StorageFailed:
+            raise
+        except Exception as error:  # whatever an algorithm fails at: the updates are safe, and a later version may aggregate them
+            log.exception("round %d cannot be aggregated", state.round)
+            self._begin_pause(f"round {state.round} cannot be aggregated: {type(error).__name__}: {error}")
+            return
+        self.dispatch(event)
+
+    def _check_storage(self) -> None:
+        self.blobs.check()
+        self.store.check()
