@@ -79,6 +79,8 @@ class Campaign:
         self._algorithm, self.bundle, self._probe = algorithm, bundle, probe
         self.store, self.blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
         self._announce, self._count, self.takes, self._devices = announce, count, takes, devices
+        self.releases = False
+        """Whether devices get the models to use as releases, and not from the campaign."""
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
         self._pause = Pause(clock)
         self.state: RunState | None = store.load()
@@ -265,7 +267,8 @@ class Campaign:
                 case FinishRun(device_id, model):
                     state = self.known()
                     self._offers.offer({model, state.settings.bundle})
-                    self._fleet.reply(messages.Finish(device_id, state.settings.run_id, state.epoch, state.settings.bundle, model))
+                    own = (device_id, state.settings.run_id, state.epoch, state.settings.bundle, model)
+                    self._fleet.reply(messages.Finish(*own, releases=self.releases))
                 case _:
                     self._fleet.reply(command)
         except (BlobLost, StorageFailed) as error:
@@ -298,3 +301,4 @@ class Campaign:
     def _check_storage(self) -> None:
         self.blobs.check()
         self.store.check()
+        self.state = self.store.load()  # a commit whose answer was lost may have been carried out

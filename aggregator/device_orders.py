@@ -1,15 +1,21 @@
 """An operator's orders on devices, for a running service (`aggregator.desk`) and for a folder without one."""
 
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
-from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.adapters.sql_store import SqlStore, run_names
 from aggregator.desk import Handler
 from aggregator.devices import Devices
+from aggregator.enrolment.authority import CERTIFICATE
+from aggregator.enrolment.desk import forget, restore, revoke
 from aggregator.forgetting import REMAINS, forgotten
 from aggregator.runner import Runner
+from aggregator.storage import open_blobs
 from algorithms.registry import make_algorithm, read_algorithm
 
 
@@ -49,9 +55,11 @@ class ForgetDevice(msgspec.Struct, frozen=True, tag="forget-device"):
 class DeviceOrders:
     """Carries out orders on devices. What it did is safe when it returns."""
 
-    def __init__(self, devices: Devices, folder: Path, database: str, runner: Runner | None = None) -> None:
-        """`database`: its URL. `runner`: runs campaigns in this process; the other runs of the database lie still."""
-        self._devices, self._folder, self._database, self._runner = devices, folder, database, runner
+    def __init__(self, devices: Devices, folder: Path, database: str, blobs: str = "", runner: Runner | None = None) -> None:
+        """`database`: its URL. `blobs`: as in `aggregator.storage.open_blobs`. `runner`: runs campaigns in this process; the other runs of
+        the database lie still."""
+        self._devices, self._folder, self._database, self._blobs, self._runner = devices, folder, database, blobs, runner
+        self._enrolments = "" if database == sqlite_url(folder / "shoal.db") else database
 
     @property
     def handlers(self) -> dict[type, Handler]:
@@ -76,11 +84,13 @@ class DeviceOrders:
 
     def ban(self, order: BanDevice) -> str:
         self._devices.ban(order.device_id, order.reason)
+        self._at_the_broker(revoke, order.device_id)
         self._tell()
         return f"device {order.device_id} is banned: nothing of it is taken, and it is asked for nothing"
 
     def unban(self, order: UnbanDevice) -> str:
         self._devices.unban(order.device_id)
+        self._at_the_broker(restore, order.device_id)
         self._tell()
         return f"device {order.device_id} is banned no longer; it takes part when it is heard"
 
@@ -95,10 +105,17 @@ class DeviceOrders:
         for run in run_names(self._database):
             if run not in running:
                 self._forget_in(run, order.device_id)
+        self._at_the_broker(forget, order.device_id)
         banned = self._devices.is_banned(order.device_id)
         self._devices.forget(order.device_id)
         kept = "; its ban stays, with its id" if banned else "; if it is not switched off or banned, it comes back as a new device"
         return f"device {order.device_id} is forgotten; {REMAINS}{kept}"
+
+    def _at_the_broker(self, act: Callable[[EnrolmentStore, str], None], device_id: str) -> None:
+        """Have the broker and the enrolment do the same, where this folder enrols devices."""
+        if (self._folder / CERTIFICATE).exists():
+            with closing(open_enrolments(self._folder, self._enrolments)) as store:
+                act(store, device_id)
 
     def _tell(self) -> None:
         """Tell the campaigns who may be asked now. One that is paused takes it in when it goes on."""
@@ -106,7 +123,7 @@ class DeviceOrders:
             self._runner.tell_devices()
 
     def _forget_in(self, run: str, device_id: str) -> None:
-        store, blobs = SqlStore(self._database, run), BlobFolder(self._folder / "blobs" / run)
+        store, blobs = SqlStore(self._database, run), open_blobs(self._blobs, self._folder, run)
         try:
             before = store.load()
             if before is None:

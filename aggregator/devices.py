@@ -28,13 +28,12 @@ SAVE_EVERY_S = 10.0
 class Devices:
     """Keeps the registry. One thread writes; `state` is replaced as a whole, so that others may read it."""
 
-    def __init__(self, store: RegistryStore, clock: Clock, cut: Callable[[str, bool], None] = lambda _device_id, _banned: None) -> None:
-        """`cut`: called with a device's id when it was banned (true) or is not any more (false), for the broker.
-
+    def __init__(self, store: RegistryStore, clock: Clock) -> None:
+        """
         Raises:
             StorageFailed: the registry cannot be read.
         """
-        self._store, self._clock, self._cut = store, clock, cut
+        self._store, self._clock = store, clock
         self.state = core.Registry(Map({d: core.away(entry) for d, entry in store.load().items()}))
         self._unsaved: set[str] = set()
         self._unseen: dict[str, set[str]] = {}
@@ -168,7 +167,6 @@ class Devices:
     def ban(self, device_id: str, reason: str) -> None:
         """Refuse everything of a device from now on."""
         self._order(core.Banned(self._clock(), check_name(device_id, "device id"), reason))
-        self._cut(device_id, True)
 
     def unban(self, device_id: str) -> None:
         """End a ban.
@@ -179,7 +177,6 @@ class Devices:
         if not self.is_banned(device_id):
             raise ConfigError(f"device {device_id}: it is not banned")
         self._order(core.Unbanned(self._clock(), device_id))
-        self._cut(device_id, False)
 
     def forget(self, device_id: str) -> None:
         """Delete a device's entry; of one that is banned, all but the ban."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from wire.codec import encode
 from wire.links.port import Link
-from wire.messages import AggregatorStatus, Plan, Reply
+from wire.messages import AggregatorStatus, Plan, Release, Reply
 from wire.signed import Sign
 from wire.topics import RETAINED_OF_DEVICE, Topics
 
@@ -38,6 +38,14 @@ class Fleet:
     def send_plan(self, plan: Plan) -> None:
         """Publish a device's plan."""
         self.link.publish(self.topics.device(plan.device_id, "plan"), self._sign(plan))
+
+    def send_release(self, release: Release) -> None:
+        """Publish a device's release, retained."""
+        self.link.publish(self.topics.device(release.device_id, "release"), self._sign(release), retain=True)
+
+    def clear_release(self, device_id: str) -> None:
+        """Clear what is retained as a device's release."""
+        self.link.publish(self.topics.device(device_id, "release"), b"", retain=True)
 
     def reply(self, reply: Reply) -> None:
         """Publish a reply to a device."""

@@ -13,10 +13,10 @@ from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, 
 from aggregator.devices import Devices
 from wire import names
 from wire.bundle import Manifest
-from wire.codec import decode, decode_update, digest
-from wire.errors import LimitExceeded, UnknownTopic, WireError, printable
+from wire.codec import LARGEST_SUM, decode, decode_update, digest
+from wire.errors import LimitExceeded, Malformed, UnknownTopic, WireError, printable
 from wire.links.port import Delivery
-from wire.messages import Acknowledge, CheckIn, Decline, DeviceStatus, Fetch, Reason, Refuse, Reply
+from wire.messages import Acknowledge, CheckIn, Decline, DeviceStatus, Fetch, InUse, Reason, Refuse, Reply
 from wire.tensors import Limits, Tensors, decode_tensors
 from wire.topics import Topics
 
@@ -24,7 +24,11 @@ log = logging.getLogger("shoal.aggregator")
 
 RESPONSE_BYTES, RESPONSE_TENSORS = 4 * 2**20, 256
 """Room in an update, beside the model's tensors and its graphs' measurements, for responses to inputs that were sent."""
-RATES = {"check-in": (20.0, 0.5), "fetch": (200.0, 2.0), "status": (20.0, 0.5), "decline": (20.0, 0.5), "update": (100.0, 1.0)}
+RATES = {
+    **dict.fromkeys(("check-in", "status", "decline", "in-use"), (20.0, 0.5)),
+    "fetch": (200.0, 2.0),
+    "update": (100.0, 1.0),
+}
 """By kind: how many messages a device may send at once, and how many a second on average."""
 LOGGED = (50.0, 1.0)
 """By reason: how many refusals are logged at once, and how many a second on average."""
@@ -50,6 +54,8 @@ class Reading:
     fetch: str = ""
     gone: bool = False
     """Whether the device says that it is not there."""
+    in_use: InUse | None = None
+    """What a device says of the release that it uses."""
     proof: str = ""
     """A signed plan of a greater epoch, which a device showed."""
     campaign: str = ""
@@ -83,6 +89,7 @@ class Inbox:
             "decline": self._decline,
             "fetch": self._fetch,
             "status": self._status,
+            "in-use": self._in_use,
         }
         self.heard: dict[str, float] = {}
         """By device, when something last came from it."""
@@ -161,7 +168,7 @@ class Inbox:
         self._devices.on_check_in(message)
         reading.is_for(self._of_device(reading.device_id))  # by what it says now
         if reading.state is not None:
-            said = (message.num_train, message.num_test, message.runtime, message.bundle)
+            said = (message.num_train, message.num_test, message.runtime, message.bundle, message.moved)
             eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
             reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible))
 
@@ -209,6 +216,17 @@ class Inbox:
         if self._own(message, reading):
             reading.fetch = message.digest
 
+    def _in_use(self, payload: bytes, reading: Reading) -> None:
+        message: InUse = decode(payload, InUse)
+        sums = (message.evaluated, message.before)
+        if not all(abs(m.loss_sum) <= LARGEST_SUM and m.num_correct <= m.num_examples for m in sums):
+            raise Malformed(f"in-use: metrics that cannot be: {sums}")
+        if not 0 <= message.latency_ms <= LARGEST_SUM:
+            raise Malformed(f"in-use: latency_ms {message.latency_ms}")
+        if self._own(message, reading):
+            reading.in_use = message
+            self._devices.on_in_use(message)
+
     def _status(self, payload: bytes, reading: Reading) -> None:
         if not payload:  # it was cleared
             reading.gone = True
@@ -225,7 +243,7 @@ class Inbox:
         if state is not None and is_missing(state, reading.device_id):
             reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed))
 
-    def _own(self, message: CheckIn | Decline | Fetch | DeviceStatus, reading: Reading) -> bool:
+    def _own(self, message: CheckIn | Decline | Fetch | DeviceStatus | InUse, reading: Reading) -> bool:
         if message.device_id == reading.device_id:
             return True
         self._refuse(reading, "wrong-device", f"{reading.about} of {message.device_id} on the topic of {reading.device_id}")

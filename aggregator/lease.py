@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from host.supervisor import alive
 from wire.messages import LEASE_S
 
 EVERY_S = LEASE_S / 3
@@ -19,6 +20,7 @@ def held(announce: Callable[[], None]) -> Iterator[None]:
     def say() -> None:
         while not over.wait(EVERY_S):
             announce()
+            alive()
 
     saying = threading.Thread(target=say, name="lease", daemon=True)
     saying.start()

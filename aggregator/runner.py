@@ -22,6 +22,7 @@ from aggregator.group import Group
 from aggregator.inbox import Inbox
 from aggregator.inherit import Source
 from aggregator.rivals import Rivals
+from aggregator.rollouts import Rollouts
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from wire.bundle import Bundle
@@ -46,9 +47,12 @@ class Runner:
         silence_s: float = float("inf"),
         verifier: Verifier | None = None,
         devices: Devices | None = None,
+        rollouts: Rollouts | None = None,
     ) -> None:
         """`epoch`: that of this start. A device that is silent for `silence_s` is taken for absent. `verifier`: opens what other
-        aggregators of this fleet have signed; without one, nothing that they sent is believed."""
+        aggregators of this fleet have signed; without one, nothing that they sent is believed. `rollouts`: the fleet's releases, by which
+        devices get the models to use; without, a campaign gives them its models when it is over."""
+        self._rollouts = rollouts
         self._fleet, self._clock, self._epoch, self._silence_s = fleet, clock, epoch, silence_s
         self.devices = devices or Devices(MemoryRegistry(), clock)
         self._inbox = Inbox(fleet.topics, clock, fleet.offered, self.devices)
@@ -82,6 +86,7 @@ class Runner:
         """
         count, devices = self._inbox.count, self.devices
         campaign = Campaign(algorithm, bundle, probe, store, blobs, self._fleet, self._clock, self.announce, count, observe, takes, devices)
+        campaign.releases = self._rollouts is not None
         self._inbox.admit_updates_of(bundle.manifest)
         campaign.start_or_resume(settings, self.epoch, source)
         if held:
@@ -164,6 +169,8 @@ class Runner:
         """
         for campaign in self.campaigns.values():
             campaign.forget(device_id)
+        if self._rollouts is not None:
+            self._rollouts.forget(device_id)
         self._inbox.forget(device_id)
         self._fleet.clear(device_id)
 
@@ -234,7 +241,7 @@ class Runner:
                     moved[campaign.name].append(DeviceLost(now_s, device_id))
             if target not in held:
                 said = (device.num_train, device.num_test, device.runtime, device.bundle)
-                moved[target.name].append(DeviceCheckedIn(now_s, device_id, *said, target.may_ask(device_id)))
+                moved[target.name].append(DeviceCheckedIn(now_s, device_id, *said, eligible=target.may_ask(device_id)))
         for name, events in moved.items():
             if events:
                 self.campaigns[name].dispatch(*events)
@@ -264,6 +271,8 @@ class Runner:
             first.tell_busy(device_id, delivery.payload)
             return []
         reading = self._inbox.read(delivery, of_device, of_run)
+        if reading.in_use is not None and self._rollouts is not None:
+            self._rollouts.on_in_use(reading.in_use)
         campaign = self.campaigns.get(reading.campaign)
         if reading.fetch and not self._fleet.offer_again(reading.fetch):
             self._inbox.refuse_fetch(reading)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from aggregator.adapters.blob_folder import blob_names
+from aggregator.adapters.engine import database_name
 from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.probe_file import load_probe
-from aggregator.adapters.sql_store import database_name, has_run
+from aggregator.adapters.sql_store import has_run
 from aggregator.aggregation import start_run
 from aggregator.core.eligibility import read_rule
 from aggregator.core.hours import read_hours
@@ -80,21 +80,20 @@ def write_trust(folder: Path, exported: Path) -> None:
         raise ConfigError(f"folder {folder}: trust.pem: {error.strerror}") from None
 
 
-def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, exported: Exported, folder: Path) -> None:
-    """Refuse to begin a run anew whose blobs lie in the folder: its database is lost, or another one was named, and a run that begins
+def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, exported: Exported, held: set[str], where: str) -> None:
+    """Refuse to begin a run anew whose blobs, `held`, are there: its database is lost, or another one was named, and a run that begins
     deletes what it does not need. A start that was killed before it saved its first event leaves the bundle and the first models alone:
     those are begun with again.
 
     Raises:
         ConfigError: the database does not have the run, but blobs of it are here; or the database cannot be opened.
     """
-    held = blob_names(folder)
     if not held or has_run(database, run.name):
         return
     first = start_run(run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0)
     if held - {run.bundle, first.memory, *first.models.values()}:
         raise ConfigError(
-            f"there is no run {run.name!r} in {database_name(database)}, but {folder} has its blobs: "
+            f"there is no run {run.name!r} in {database_name(database)}, but {where} has its blobs: "
             "restore it, name the right --database, or give another --run"
         )
 

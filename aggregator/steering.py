@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.fleet_lease import FleetLease
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.aggregation import check_fit, load_models
 from aggregator.campaign import Campaign, Observer
@@ -21,6 +21,7 @@ from aggregator.inherit import Source
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from aggregator.runner import Runner
 from aggregator.start import Exported, Trust, check_retuned, read_exported, refuse_lost_run, run_secret
+from aggregator.storage import blobs_name, open_blobs
 from algorithms.core.keys import is_no_group
 from algorithms.registry import make_algorithm, read_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -36,14 +37,17 @@ class Place:
     folder: Path
     database: str
     """SQLAlchemy URL."""
+    blobs: str
+    """As in `aggregator.storage.open_blobs`."""
     trust: Trust
 
 
 class Steering:
     """Opens campaigns and carries out orders to them."""
 
-    def __init__(self, runner: Runner, place: Place, observe: Observer) -> None:
-        self._runner, self._place, self._observe = runner, place, observe
+    def __init__(self, runner: Runner, place: Place, observe: Observer, lease: FleetLease | None = None) -> None:
+        """`lease`: by which this service may write, where others share its database."""
+        self._runner, self._place, self._observe, self._lease = runner, place, observe, lease
         self._stores = ExitStack()
         self.broken: dict[str, str] = {}
         """By campaign of this folder that could not be opened, why."""
@@ -73,10 +77,11 @@ class Steering:
         exported = exported or read_exported(campaign_folder(place.folder, settings.name), place.trust)
         algorithm = make_algorithm(read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic())
         check_fit(wanted or settings, algorithm, exported.bundle.manifest)
-        blobs = place.folder / "blobs" / settings.name
-        refuse_lost_run(place.database, settings, algorithm, exported, blobs)
+        lease, named = self._lease, (place.blobs, place.folder, settings.name)
+        blobs = open_blobs(*named, lease.holds if lease else lambda: True)
+        refuse_lost_run(place.database, settings, algorithm, exported, blobs.names(), blobs_name(*named))
         with ExitStack() as opened:
-            store = SqlStore(place.database, settings.name)
+            store = SqlStore(place.database, settings.name, lease.fence if lease else None)
             opened.callback(store.close)
             stored = store.load()
             if stored is not None:
@@ -90,7 +95,7 @@ class Steering:
                 exported.bundle,
                 exported.probe,
                 store,
-                BlobFolder(blobs),
+                blobs,
                 observe=self._observe,
                 source=self.source(charter) if stored is None else None,
                 held=charter.held,

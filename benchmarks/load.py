@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock

@@ -1,7 +1,7 @@
 """What a large registry costs an aggregator: 10,000 registered devices, of which 1,000 report in a round.
 
-Run as ``python -m benchmarks.registry``; writes ``benchmarks/results/registry.json``. The load is that of `benchmarks.load`, in a folder on a
-RAM disk; it takes less than two minutes.
+Run as ``python -m benchmarks.registry``; writes ``benchmarks/results/registry.json``. The load is that of `benchmarks.load`, in a folder on
+a RAM disk; it takes less than two minutes.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.registry_table import RegistryTable
-from aggregator.adapters.sql_store import sqlite_url
 from aggregator.core.state import Retuned
 from aggregator.devices import Devices
 from benchmarks.load import RAM, Bench

@@ -101,7 +101,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     """Device to aggregator: here I am, this is what I have. `bundle` is the digest of the bundle it has loaded, or empty; `policy` is
-    what its owner permits, so that the aggregator need not ask in vain. What is None is not known to the device, or not told."""
+    what its owner permits, so that the aggregator need not ask in vain. `moved`: its data are no longer those of its last survey. What is
+    None is not known to the device, or not told."""
 
     device_id: Name
     num_train: Count
@@ -122,6 +123,7 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     """Whether nothing else wants much of its processor."""
     classes: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_CLASSES)] | None = None
     """By class number, how many training windows there are; only where the policy permits it (`Policy.tell_classes`)."""
+    moved: bool = False
 
 
 class InUse(msgspec.Struct, frozen=True, tag="in-use"):
@@ -341,8 +343,8 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
-    """Aggregator to device, signed, retained on the device's own topic: the model to use. `number` only grows: a device takes no smaller one
-    than it was given. `run_id` is the run that trained it, of which the device may keep private tensors."""
+    """Aggregator to device, signed, retained on the device's own topic: the model to use. `number` only grows: a device takes no
+    smaller one than it was given. `run_id` is the run that trained it, of which the device may keep private tensors."""
 
     device_id: Name
     epoch: Epoch

@@ -6,7 +6,7 @@ so that they can never contain a topic separator or a wildcard.
 
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from wire.errors import ConfigError, UnknownTopic
 
@@ -51,6 +51,10 @@ _ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "re
 
 RETAINED_OF_DEVICE: tuple[Kind, ...] = tuple(row.kind for row in TABLE if row.retained and row.kind not in ("blob", "aggregator"))
 """The kinds of a device's topics that a broker retains."""
+RECEIVED: tuple[ToDevice, ...] = get_args(ToDevice)
+"""A device's own topics that it reads."""
+CONTROL = "$CONTROL/dynamic-security/v1"
+"""Mosquitto's topic for orders to its plugin for dynamic security."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -134,6 +138,11 @@ def aggregator_role(fleet: str) -> str:
     return f"{check_name(fleet, 'fleet name')}@aggregator"
 
 
+def operator_role(fleet: str) -> str:
+    """The name of what bans a fleet's devices at the broker: the common name of its certificate. No device can have it."""
+    return f"{check_name(fleet, 'fleet name')}@operator"
+
+
 def mosquitto_acl(fleet: str) -> str:
     """Mosquitto's access list for a fleet, made from `TABLE`: the text of an ``acl_file``. It holds for clients whose user name is their
     certificate's common name (``use_identity_as_username``).
@@ -154,4 +163,11 @@ def mosquitto_acl(fleet: str) -> str:
     for row in TABLE:
         rights = (row.writer == "device", "device" in row.readers)
         lines += [f"pattern {_ACCESS[rights]} {topics.of_kind(row.kind, '%u')}"] if any(rights) else []
+    lines += [
+        "",
+        "# What bans devices, where the broker has its plugin for dynamic security; it can read and write no topic of the fleet.",
+        f"user {operator_role(fleet)}",
+        f"topic write {CONTROL}",
+        f"topic read {CONTROL}/response",
+    ]
     return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,17 +17,23 @@ DAMAGED = ".damaged"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+def is_digest(name: str) -> bool:
+    """Whether this is the name of a blob."""
+    return _DIGEST.fullmatch(name) is not None
+
+
 def blob_names(folder: Path) -> set[str]:
     """The names of the blobs in a folder: nothing else that lies there is a blob, or is ever deleted as one."""
-    return {path.name for path in folder.iterdir() if _DIGEST.fullmatch(path.name)} if folder.is_dir() else set()
+    return {path.name for path in folder.iterdir() if is_digest(path.name)} if folder.is_dir() else set()
 
 
 class BlobFolder:
     """An `aggregator.core.ports.Blobs` in a folder. A file is written aside, synchronised and renamed, so it is whole or absent; what a
     reader gets has been hashed. A damaged file is renamed to ``SHA256.damaged``."""
 
-    def __init__(self, folder: Path) -> None:
-        """
+    def __init__(self, folder: Path, may_delete: Callable[[], bool] = lambda: True) -> None:
+        """`may_delete`: asked after the list of blobs was made, and before one is deleted.
+
         Raises:
             ConfigError: the folder cannot be made.
         """
@@ -34,7 +41,7 @@ class BlobFolder:
             make_folder(folder)
         except OSError as error:
             raise ConfigError(f"blob folder {folder}: {error.strerror}") from None
-        self._folder = folder
+        self._folder, self._may_delete = folder, may_delete
         self._pool = ThreadPoolExecutor(WRITERS, "blobs")
 
     def put(self, *payloads: bytes) -> list[str]:
@@ -62,8 +69,21 @@ class BlobFolder:
         return payload
 
     def keep(self, digests: set[str]) -> None:
-        for name in blob_names(self._folder) - digests:
-            (self._folder / name).unlink(missing_ok=True)
+        unneeded = blob_names(self._folder) - digests
+        if unneeded and self._may_delete():
+            for name in unneeded:
+                (self._folder / name).unlink(missing_ok=True)
+
+    def names(self) -> set[str]:
+        """The blobs that are kept."""
+        return blob_names(self._folder)
+
+    def problem(self, digest: str) -> str:
+        """What is wrong with a blob, which is only read; empty if nothing is."""
+        try:
+            return "" if digest_of((self._folder / digest).read_bytes()) == digest else "its bytes are not those that were written"
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
 
     def drop(self, digests: set[str]) -> None:
         try:

@@ -8,9 +8,11 @@ from fastapi import FastAPI, HTTPException, Query, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from aggregator.adapters.http_devices import device_routes
+from aggregator.adapters.http_releases import release_routes
 from aggregator.adapters.metrics import CampaignMetrics
 from aggregator.core.conditions import Conditions
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
+from aggregator.core.rollout_state import FleetState
 from aggregator.core.state import RunState
 from aggregator.core.summary import accuracy_of, count_groups, spread, summarize
 from aggregator.devices import Devices
@@ -36,15 +38,22 @@ Chosen = Annotated[str, Query(alias="campaign", description="The name of a campa
 
 
 def create_api(
-    campaigns: Callable[[], Mapping[str, Shown]], conditions: Callable[[], Conditions], wall_s: Callable[[], float], devices: Devices
+    campaigns: Callable[[], Mapping[str, Shown]],
+    conditions: Callable[[], Conditions],
+    wall_s: Callable[[], float],
+    devices: Devices,
+    releases: Callable[[], FleetState] | None = None,
 ) -> FastAPI:
     """The application.
 
     `campaigns` returns the campaigns as they are now, by name, in the order of their starts; `conditions` what else there is to say;
-    `wall_s` the seconds since the service was started. A handler reads a campaign's state once.
+    `wall_s` the seconds since the service was started. A handler reads a campaign's state once. `releases`: the fleet's releases,
+    if it has some.
     """
     api = FastAPI(title="Shoal aggregator", description="Read-only view of the campaigns of a fleet.")
 
+    if releases is not None:
+        api.include_router(release_routes(releases))
     scraped = CampaignMetrics(lambda: {name: shown.known() for name, shown in campaigns().items()}, conditions, lambda: devices.state)
 
     def find(name: str) -> Shown:

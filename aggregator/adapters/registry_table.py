@@ -6,6 +6,8 @@ import msgspec
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator.adapters.engine import database_name, make_engine
+from aggregator.adapters.sql_store import Fence
 from aggregator.core.ports import StorageFailed
 from aggregator.core.registry import Entry
 from wire.errors import ConfigError
@@ -27,13 +29,13 @@ def read_registry(url: str) -> dict[str, Entry]:
         StorageFailed: it cannot be read.
     """
     try:
-        engine = sql.create_engine(url)
+        engine = make_engine(url)
         try:
             with engine.connect() as connection:
                 return _entries(connection) if sql.inspect(connection).has_table(DEVICES.name) else {}
         finally:
             engine.dispose()
-    except (SQLAlchemyError, ImportError) as error:
+    except SQLAlchemyError as error:
         raise ConfigError(f"database of the registry: {str(error).splitlines()[0]}") from None
 
 
@@ -48,18 +50,17 @@ def _entries(connection: sql.Connection) -> dict[str, Entry]:
 class RegistryTable:
     """An `aggregator.core.ports.RegistryStore` in the database of a service. What a method wrote is safe when it returns."""
 
-    def __init__(self, url: str) -> None:
-        """
+    def __init__(self, url: str, fence: Fence | None = None) -> None:
+        """`fence`: what has to hold in every transaction that writes.
+
         Raises:
             ConfigError: the database cannot be opened.
         """
+        self._engine, self._fence = make_engine(url), fence
         try:
-            self._engine = sql.create_engine(url)
-            if self._engine.dialect.name == "sqlite":
-                sql.event.listen(self._engine, "connect", _configure_sqlite)
             METADATA.create_all(self._engine)
-        except (SQLAlchemyError, ImportError) as error:
-            raise ConfigError(f"database of the registry: {str(error).splitlines()[0]}") from None
+        except SQLAlchemyError as error:
+            raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
 
     def load(self) -> dict[str, Entry]:
         try:
@@ -73,6 +74,8 @@ class RegistryTable:
         removed = [{"key": device_id} for device_id in {*entries, *gone}]
         try:
             with self._engine.begin() as connection:
+                if self._fence is not None:
+                    self._fence(connection)
                 if removed:
                     connection.execute(DEVICES.delete().where(DEVICES.c.device_id == sql.bindparam("key")), removed)
                 if rows:
@@ -94,8 +97,3 @@ class RegistryTable:
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
-
-
-def _configure_sqlite(connection: object, _record: object) -> None:
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=10000"):
-        connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]

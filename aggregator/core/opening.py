@@ -1,13 +1,13 @@
 """What transitions of the round are made of: opening and closing it, and what is asked of its devices. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
 from aggregator.core.cohort import Cohort, drawn
 from aggregator.core.hours import read_hours
-from aggregator.core.plan import plan_for, round_seed
+from aggregator.core.plan import NEW, plan_for, round_seed
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
@@ -55,7 +55,7 @@ def _invite(state: RunState, at_s: float) -> Step:
     invited = sorted({*drawn_now, *(d for d in state.cohort if d in state.received or state.devices[d].eligible)})
     state = _note_asked(replace(state, idle=False, asked=len(invited)), invited, at_s)
     until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else math.inf)
-    cohort = {d: state.received[d].start if d in state.received else start_key(state, d) for d in invited}
+    cohort = {d: state.received[d].start if d in state.received else key_now(state, d) for d in invited}
     veterans = any(state.devices[d].accepted for d in cohort)
     state = replace(state, cohort=cohort, veterans=veterans, deadline_at_s=until_s, newcomers_until_s=0.0)
     missing = [d for d in cohort if is_missing(state, d)]
@@ -199,6 +199,22 @@ def with_device(state: RunState, device_id: str, device: Device) -> RunState:
 def start_key(state: RunState, device_id: str) -> str:
     """The key of the model that the device starts from next."""
     return state.starts.get(device_id, state.starts.get("", NEWCOMER))
+
+
+def key_now(state: RunState, device_id: str) -> str:
+    """The key of the model that the device starts from in the open round: as a newcomer, in a round of training, where its data have moved
+    and newcomers do something of their own."""
+    is_new = state.phase == "training" and state.devices[device_id].moved and NEW in state.programs
+    return NEWCOMER if is_new else start_key(state, device_id)
+
+
+def surveyed(state: RunState, left_out: Collection[str]) -> RunState:
+    """The state after a round whose updates were applied, but for those that were left out: who took part as a newcomer has not moved."""
+    for device_id in sorted(state.received.keys() - set(left_out)):
+        device = state.devices[device_id]
+        if device.moved and state.received[device_id].start == NEWCOMER:
+            state = with_device(state, device_id, replace(device, moved=False))
+    return state
 
 
 def acknowledgements(state: RunState) -> list[Command]:

@@ -13,7 +13,7 @@ Clock = Callable[[], float]
 
 
 class StorageFailed(ShoalError):
-    """Something could not be written or read: the disk is full, or broken, or the database is not there. Nothing was changed."""
+    """Something could not be written or read: the disk is full, or broken, or the database is not there."""
 
 
 class BlobLost(ShoalError):
@@ -32,7 +32,8 @@ class Store(Protocol):
         `snapshot` is the state after these events: `load` begins from there, and the events up to there are forgotten.
 
         Raises:
-            StorageFailed: nothing was written.
+            StorageFailed: nothing was written, as far as can be told: where an answer was lost, all of it may be. Nothing more is written
+                before `load` has told.
         """
 
     def load(self) -> RunState | None:

@@ -20,6 +20,9 @@ another *attempt*: what was received stays. So does the loss of updates that wer
 A device that misses a deadline is taken for absent until it is heard. One that misses or declines its plans round after round is asked in
 the next round, then in every second one, every fourth, up to every 64th; an accepted update ends that.
 
+A device that says that its data have moved takes part in the next round of training as a newcomer, where newcomers do something of their
+own: it is surveyed and placed again. It has not moved any more once a round to which its update contributed is over.
+
 A device that checks in while a round is open gets its plan if it is in the cohort and its update has not been received. A device that is
 new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan leaves the cohort.
 
@@ -70,12 +73,13 @@ from aggregator.core.opening import (
     finish_command,
     finish_commands,
     is_missing,
+    key_now,
     lacks_updates,
     may_join,
     next_phase,
     open_again,
     open_round,
-    start_key,
+    surveyed,
     with_device,
 )
 from aggregator.core.plan import plan_for
@@ -157,6 +161,7 @@ def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
             num_test=event.num_test,
             runtime=event.runtime,
             bundle=event.bundle,
+            moved=event.moved or (known is not None and known.moved),
             eligible=event.eligible,
             barred=False,
         )
@@ -178,7 +183,7 @@ def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     state, _ = _come(state, event)
     device_id = event.device_id
     if device_id not in state.cohort and may_join(state, device_id, event.at_s):
-        state = replace(state, cohort={**state.cohort, device_id: start_key(state, device_id)})
+        state = replace(state, cohort={**state.cohort, device_id: key_now(state, device_id)})
     return state, [SendPlan(plan_for(state, device_id))] if is_missing(state, device_id) else []
 
 
@@ -251,6 +256,7 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
         state = replace(state, settings=state.retuned, retuned=None)
     changed_nothing = event.made_in is not None  # such a preparation counts too: a run must not prepare for ever
     trained = state.trained + (not state.preparing or changed_nothing)
+    state = state if changed_nothing else surveyed(state, event.left_out)
     state = replace(taken_over(state, event), trained=trained)
     if trained >= state.settings.rounds:
         return open_round(state, state.round + 1, "evaluating", event.at_s)

@@ -38,6 +38,8 @@ class Device(msgspec.Struct, frozen=True):
     """Whether it is asked for anything."""
     barred: bool = False
     """Whether it is not even told which model is its own."""
+    moved: bool = False
+    """Whether its data have moved since its last survey, as it says; until a round with another survey of it is over."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +126,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     newcomers_until_s: float = 0.0
     """Until when the round waits for devices that have never been counted; 0 as long as it also waits for others."""
     norms: dict[str, float] = {}
-    """By role, the median norm of the updates of the latest aggregated round."""
+    """By role, the median norm of the updates of the latest aggregated round that had such."""
     made_in: int = 0
     """The round that made `models`; 0: the run began with them."""
     made_by: tuple[str, ...] = ()
@@ -186,6 +188,7 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     num_test: int
     runtime: str = ""
     bundle: str = ""
+    moved: bool = False
     eligible: bool = True
 
 

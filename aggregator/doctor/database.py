@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from aggregator.adapters.salvage import Contents, damaged_name, read_database, salvage, write_database
-from aggregator.adapters.sql_store import SCHEMA_VERSION
+from aggregator.adapters.schema import newer, readable
 from aggregator.core.ports import StorageFailed
 from aggregator.doctor.finding import RESTORE, Finding
 from host.files import sync_folder
@@ -25,9 +25,8 @@ def check_database(folder: Path, mend: bool) -> tuple[list[Finding], Contents | 
 
 def _check(path: Path, mend: bool) -> tuple[list[Finding], Contents | None]:
     contents = read_database(path)
-    if contents.version != SCHEMA_VERSION and not contents.damage:
-        told = f"its schema is version {contents.version}, this Shoal reads version {SCHEMA_VERSION}: use the Shoal that wrote it"
-        return [Finding("wrong", path.name, told)], None
+    if not contents.damage and contents.revision not in readable():
+        return [Finding("wrong", path.name, newer(contents.revision))], None
     if not contents.damage:
         told = ", ".join(
             f"{name} ({run.state.phase}, round {run.state.round})" if run.state else f"{name} (not begun)"
@@ -53,7 +52,7 @@ def _mend(path: Path, damage: str) -> tuple[list[Finding], Contents]:
         return [Finding("wrong", path.name, f"damaged, and no run can be read of it: {damage}. Nothing was changed: {RESTORE}")], contents
     try:
         _remove(new)
-        write_database(new, readable, contents.registry)
+        write_database(new, readable, contents.fleets, contents.registry)
         written = read_database(new)
         aside = _swap(path, new)
     except (ShoalError, OSError) as error:
@@ -87,5 +86,6 @@ def _missing(folder: Path) -> Finding:
     if not begun:
         return Finding("note", "shoal.db", "it is not here: no run was begun in this folder")
     hint = ", or take shoal.db.new, which is whole, for it" if (folder / "shoal.db.new").exists() else ""
-    told = f"it is not here, but blobs are: unless `serve --database` names another one, the run is lost. {RESTORE[0].upper()}{RESTORE[1:]}"
+    unless = "unless `serve --database` names another one, which the doctor then has to be given as well, the run is lost"
+    told = f"it is not here, but blobs are: {unless}. {RESTORE[0].upper()}{RESTORE[1:]}"
     return Finding("wrong", "shoal.db", told + hint)

@@ -8,20 +8,28 @@ from pathlib import Path
 from aggregator.adapters.salvage import Contents, SavedRun, read_database
 from aggregator.audit import AUDIT
 from aggregator.charter import CAMPAIGNS
+from aggregator.core.rollout_state import FleetState
 from aggregator.desk import ORDERS
 from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.doctor.database import check_database
 from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
+from aggregator.doctor.releases import check_releases
+from aggregator.doctor.shared import check_shared
+from aggregator.release_policy import RELEASES
 from wire.errors import BundleError, ConfigError, printable
 from wire.keys import PublicKey, read_public
 from wire.messages import LEASE_S
 
-_OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|trust\.pem|secret\.key|service\.(key|pub|voucher)")
+_OWN = re.compile(
+    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}"
+    r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
+)
 
 
-def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Iterator[Finding]:
-    """What there is to say of a service's folder. `bundle`: the folder that `shoal export` wrote. To mend, the caller holds the folder's
+def examine(folder: Path, bundle: Path | None = None, mend: bool = False, database: str = "", blobs: str = "") -> Iterator[Finding]:
+    """What there is to say of a service's folder, and of a database and blobs elsewhere where they are named, in which nothing is mended.
+    `bundle`: the folder that `shoal export` wrote. To mend, the caller holds the folder's
     lock; to check, a service may be running.
 
     Raises:
@@ -30,11 +38,15 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
     if not folder.is_dir():
         raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
     trusted, payload = _bundle(bundle)
-    if not any((folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")):
+    if not (database or blobs) and not any((folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")):
         yield Finding("note", str(folder), "no service was ever started here")
         return
     yield from check_keys(folder, trusted, time.time(), mend)
     yield from _boots(folder / "boots", mend)
+    if database or blobs:
+        yield from check_shared(folder, database, blobs)
+        yield from _orders(folder, time.time())
+        return
     found, contents = check_database(folder, mend)
     yield from found
     for name, run in (contents.runs if contents else {}).items():
@@ -44,6 +56,12 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False) -> Ite
                 return None if mend else read_database(folder / "shoal.db").runs.get(name)
 
             yield from BlobCheck(folder, name, run, payload, mend, again).findings()
+    if contents is not None and (contents.fleets or (folder / RELEASES).is_dir()):
+
+        def again_all() -> dict[str, FleetState]:
+            return {} if mend else read_database(folder / "shoal.db").fleets
+
+        yield from check_releases(folder, contents.fleets, mend, again_all)
     yield from _orders(folder, time.time())
     yield from _leftovers(folder, contents, mend)
 

@@ -113,7 +113,7 @@ class DistFL(Defaults):
         if not self.surveys:
             assert probe is not None, "checked before the first round"
             return self._by_responses(memory, models, probe, seed)
-        reports = [m for m in models if self.resurvey or m.device_id not in memory.membership]
+        reports = [m for m in models if self.resurvey or m.start == NEWCOMER or m.device_id not in memory.membership]
         before = Surveys.of(memory)
         surveys = before.with_reports(reports)
         if missing := [m.device_id for m in models if m.device_id not in surveys.positions]:

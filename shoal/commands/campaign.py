@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from aggregator.adapters.sql_store import load_run, sqlite_url
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.sql_store import load_run
 from aggregator.charter import Charter, charters, check_campaign_name, next_number, propose
 from aggregator.core.state import RunState
 from aggregator.desk import submit

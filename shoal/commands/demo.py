@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 
 from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.summary import Comparison, EdgeSummary, PhonesSummary, Summary, summarize
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from export.describe import MIN_BATCH

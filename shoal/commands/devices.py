@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 import typer
 
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.registry_table import RegistryTable, read_registry
-from aggregator.adapters.sql_store import sqlite_url
 from aggregator.core.eligibility import read_rule
 from aggregator.core.registry import Entry, away
 from aggregator.desk import Desk, submit

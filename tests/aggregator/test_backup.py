@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.salvage import copy_database, read_database
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.doctor import backup
 from aggregator.doctor.backup import back_up, restore
 from aggregator.doctor.examine import examine

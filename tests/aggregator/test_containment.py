@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.aggregation import aggregate
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord

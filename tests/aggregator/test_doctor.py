@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.campaign import Campaign
 from aggregator.core.ports import StorageFailed
 from aggregator.core.state import DeviceCheckedIn
@@ -294,7 +295,7 @@ def test_a_check_after_a_kill_reads_the_log_and_writes_nothing_also_on_a_full_di
     assert "late" in state.devices, "it is in the log alone"
     done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert limited("models", "list", str(killed.folder)).returncode == 0
+    assert limited("models", "rounds", str(killed.folder)).returncode == 0
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in killed.folder.rglob("*") if path.is_file()} == before
 
 
@@ -302,7 +303,7 @@ def test_a_database_that_cannot_be_read_is_not_called_damaged_and_nothing_is_jud
     (killed.folder / "shoal.db-shm").unlink()
     held = lock_service(killed.folder)  # so that it is read with the index that a service shares, which cannot be made
     done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
-    listed = limited("models", "list", str(killed.folder))
+    listed = limited("models", "rounds", str(killed.folder))
     os.close(held)
     wrong = [line for line in done.stdout.splitlines() if not line.startswith("ok")]
     told = f"database {killed.folder}/shoal.db: it cannot be read: disk I/O error"
@@ -332,7 +333,7 @@ def test_no_blobs_are_called_unwanted_where_the_runs_are_not_known(served: Serve
             (one.folder / "shoal.db").unlink()
         case "of another version":
             with sqlite3.connect(one.folder / "shoal.db") as connection:
-                connection.execute("update schema_version set version = 99")
+                connection.execute("update alembic_version set version_num = 99")
             connection.close()
         case "damaged":
             (one.folder / "shoal.db").write_bytes(bytes(PAGE))

@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sql
 
 from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import database_name, sqlite_url
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.adapters.sql_store import SqlStore, database_name, has_run, sqlite_url
+from aggregator.adapters.sql_store import SqlStore, has_run
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
 from aggregator.core.state import DeviceCheckedIn
 from tests.contracts.store import STARTED, BlobsContract, StoreContract
@@ -33,14 +33,6 @@ class TestSqlStore(StoreContract):
         assert two.load() is None
         assert SqlStore(url, "one").load() is not None
         assert two.runs() == ["one", "two"]
-
-    def test_another_schema_version_is_refused(self, tmp_path: Path) -> None:
-        url = sqlite_url(tmp_path / "shoal.db")
-        SqlStore(url, "one").close()
-        with sql.create_engine(url).begin() as connection:
-            connection.execute(sql.text("update schema_version set version = 99"))
-        with pytest.raises(ConfigError, match="version 99, this Shoal reads version 2"):
-            SqlStore(url, "one")
 
     @pytest.mark.parametrize("becomes", ["gone", "another", "its own folder's backup"])
     def test_a_file_that_was_removed_or_replaced_is_not_written(self, store: Store, tmp_path: Path, becomes: str) -> None:

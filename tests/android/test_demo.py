@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from shoal.commands.demo import demo
 from simulation.local import phones
 from simulation.local.phones import phone_command

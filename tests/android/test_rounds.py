@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
 from algorithms.registry import read_algorithm

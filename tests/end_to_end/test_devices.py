@@ -84,7 +84,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         number = field.get("/run")["round"]
         field.wait(lambda run: run["round"] >= number + 3)
         assert field.get("/run")["cohort"] == 2
-        assert field.get("/run")["refused"]["banned"] > 0
+        until(lambda: field.get("/run")["refused"].get("banned"))
         serving.send_signal(signal.SIGKILL)
         serving.wait(10)
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.state import RunState
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData

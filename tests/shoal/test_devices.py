@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.registry_table import RegistryTable
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.devices import Devices
 from aggregator.identity import lock_service
 from shoal.cli import application

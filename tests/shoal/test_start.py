@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from aggregator.adapters.blob_folder import BlobFolder, blob_names
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.http_server import HttpServer
-from aggregator.adapters.sql_store import SqlStore, sqlite_url
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.aggregation import start_run
 from aggregator.core.state import Started
 from aggregator.identity import own_secret

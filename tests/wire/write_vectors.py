@@ -6,7 +6,7 @@ import struct
 import msgspec
 import numpy as np
 
-from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
+from tests.wire import drift_vectors, enrolment_vectors, names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
 from tests.wire.signed_vectors import ROOT, RUN, VECTORS, A, B
 from wire import messages as m
 from wire.codec import encode, encode_update
@@ -30,6 +30,7 @@ MESSAGES: dict[str, m.Message] = {
         classes=(100, 0, 60),
         policy=m.Policy(tell_classes=True),
     ),
+    "check-in-moved": m.CheckIn("p01-left", 160, 63, moved=True),
     "check-in-policy": m.CheckIn("p01-left", 160, 63, policy=POLICY),
     "decline": m.Decline(RUN, 1795305600, 3, 0, "p01-left", "bundle", "bundle watch: version 1 offered, version 2 was loaded before"),
     "decline-stale": m.Decline(RUN, 1795305600, 3, 1, "p01-left", "stale", "epoch 1795305600, 1795305601 was here", "{}\nQQ==\n{}\nQQ=="),
@@ -166,7 +167,9 @@ def main() -> None:
     names_vectors.FILE.write_text(names_vectors.text())
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())
+    drift_vectors.FILE.write_text(drift_vectors.text())
     time_vectors.FILE.write_text(time_vectors.text())
+    enrolment_vectors.FILE.write_text(enrolment_vectors.text())
     for folder in (GOLDEN, HOSTILE, NEWER, signed_vectors.FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():

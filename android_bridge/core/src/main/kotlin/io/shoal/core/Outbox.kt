@@ -4,6 +4,7 @@ import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Decline
 import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.Fetch
+import io.shoal.core.wire.InUse
 import io.shoal.core.wire.Message
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
@@ -47,10 +48,14 @@ internal class Outbox(
             charging = health.charging,
             idle = health.idle,
             classes = toldClasses(self.policy ?: Policy(), around.windows.trainY.toLongArray()),
+            moved = health.moved,
         )
         say("check-in", message)
         sayHere()
     }
+
+    /** Says which release is in use. */
+    fun inUse(message: InUse): Unit = say("in-use", message)
 
     /** Says that a plan is not carried out. */
     fun decline(plan: Plan, action: Action.Decline) {

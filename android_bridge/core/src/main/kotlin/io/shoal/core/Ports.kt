@@ -25,10 +25,14 @@ public interface GraphLoader {
     public fun load(bundle: Bundle): Graphs
 }
 
-/** What a device says of itself when it checks in; null where it cannot know. */
+/**
+ * What a device says of itself when it checks in; null where it cannot know. [moved]: its data are no longer those of its last survey
+ * ([Drift]); a service that surveys devices then surveys it again.
+ */
 public data class Health(
     val batteryPercent: Double? = null,
     val unmetered: Boolean? = null,
+    val moved: Boolean = false,
     val hardware: String = "",
     /** Storage that the client may still take. */
     val freeBytes: Long? = null,

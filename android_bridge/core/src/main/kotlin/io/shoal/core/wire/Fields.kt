@@ -89,6 +89,9 @@ internal class Fields(value: Json, private val path: String) {
 
     fun obj(key: String): Fields = Fields(fields[key] ?: missing(key), "$path.$key")
 
+    /** Whether there is such a field. */
+    fun has(key: String): Boolean = key in fields
+
     private fun isNull(key: String) = (fields[key] ?: JsonNull) === JsonNull
 
     private inline fun <T> read(key: String, default: T?, convert: (Json) -> T): T =

@@ -1,0 +1,84 @@
+"""Connections to the service's database, by SQLAlchemy: SQLite in a file, or PostgreSQL by psycopg."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+
+from wire.errors import ConfigError
+
+TIMEOUT_S = 10
+"""Seconds after which a connection to PostgreSQL on which nothing comes back is given up."""
+_POSTGRESQL = (
+    "SET synchronous_commit = on",  # what `commit` wrote is on the disk when it returns
+    "SET statement_timeout = '60s'",
+    "SET lock_timeout = '10s'",
+    "SET idle_in_transaction_session_timeout = '5s'",  # of a process that was stopped in the middle: it must not keep others waiting
+)
+
+
+def sqlite_url(path: Path) -> str:
+    """The database URL of an SQLite file."""
+    return f"sqlite:///{path}"
+
+
+def database_name(url: str) -> str:
+    """A database URL for people: without its password."""
+    try:
+        return sql.make_url(url).render_as_string(hide_password=True)
+    except sql.exc.ArgumentError:
+        return url
+
+
+def is_server(url: str) -> bool:
+    """Whether a database is one that several machines use."""
+    return url.startswith(("postgresql", "postgres:"))
+
+
+def make_engine(url: str) -> sql.Engine:
+    """SQLAlchemy's engine for a database.
+
+    Raises:
+        ConfigError: not a URL, of another kind of database, or its driver is not installed.
+    """
+    try:
+        parsed = sql.make_url(url)
+        kind = parsed.get_backend_name()
+        if kind == "sqlite":
+            engine = sql.create_engine(parsed)
+            sql.event.listen(engine, "connect", _configure_sqlite)
+            return engine
+        if not is_server(url):
+            raise ConfigError(f"database {database_name(url)}: expected sqlite:///PATH or postgresql://USER@HOST/NAME")
+        patience = {"connect_timeout": TIMEOUT_S, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+        engine = sql.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,
+            connect_args={**patience, "tcp_user_timeout": TIMEOUT_S * 1000, "application_name": "shoal"},
+        )
+        sql.event.listen(engine, "connect", _configure_postgresql)
+        return engine
+    except ImportError as error:
+        raise ConfigError(f"database {database_name(url)}: its driver is not installed: {error}: pip install 'shoal[postgres]'") from None
+    except sql.exc.ArgumentError as error:
+        raise ConfigError(f"database {database_name(url)}: {error}") from None
+
+
+def sqlite_file(engine: sql.Engine) -> Path | None:
+    """The file of an SQLite database that is one."""
+    name = engine.url.database if engine.dialect.name == "sqlite" else None
+    return Path(name) if name and name != ":memory:" and not name.startswith("file:") else None
+
+
+def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute("PRAGMA busy_timeout=10000")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _configure_postgresql(connection: Any, _record: object) -> None:
+    with connection.cursor() as cursor:
+        for statement in _POSTGRESQL:
+            cursor.execute(statement)
+    connection.commit()

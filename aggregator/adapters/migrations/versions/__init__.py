@@ -1,0 +1,1 @@
+"""One module for each revision of the schema, the number first."""

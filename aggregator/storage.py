@@ -1,0 +1,59 @@
+"""Where a service keeps its run, by its settings: a database and its lease, and blobs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from aggregator.adapters.blob_bucket import BlobBucket
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import database_name, is_server
+from aggregator.adapters.fleet_lease import FleetLease
+from aggregator.core.ports import Blobs
+from wire.errors import ConfigError
+
+
+class NamedBlobs(Blobs, Protocol):
+    """Blobs of which a list can be had, and which can be looked at."""
+
+    def names(self) -> set[str]:
+        """The digests of those that are kept.
+
+        Raises:
+            StorageFailed: they cannot be listed.
+        """
+
+    def problem(self, digest: str) -> str:
+        """What is wrong with a blob, which is only read; empty if nothing is.
+
+        Raises:
+            StorageFailed: the store cannot be asked.
+        """
+
+
+def open_blobs(where: str, folder: Path, run: str, may_delete: Callable[[], bool] = lambda: True) -> NamedBlobs:
+    """A run's blobs: in the service's folder, or, as `serve --blobs` names it, below ``s3://BUCKET/PREFIX`` or in another folder.
+
+    Raises:
+        ConfigError: they cannot be opened.
+    """
+    if "://" in where:
+        return BlobBucket(where, run, may_delete)
+    return BlobFolder((Path(where) if where else folder / "blobs") / run, may_delete)
+
+
+def blobs_name(where: str, folder: Path, run: str) -> str:
+    """Where a run's blobs are, for people."""
+    return f"{where.rstrip('/') or folder / 'blobs'}/{run}"
+
+
+def open_lease(database: str, fleet: str, holder: str, standby: bool) -> FleetLease | None:
+    """The lease on a fleet, where the database can have one: two services do not share an SQLite file.
+
+    Raises:
+        ConfigError: one was asked for, and there is none.
+    """
+    if is_server(database):
+        return FleetLease(database, fleet, holder)
+    if standby:
+        raise ConfigError(f"--standby: the services share a PostgreSQL database, not {database_name(database)}")
+    return None

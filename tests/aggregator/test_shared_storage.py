@@ -1,0 +1,79 @@
+"""Commands for operators, with a PostgreSQL database and a bucket in place of the service's folder; and a run that loses an answer."""
+
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aggregator.adapters import schema
+from aggregator.adapters.blob_bucket import BlobBucket
+from aggregator.adapters.sql_store import SqlStore
+from aggregator.identity import own_secret, service_key
+from simulation.datasets.windows import FleetData
+from tests.aggregator.bench import Bench
+from tests.known import known
+from tests.lossy_proxy import lossy_proxy
+from tests.postgres import Postgres, postgres
+from tests.s3 import BUCKET, S3Server, s3, s3_server
+from wire import messages as m
+
+__all__ = ["postgres", "s3", "s3_server"]
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    return postgres.create(secrets.token_hex(6))
+
+
+def shoal(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "shoal", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def test_doctor_models_database_and_backup_say_what_they_can(fleet: FleetData, url: str, s3: S3Server, tmp_path: Path) -> None:
+    where = f"s3://{BUCKET}/{secrets.token_hex(4)}"
+    blobs = BlobBucket(where, "run-1")
+    bench = Bench(fleet, SqlStore(url, "run-1"), blobs, settings={"keep_models": 3})
+    bench.close(a=(1.0, 2), b=(1.0, 2))
+    own_secret(tmp_path / "secret.key")
+    service_key(tmp_path)
+    checked = shoal("doctor", tmp_path, "--database", url, "--blobs", where)
+    assert "run run-1 can be read: training, round 2" in checked.stdout, checked.stderr
+    assert "each is there and has its hash" in checked.stdout
+    blobs._delete(bench.state.memory)
+    checked = shoal("doctor", tmp_path, "--database", url, "--blobs", where)
+    assert checked.returncode == 1
+    assert "it is not there; it is what the algorithm remembers" in checked.stdout
+    assert shoal("doctor", tmp_path, "--database", url, "--mend").returncode == 2
+    listed = shoal("models", "list", tmp_path, "--database", url)
+    assert listed.stdout.endswith("offered now\n"), listed.stderr
+    looked = shoal("database", "check", tmp_path, "--database", url)
+    assert (looked.returncode, f"schema {schema.newest()}, is the newest" in looked.stdout) == (0, True), looked.stderr
+    copied = shoal("backup", tmp_path, tmp_path / "copy")
+    assert (copied.returncode, "Copy a PostgreSQL database with pg_dump" in copied.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("what", ["an update", "the end of a round"])
+def test_a_run_whose_commit_had_no_answer_pauses_and_goes_on_with_what_is_stored(
+    fleet: FleetData, postgres: Postgres, url: str, what: str
+) -> None:
+    with lossy_proxy(postgres.port) as proxy:
+        store = SqlStore(url.replace(f":{postgres.port}/", f":{proxy.port}/"), "run-1")
+        bench = Bench(fleet, store, settings={"rounds": 9})
+        if what == "the end of a round":
+            assert isinstance(bench.verdict(bench.payload("a")), m.Acknowledge)
+        payload = bench.payload("b")
+        proxy.lose_answer_to = b"COMMIT"
+        assert isinstance(bench.verdict(payload, "b"), m.Busy)
+        assert "server closed the connection" in bench.runner.paused
+        assert "b" not in bench.state.received, "it is not acknowledged"
+        bench.clock.now_s += 6
+        bench.runner.tick()
+        assert bench.runner.paused == ""
+        bench.verdict(payload, "b")
+        if what == "an update":
+            bench.verdict(bench.payload("a"))
+        assert bench.state.round == 2
+        assert SqlStore(url, "run-1").load() == bench.state
+        assert sorted(known(store.rounds()[0]).evaluated) == ["a", "b"]
