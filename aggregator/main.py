@@ -6,18 +6,19 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.fleet_lease import FleetLease, LeaseLost
+from aggregator.adapters.fleet_lease import LeaseLost
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.release_store import ReleaseStore
-from aggregator.adapters.schema import is_behind, upgrade
+from aggregator.adapters.schema import current, has_leases, newest, upgrade
 from aggregator.adapters.sql_store import load_run
 from aggregator.aggregation import check_fit
 from aggregator.campaign import Observer
@@ -27,6 +28,8 @@ from aggregator.core.ports import Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
 from aggregator.desk import Desk
+from aggregator.device_orders import DeviceOrders
+from aggregator.devices import Devices
 from aggregator.duties import Duties
 from aggregator.enrolment.service import EnrolmentSettings, enrolment
 from aggregator.fleet import Fleet
@@ -35,9 +38,9 @@ from aggregator.release_orders import release_handlers
 from aggregator.release_policy import RELEASES, ReleasePolicy, When, group_of
 from aggregator.rollouts import Rollouts, RolloutSettings
 from aggregator.runner import Runner
-from aggregator.start import Exported, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
+from aggregator.start import Exported, check_asking, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
 from aggregator.steering import Place, Steering, unfinished_or_latest
-from aggregator.storage import blobs_name, open_blobs, open_lease
+from aggregator.storage import kept_blobs, open_blobs, open_lease
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle
@@ -80,6 +83,18 @@ class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=Tru
     max_drop: float = 0.3
     """As in `RunSettings`."""
     keep_models: int = 3
+    """As in `RunSettings`."""
+    where: str = ""
+    """As in `RunSettings`."""
+    cohort: int = 0
+    """As in `RunSettings`."""
+    over_select: float = 1.0
+    """As in `RunSettings`."""
+    quorum: float = 0.0
+    """As in `RunSettings`."""
+    pace_s: float = 0.0
+    """As in `RunSettings`."""
+    hours: str = ""
     """As in `RunSettings`."""
 
 
@@ -132,9 +147,12 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
             lease = open_lease(opening.place.database, settings.fleet, secrets.token_hex(8), settings.standby)
             if lease is not None:
                 opened.enter_context(closing(lease))
-                if is_behind(opening.place.database) and not lease.take((), settings.standby, settings.take_over, stop):
+                opening.place = replace(opening.place, lease=lease)
+            database = opening.place.database
+            if (revision := current(database)) != newest() and (revision or lease is not None):
+                if lease is not None and has_leases(revision) and not lease.take((), settings.standby, settings.take_over, stop):
                     return None  # nobody else may use the database while it is migrated
-            upgrade(opening.place.database)
+                upgrade(database)
             secret = opening.look(settings)
             known = boot_ids(folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8))
             if lease is not None:
@@ -146,7 +164,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
             opening.begin(settings)
             named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)
             opened.enter_context(enrolment(settings.enrolment, folder, *named))
-            return _serve(settings, topics, http, opening, lease, known, boot_id, stop, observe)
+            return _serve(settings, topics, http, opening, known, boot_id, stop, observe)
     except OtherAggregator as error:
         raise LeaseLost(str(error)) if settings.standby else error from None
     finally:
@@ -174,15 +192,14 @@ class _Opening:
             ConfigError: it cannot be opened.
         """
         folder, database = settings.folder, settings.database or sqlite_url(settings.folder / "shoal.db")
-        place = Place(folder, database, settings.blobs, read_trust(settings.bundle or folder))
+        place = Place(folder, database, read_trust(settings.bundle or folder), settings.blobs)
         exported, fresh = None, None
         if settings.bundle is not None:
             exported = read_exported(settings.bundle, place.trust)
             fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
             algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
             check_fit(fresh, algorithm, exported.bundle.manifest)
-            named = (settings.blobs, folder, settings.run)
-            refuse_lost_run(database, fresh, algorithm, exported, open_blobs(*named).names(), blobs_name(*named))
+            refuse_lost_run(database, fresh, algorithm, exported, *kept_blobs(settings.blobs, folder, settings.run))
         return cls(place, charters(folder), exported, fresh)
 
     def look(self, settings: ServeSettings) -> bytes:
@@ -236,13 +253,12 @@ def _serve(
     topics: Topics,
     http: HttpServer,
     opening: _Opening,
-    lease: FleetLease | None,
     known: list[str],
     boot_id: str,
     stop: Callable[[], bool],
     observe: Observer,
 ) -> RunState | None:
-    folder, trust, clock = settings.folder, opening.place.trust, SteadyClock(opening.last_s)
+    folder, trust, lease, clock = settings.folder, opening.place.trust, opening.place.lease, SteadyClock(opening.last_s)
 
     def make_signer() -> Signer:
         return service_signer(folder, settings.fleet, trust.keys, trust.root, clock())
@@ -267,10 +283,12 @@ def _serve(
         observe(state, event)
 
     fleet = Fleet(link, topics, boot_id, signer)
-    releases = _releases(settings, opening.place, lease, fleet, clock, lambda: runner) if settings.release != "off" else None
+    registry = RegistryTable(opening.place.database, opening.place.fence())
+    devices = Devices(registry, clock)
+    releases = _releases(settings, opening.place, fleet, clock, lambda: runner) if settings.release != "off" else None
     rollouts = releases.rollouts if releases is not None else None
-    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts)
-    steering = Steering(runner, opening.place, observe_too, lease)
+    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices)
+    steering = Steering(runner, opening.place, observe_too)
     try:
         started_s = time.monotonic()
         for charter in opening.charters(settings.run):
@@ -290,25 +308,26 @@ def _serve(
                 releases.tick()
             return duties.done()
 
-        handlers = dict(steering.handlers)
+        orders = DeviceOrders(devices, folder, opening.place.database, opening.place.blobs, runner)
+        handlers = {**steering.handlers, **orders.handlers}
         if releases is not None:
             handlers |= release_handlers(releases, lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()})
         duties = Duties(runner, Desk(folder, handlers), clock, renew)
         conditions = partial(_conditions, runner, steering, duties, counted)
         released = None if rollouts is None else lambda: rollouts.state
-        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, released))
+        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, released))
         runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or done() or (runner.finished and not settings.stay))
         fleet.announce(runner.epoch, clock(), "", online=False)
+        devices.save()
         last = runner.campaigns.get(settings.run) or next(reversed(runner.campaigns.values()), None)
         return last.known() if last is not None else None
     finally:
         link.close()
         steering.close()
+        registry.close()
 
 
-def _releases(
-    settings: ServeSettings, place: Place, lease: FleetLease | None, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]
-) -> ReleasePolicy:
+def _releases(settings: ServeSettings, place: Place, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]) -> ReleasePolicy:
     """The fleet's releases, and what makes them of campaigns' models. `runner`: what runs these."""
 
     def is_online(device_id: str) -> bool:
@@ -320,8 +339,8 @@ def _releases(
         return group_of(campaign.known(), device_id) if campaign is not None else ""
 
     rollouts = Rollouts(
-        ReleaseStore(place.database, settings.fleet, lease.fence if lease else None),
-        open_blobs(settings.blobs or str(place.folder), place.folder, RELEASES, lease.holds if lease else lambda: True),
+        ReleaseStore(place.database, settings.fleet, place.fence()),
+        open_blobs(settings.blobs or str(place.folder), place.folder, RELEASES, place.may_delete),
         fleet,
         clock,
         lambda: runner().epoch,
@@ -335,14 +354,26 @@ def _releases(
 def _conditions(runner: Runner, steering: Steering, duties: Duties, counted: Counted) -> Conditions:
     """What the HTTP API says of the service beside its campaigns."""
     broken = "; ".join(f"campaign {name} cannot be opened: {why}" for name, why in steering.broken.items())
-    return Conditions(dict(runner.refused), runner.connected, runner.paused or broken, duties.unvouched, counted)
+    return Conditions(
+        dict(runner.refused), runner.connected, runner.paused or broken, duties.unvouched, counted, dict(runner.devices.declined)
+    )
 
 
 def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> RunSettings:
-    """What the round core needs of a campaign's settings, for the run of this identity."""
-    return RunSettings.for_bundle(
+    """What the round core needs of a campaign's settings, for the run of this identity.
+
+    Raises:
+        ConfigError: a rule or hours cannot be read, or a cohort is too small.
+    """
+    made = RunSettings.for_bundle(
         bundle,
         settings,
+        where=settings.where,
+        cohort=settings.cohort,
+        over_select=settings.over_select,
+        quorum=settings.quorum,
+        pace_s=settings.pace_s,
+        hours=settings.hours,
         run_id=run_id,
         name=settings.run,
         min_updates=settings.min_devices,
@@ -357,3 +388,5 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
         deadline_s=settings.deadline_s,
         grace_s=settings.grace_s,
     )
+    check_asking(made)
+    return made

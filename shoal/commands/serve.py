@@ -50,6 +50,13 @@ def serve(
     max_norm: opt.MaxNorm = 1e6,
     max_drop: opt.MaxDrop = 0.3,
     keep_models: opt.KeepModels = 3,
+    where: opt.Where = "",
+    cohort: opt.RoundCohort = 0,
+    over_select: opt.OverSelect = 1.0,
+    quorum: opt.Quorum = 0.0,
+    pace: opt.Pace = 0.0,
+    window: opt.Window = "",
+    time_zone: opt.TimeZone = "UTC",
     start_from: opt.StartFrom = "latest",
     release: Annotated[str, typer.Option(help="What makes releases: off, manual, or auto: a campaign that is over.")] = "off",
     release_every: Annotated[int, typer.Option(min=0, help="With auto: release also after so many rounds; 0: not.")] = 0,
@@ -119,6 +126,12 @@ def serve(
         max_update_norm=max_norm,
         max_drop=max_drop,
         keep_models=keep_models,
+        where=where,
+        cohort=cohort,
+        over_select=over_select,
+        quorum=quorum,
+        pace_s=pace,
+        hours=f"{window} {time_zone}" if window else "",
         start_from=start_from,
         release=read_when(release),
         release_every=release_every,
@@ -152,7 +165,7 @@ def serve(
 
     final = run_service(settings, stop, observe)
     if final is None:
-        Console().print(f"stopped before any campaign had begun; the fleet is kept in {folder}")
+        Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
     else:
         wanted = final.next_settings.rounds
         Console().print(f"run {final.settings.name}: {final.phase}, round {min(final.round, wanted)} of {wanted}; kept in {folder}")
