@@ -35,7 +35,7 @@ from aggregator.enrolment.service import EnrolmentSettings, enrolment
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.release_orders import release_handlers
-from aggregator.release_policy import RELEASES, ReleasePolicy, When, group_of
+from aggregator.release_policy import RELEASES, ReleasePolicy, When, group_of, released_group
 from aggregator.rollouts import Rollouts, RolloutSettings
 from aggregator.runner import Runner
 from aggregator.start import Exported, check_asking, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
@@ -335,8 +335,13 @@ def _releases(settings: ServeSettings, place: Place, fleet: Fleet, clock: Clock,
         return any(device is not None and device.online for device in known)
 
     def group(device_id: str) -> str:
-        campaign = runner().campaign_of(device_id)
-        return group_of(campaign.known(), device_id) if campaign is not None else ""
+        running = runner()
+        latest = released_group([c.known() for c in running.campaigns.values() if c.may_ask(device_id)], rollouts.state, device_id)
+        campaign = running.campaign_of(device_id)
+        return latest or (group_of(campaign.known(), device_id) if campaign is not None else "")
+
+    def tags(device_id: str) -> tuple[str, ...]:
+        return runner().devices.entry(device_id).tags
 
     rollouts = Rollouts(
         ReleaseStore(place.database, settings.fleet, place.fence()),
@@ -346,6 +351,7 @@ def _releases(settings: ServeSettings, place: Place, fleet: Fleet, clock: Clock,
         lambda: runner().epoch,
         online=is_online,
         group=group,
+        tags=tags,
         settings=settings.rollout,
     )
     return ReleasePolicy(rollouts, lambda name: runner().campaigns[name].blobs, settings.release, settings.release_every)

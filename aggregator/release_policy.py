@@ -1,12 +1,13 @@
 """When a campaign's models are made releases, and what a release says of them."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, cast, get_args
 
 from aggregator.core.opening import start_key
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
 from aggregator.core.releases import Draft
+from aggregator.core.rollout_state import GOING, FleetState
 from aggregator.core.state import DeviceCheckedIn, Event, RoundAggregated, RunState
 from aggregator.rollouts import Rollouts
 from wire.errors import ConfigError
@@ -98,6 +99,18 @@ def group_of(state: RunState | None, device_id: str) -> str:
     if state is None or device_id not in state.starts:
         return ""
     return group_name(state.settings.name, state.starts[device_id])
+
+
+def released_group(states: Sequence[RunState], fleet: FleetState, device_id: str) -> str:
+    """The group of a device in the latest of these campaigns whose models were released, or are being; empty if none were. A device that
+    the campaign has put into no group is in that of newcomers."""
+    groups = set(fleet.catalogue.released)
+    groups |= {group for rollout in fleet.rollouts.values() if rollout.phase in GOING for group in rollout.releases}
+    for state in reversed(states):
+        for key in (start_key(state, device_id), start_key(state, "")):
+            if (group := group_name(state.settings.name, key)) in groups:
+                return group
+    return ""
 
 
 def drafts_of(state: RunState) -> list[Draft]:

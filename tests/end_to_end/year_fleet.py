@@ -2,13 +2,10 @@
 
 import json
 import re
-import shutil
-import subprocess
-import sys
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +18,16 @@ from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
 from tests.conftest import synthetic_fleet
 from tests.end_to_end.fleet import Fleet
+from tests.known import known
 
 DEVICES = 12
-SHIFT = 3.0
+SHIFT = 0.5
 """What odd devices measure too much."""
+MARGIN, DEVICE_MARGIN = 0.03, 0.1
+"""By how much accuracy may fall when a campaign, a bundle or an algorithm changes: the mean over devices, and that of one device."""
 TRAINED = 48
 """Windows that a device trains on; it tests on as many."""
-MODELS = '''
+MODELS = """
 from collections import OrderedDict
 from torch import nn
 
@@ -48,7 +48,7 @@ def first(shape, classes):
 
 def larger(shape, classes):
     return layers(shape, classes, 3)
-'''
+"""
 """A model, and one with a block more: everything else has the same names and shapes."""
 
 
@@ -59,6 +59,8 @@ class YearFleet(Fleet):
         super().__init__(folder, binary)
         self.data = _halved(synthetic_fleet(DEVICES, SHIFT, 2 * TRAINED, seed=3))
         self.devices = tuple(self.data.devices)
+        self._before: dict[str, float] = {}
+        self._began_s = time.monotonic()
         (folder / "models.py").write_text(MODELS)
         for device_id in self.devices:
             write_device_folder(self.data, device_id, folder / "data" / device_id)
@@ -71,8 +73,6 @@ class YearFleet(Fleet):
         key = () if not self.bundle("first").exists() else ("--key", self.bundle("first") / "signing.key")
         told = ("--data", "data", "--model", f"models.py:{model}", "--out", self.bundle(name), *key, *options)
         self.run("shoal", "export", *told)
-        if key:
-            shutil.copy(self.bundle("first") / "trust.pem", self.bundle(name) / "trust.pem") 
 
     def state(self, device_id: str) -> Path:
         return self.folder / "devices" / device_id
@@ -99,10 +99,6 @@ class YearFleet(Fleet):
     def rollout(self, campaign: str) -> dict[str, Any]:
         """The last rollout of a campaign; empty if there was none."""
         return next((each for each in self.get("/rollouts") if each["campaign"] == campaign), {})
-
-    def finished(self, campaign: str, trained: int) -> bool:
-        run = self.get(f"/run?campaign={campaign}")
-        return run["phase"] == "finished" and run["settings"]["rounds"] == trained
 
     def rolled_out(self, campaign: str, after: int = 0) -> dict[str, Any]:
         """Wait until a rollout of a campaign is done whose releases have greater numbers than this."""
@@ -142,22 +138,34 @@ class YearFleet(Fleet):
         listed = self.run("shoal", "models", "list", self.served)
         for number in set(used):
             line = next(line for line in listed.splitlines() if re.match(rf" +{number} ", line))
-            assert int(line.split()[5 if "-" != line.split()[4] else 5]) == used.count(number), listed
+            assert int(line.split()[5]) == used.count(number), listed
 
-    def accuracy(self, devices: Iterable[str]) -> dict[str, float]:
+    def versions(self) -> dict[str, int]:
+        """By device, the version of the bundle in use."""
+        return {device_id: known(FolderState(self.state(device_id)).current()).version for device_id in self.devices}
+
+    def accuracy(self) -> dict[str, float]:
         """By device, the share of its test windows that the model in use names rightly."""
-        return {device_id: self._share(device_id, Model(self.state(device_id)).predict(self._test(device_id).test_x).argmax(1)) for device_id in devices}
+        named = {d: Model(self.state(d)).predict(self.data.devices[d].test_x).argmax(1) for d in self.devices}
+        return {device_id: self._share(device_id, classes) for device_id, classes in named.items()}
+
+    def keeps_accuracy(self, what: str) -> None:
+        """Accuracy has not fallen since this was last asked: by `MARGIN` on the mean, and on no device by `DEVICE_MARGIN`, at most."""
+        now, before = self.accuracy(), self._before
+        mean = sum(now.values()) / len(now)
+        print(f"{time.monotonic() - self._began_s:6.1f} s: after {what} {mean:.3f}, worst device {min(now.values()):.3f}", flush=True)
+        if before:
+            assert mean >= sum(before[d] for d in now) / len(now) - MARGIN, what
+            assert [d for d in now if now[d] < before[d] - DEVICE_MARGIN] == [], what
+        self._before = now
 
     def predicted(self, device_id: str) -> float:
         """The same by `shoal-edge predict`."""
         told = self.run("shoal-edge", "predict", "--state", self.state(device_id), self.folder / "data" / device_id / "test.npz")
         return self._share(device_id, np.array([int(json.loads(line)["class"]) for line in told.splitlines()]))
 
-    def _test(self, device_id: str) -> Windows:
-        return self.data.devices[device_id]
-
     def _share(self, device_id: str, named: np.ndarray) -> float:
-        return float(np.mean(named == self._test(device_id).test_y))
+        return float(np.mean(named == self.data.devices[device_id].test_y))
 
 
 def _halved(data: FleetData) -> FleetData:
