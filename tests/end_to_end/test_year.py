@@ -79,7 +79,7 @@ def one_is_banned_and_forgotten(year: YearFleet) -> None:
 
 
 def the_bundle_is_upgraded_while_half_are_away(year: YearFleet) -> None:
-    away, here = year.devices[::2], year.devices[1::2]
+    here, away = year.devices[::2], year.devices[1::2]
     year.stop(*away)
     year.export("larger", "larger", "--bundle-version", 2)
     before = year.last_release
