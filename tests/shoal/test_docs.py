@@ -37,7 +37,7 @@ OPERATOR = (
     "shoal restore",
     "shoal vouch",
     "shoal acl",
-    "shoal resume",
+    "shoal campaign",
     "shoal doctor",
     "shoal models",
     "shoal database",
