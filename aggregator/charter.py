@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from aggregator.core.settings import RunSettings
+from aggregator.release_policy import RELEASES
 from host.files import make_folder, sync_folder, write_atomically
 from wire.errors import ConfigError
 from wire.topics import check_name
@@ -42,6 +43,8 @@ def check_campaign_name(name: str) -> str:
     """
     if check_name(name, "campaign's name").startswith("."):
         raise ConfigError(f"campaign's name {name!r}: it may not begin with a dot")
+    if name == RELEASES:
+        raise ConfigError(f"campaign's name {name!r}: what a fleet has released is kept under it")
     return name
 
 

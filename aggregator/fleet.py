@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 
 from wire.codec import encode
 from wire.links.port import Link
-from wire.messages import AggregatorStatus, Plan, Reply
+from wire.messages import AggregatorStatus, Plan, Release, Reply
 from wire.signed import Sign
-from wire.topics import Topics
+from wire.topics import RETAINED_OF_DEVICE, Topics
 
 
 class Fleet:
@@ -39,9 +39,22 @@ class Fleet:
         """Publish a device's plan."""
         self.link.publish(self.topics.device(plan.device_id, "plan"), self._sign(plan))
 
+    def send_release(self, release: Release) -> None:
+        """Publish a device's release, retained."""
+        self.link.publish(self.topics.device(release.device_id, "release"), self._sign(release), retain=True)
+
+    def clear_release(self, device_id: str) -> None:
+        """Clear what is retained as a device's release."""
+        self.link.publish(self.topics.device(device_id, "release"), b"", retain=True)
+
     def reply(self, reply: Reply) -> None:
         """Publish a reply to a device."""
         self.link.publish(self.topics.device(reply.device_id, "reply"), self._sign(reply))
+
+    def clear(self, device_id: str) -> None:
+        """Take away what the broker retains of a device."""
+        for kind in RETAINED_OF_DEVICE:
+            self.link.publish(self.topics.of_kind(kind, device_id), b"", retain=True)
 
     def offer(self, owner: object, digests: Iterable[str], read: Callable[[str], bytes]) -> None:
         """Publish these blobs, retained, unless they are on offer already. Each stays as long as an owner needs it who offered it."""

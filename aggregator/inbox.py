@@ -10,12 +10,13 @@ from aggregator.core.admission import Duplicate, Refused, admit
 from aggregator.core.opening import is_missing
 from aggregator.core.ports import Clock
 from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, Event, RunState, UpdateAdmitted
+from aggregator.devices import Devices
 from wire import names
 from wire.bundle import Manifest
-from wire.codec import decode, decode_update, digest
-from wire.errors import LimitExceeded, UnknownTopic, WireError, printable
+from wire.codec import LARGEST_SUM, decode, decode_update, digest
+from wire.errors import LimitExceeded, Malformed, UnknownTopic, WireError, printable
 from wire.links.port import Delivery
-from wire.messages import Acknowledge, CheckIn, Decline, DeviceStatus, Fetch, Reason, Refuse, Reply
+from wire.messages import Acknowledge, CheckIn, Decline, DeviceStatus, Fetch, InUse, Reason, Refuse, Reply
 from wire.tensors import Limits, Tensors, decode_tensors
 from wire.topics import Topics
 
@@ -23,7 +24,11 @@ log = logging.getLogger("shoal.aggregator")
 
 RESPONSE_BYTES, RESPONSE_TENSORS = 4 * 2**20, 256
 """Room in an update, beside the model's tensors and its graphs' measurements, for responses to inputs that were sent."""
-RATES = {"check-in": (20.0, 0.5), "fetch": (200.0, 2.0), "status": (20.0, 0.5), "decline": (20.0, 0.5), "update": (100.0, 1.0)}
+RATES = {
+    **dict.fromkeys(("check-in", "status", "decline", "in-use"), (20.0, 0.5)),
+    "fetch": (200.0, 2.0),
+    "update": (100.0, 1.0),
+}
 """By kind: how many messages a device may send at once, and how many a second on average."""
 LOGGED = (50.0, 1.0)
 """By reason: how many refusals are logged at once, and how many a second on average."""
@@ -49,6 +54,8 @@ class Reading:
     fetch: str = ""
     gone: bool = False
     """Whether the device says that it is not there."""
+    in_use: InUse | None = None
+    """What a device says of the release that it uses."""
     proof: str = ""
     """A signed plan of a greater epoch, which a device showed."""
     campaign: str = ""
@@ -68,9 +75,9 @@ Found = tuple[str, RunState] | None
 class Inbox:
     """Reads what devices send. Nothing that arrives raises: it is refused with a reason, or counted."""
 
-    def __init__(self, topics: Topics, clock: Clock, offered: Callable[[str], bytes]) -> None:
+    def __init__(self, topics: Topics, clock: Clock, offered: Callable[[str], bytes], devices: Devices) -> None:
         """`offered`: the bytes of a blob that is on offer, by its digest."""
-        self._topics, self._clock, self._offered = topics, clock, offered
+        self._topics, self._clock, self._offered, self._devices = topics, clock, offered, devices
         self._statistics = lru_cache(MOST_MODELS)(self._read_statistics)
         self._limits = Limits(0, 0, 0)
         self._budgets: dict[tuple[str, str], tuple[float, float]] = {}
@@ -82,6 +89,7 @@ class Inbox:
             "decline": self._decline,
             "fetch": self._fetch,
             "status": self._status,
+            "in-use": self._in_use,
         }
         self.heard: dict[str, float] = {}
         """By device, when something last came from it."""
@@ -93,6 +101,11 @@ class Inbox:
         specs = manifest.of_role(*names.EXCHANGED)
         self._limits = self._limits.or_more(Limits.for_layout(specs, measured + RESPONSE_BYTES, len(shapes) + RESPONSE_TENSORS))
 
+    def forget(self, device_id: str) -> None:
+        """Remember nothing of a device."""
+        self.heard.pop(device_id, None)
+        self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != device_id}
+
     def read(self, delivery: Delivery, of_device: Callable[[str], Found], of_run: Callable[[str], Found]) -> Reading:
         """What follows from one message. `of_device`, `of_run`: the campaign that a device works for, and that a run is."""
         try:
@@ -103,12 +116,15 @@ class Inbox:
         reading = Reading(address.device_id, address.kind)
         if address.kind not in self._readers:
             return reading
+        if self._devices.is_banned(address.device_id):
+            self.count("banned", f"device={address.device_id} {address.kind}")
+            return reading
         if not self._affords((address.device_id, address.kind), *RATES[address.kind]):
             self.refused["too-many"] = self.refused.get("too-many", 0) + 1
             return reading
         if address.kind == "update":
             reading.digest = digest(delivery.payload)
-        self._of_run = of_run
+        self._of_run, self._of_device = of_run, of_device
         reading.is_for(of_device(reading.device_id))
         try:
             self._readers[address.kind](delivery.payload, reading)
@@ -147,9 +163,14 @@ class Inbox:
 
     def _check_in(self, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
-        if self._own(message, reading) and reading.state is not None:
-            said = (message.num_train, message.num_test, message.runtime, message.bundle)
-            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said))
+        if not self._own(message, reading):
+            return
+        self._devices.on_check_in(message)
+        reading.is_for(self._of_device(reading.device_id))  # by what it says now
+        if reading.state is not None:
+            said = (message.num_train, message.num_test, message.runtime, message.bundle, message.moved)
+            eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
+            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible))
 
     def _update(self, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)
@@ -169,6 +190,7 @@ class Inbox:
             case _:
                 reading.update = payload
                 reading.events.append(UpdateAdmitted(self._clock(), reading.device_id, message.round, verdict))
+                self._devices.on_update(message, len(payload))
 
     def _read_statistics(self, model: str) -> Tensors:
         tensors, _ = decode_tensors(self._offered(model))
@@ -182,6 +204,7 @@ class Inbox:
         detail = printable(message.detail)
         log.warning("declined device=%s round=%d reason=%s: %s", reading.device_id, message.round, message.reason, detail)
         state = reading.state
+        self._devices.on_decline(message, reading.campaign, detail)
         if state is not None and (message.round, message.attempt) == (state.round, state.attempt):
             if message.reason == "stale":
                 reading.proof = message.proof
@@ -193,7 +216,21 @@ class Inbox:
         if self._own(message, reading):
             reading.fetch = message.digest
 
+    def _in_use(self, payload: bytes, reading: Reading) -> None:
+        message: InUse = decode(payload, InUse)
+        sums = (message.evaluated, message.before)
+        if not all(abs(m.loss_sum) <= LARGEST_SUM and m.num_correct <= m.num_examples for m in sums):
+            raise Malformed(f"in-use: metrics that cannot be: {sums}")
+        if not 0 <= message.latency_ms <= LARGEST_SUM:
+            raise Malformed(f"in-use: latency_ms {message.latency_ms}")
+        if self._own(message, reading):
+            reading.in_use = message
+            self._devices.on_in_use(message)
+
     def _status(self, payload: bytes, reading: Reading) -> None:
+        if not payload:  # it was cleared
+            reading.gone = True
+            return
         message: DeviceStatus = decode(payload, DeviceStatus)
         reading.gone = not message.online
         known = reading.state.devices.get(reading.device_id) if reading.state is not None else None
@@ -206,7 +243,7 @@ class Inbox:
         if state is not None and is_missing(state, reading.device_id):
             reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed))
 
-    def _own(self, message: CheckIn | Decline | Fetch | DeviceStatus, reading: Reading) -> bool:
+    def _own(self, message: CheckIn | Decline | Fetch | DeviceStatus | InUse, reading: Reading) -> bool:
         if message.device_id == reading.device_id:
             return True
         self._refuse(reading, "wrong-device", f"{reading.about} of {message.device_id} on the topic of {reading.device_id}")
@@ -224,6 +261,7 @@ class Inbox:
                 reading.replies.append(Refuse(reading.device_id, "unknown-device", detail, reading.about))
             return
         self.heard[reading.device_id] = self._clock()
+        self._devices.on_heard(reading.device_id)
         if not known.online and not any(isinstance(event, DeviceCheckedIn) for event in reading.events):
             reading.events.insert(0, DeviceHeard(self._clock(), reading.device_id))
 

@@ -6,32 +6,41 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.fleet_lease import FleetLease, LeaseLost
+from aggregator.adapters.fleet_lease import LeaseLost
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.registry_table import RegistryTable
+from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.schema import current, has_leases, newest, upgrade
 from aggregator.adapters.sql_store import load_run
 from aggregator.aggregation import check_fit
 from aggregator.campaign import Observer
 from aggregator.charter import LATEST, Charter, accept, charters, check_campaign_name, next_number, propose
 from aggregator.core.conditions import Conditions, Counted
+from aggregator.core.ports import Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
 from aggregator.desk import Desk
+from aggregator.device_orders import DeviceOrders
+from aggregator.devices import Devices
 from aggregator.duties import Duties
+from aggregator.enrolment.service import EnrolmentSettings, enrolment
 from aggregator.fleet import Fleet
-from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, own_secret, service_signer
+from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
+from aggregator.release_orders import release_handlers
+from aggregator.release_policy import RELEASES, ReleasePolicy, When, group_of
+from aggregator.rollouts import Rollouts, RolloutSettings
 from aggregator.runner import Runner
-from aggregator.start import Exported, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
+from aggregator.start import Exported, check_asking, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
 from aggregator.steering import Place, Steering, unfinished_or_latest
-from aggregator.storage import kept_blobs, open_lease
+from aggregator.storage import kept_blobs, open_blobs, open_lease
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.native.arithmetic import NativeArithmetic
 from wire.bundle import Bundle
@@ -75,6 +84,18 @@ class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=Tru
     """As in `RunSettings`."""
     keep_models: int = 3
     """As in `RunSettings`."""
+    where: str = ""
+    """As in `RunSettings`."""
+    cohort: int = 0
+    """As in `RunSettings`."""
+    over_select: float = 1.0
+    """As in `RunSettings`."""
+    quorum: float = 0.0
+    """As in `RunSettings`."""
+    pace_s: float = 0.0
+    """As in `RunSettings`."""
+    hours: str = ""
+    """As in `RunSettings`."""
 
 
 class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
@@ -96,123 +117,158 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     """``s3://BUCKET/PREFIX``, or a folder; one in `folder` when empty."""
     http_host: str = "127.0.0.1"
     http_port: int = 8080
+    release: When = "off"
+    """Whether the fleet has releases, and what makes them (`aggregator.release_policy`)."""
+    release_every: int = 0
+    """After so many rounds of training the models are released too; 0: when the campaign is over."""
+    rollout: RolloutSettings = RolloutSettings()
+    """How releases reach devices."""
     stay: bool = True
     """Whether to go on answering devices and HTTP when every campaign is over."""
+    enrolment: EnrolmentSettings = EnrolmentSettings()
 
 
 def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer = lambda _state, _event: None) -> RunState | None:
-    """Run a service until `stop` returns true, or until every campaign is over where `stay` is false. Campaigns that are in the folder go
-    on. Returns the last state of the campaign that it was started with, or of the latest; None where there is none, or where the service
-    was stopped while it waited for another.
+    """Run a service until `stop` returns true, or until every campaign is over where `stay` is false; returns the last state of the
+    campaign that it was started with, or of the latest; None if there was none, or if it was stopped while it waited for another service.
+    Campaigns that are in the folder go on.
 
     Raises:
         ShoalError: a setting, a bundle, the database or the broker cannot be used; or another aggregator has the fleet.
     """
     topics, folder = Topics(settings.fleet), settings.folder
-    database = settings.database or sqlite_url(folder / "shoal.db")
     if settings.bundle is not None:
         check_campaign_name(settings.run)
     held = lock_service(folder)
     try:
         with ExitStack() as opened:
-            lease = open_lease(database, settings.fleet, secrets.token_hex(8), settings.standby)
+            opening = _Opening.read(settings)
+            http = opened.enter_context(HttpServer(settings.http_host, settings.http_port))
+            lease = open_lease(opening.place.database, settings.fleet, secrets.token_hex(8), settings.standby)
             if lease is not None:
                 opened.enter_context(closing(lease))
+                opening.place = replace(opening.place, lease=lease)
+            database = opening.place.database
             if (revision := current(database)) != newest() and (revision or lease is not None):
                 if lease is not None and has_leases(revision) and not lease.take((), settings.standby, settings.take_over, stop):
                     return None  # nobody else may use the database while it is migrated
                 upgrade(database)
-            opening = _prepare(settings, database, lease)
-            http = opened.enter_context(HttpServer(settings.http_host, settings.http_port))
-            return _serve(settings, topics, http, opening, stop, observe)
+            secret = opening.look(settings)
+            known = boot_ids(folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8))
+            if lease is not None:
+                lease.share(secret)
+                if not lease.take(known, settings.standby, settings.take_over, stop):
+                    return None
+                known.append(lease.holder_before)
+                opening.look(settings)  # the one before may have written meanwhile
+            opening.begin(settings)
+            named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)
+            opened.enter_context(enrolment(settings.enrolment, folder, *named))
+            return _serve(settings, topics, http, opening, known, boot_id, stop, observe)
     except OtherAggregator as error:
         raise LeaseLost(str(error)) if settings.standby else error from None
     finally:
         os.close(held)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Opening:
-    """What a service opens."""
+    """What a service opens. Nothing but the folder's own charters is changed, and nobody is disturbed."""
 
     place: Place
-    charters: tuple[Charter, ...]
+    known: dict[str, Charter]
+    """The campaigns of the folder."""
     exported: Exported | None
     """Of the campaign that the service was started with."""
     fresh: RunSettings | None
     """That campaign's settings."""
-    last_s: float
-    last_epoch: int
+    states: dict[str, RunState | None] = field(default_factory=dict)
 
+    @classmethod
+    def read(cls, settings: ServeSettings) -> "_Opening":
+        """Read the folder, and check the campaign that the service is started with as far as that needs no state of it.
 
-def _prepare(settings: ServeSettings, database: str, lease: FleetLease | None) -> _Opening:
-    """Read and check what is to be opened. Nothing but the folder's own charters is changed, and nobody is disturbed.
+        Raises:
+            ConfigError: it cannot be opened.
+        """
+        folder, database = settings.folder, settings.database or sqlite_url(settings.folder / "shoal.db")
+        place = Place(folder, database, read_trust(settings.bundle or folder), settings.blobs)
+        exported, fresh = None, None
+        if settings.bundle is not None:
+            exported = read_exported(settings.bundle, place.trust)
+            fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
+            algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
+            check_fit(fresh, algorithm, exported.bundle.manifest)
+            refuse_lost_run(database, fresh, algorithm, exported, *kept_blobs(settings.blobs, folder, settings.run))
+        return cls(place, charters(folder), exported, fresh)
 
-    Raises:
-        ConfigError: it cannot be opened.
-    """
-    folder = settings.folder
-    known = charters(folder)
-    trust = read_trust(settings.bundle or folder)
-    states = {name: load_run(database, name) for name in known}
-    exported, fresh = None, None
-    if settings.bundle is not None:
-        exported = read_exported(settings.bundle, trust)
-        fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
-        states[settings.run] = stored = load_run(database, settings.run)
-        _check_own(settings, fresh, stored, exported, database)
-        if settings.run not in known:
-            begun = stored.settings if stored is not None else fresh
-            known[settings.run] = Charter(next_number(folder), begun, start_from=settings.start_from)
-            propose(folder, known[settings.run], settings.bundle)
-            accept(folder, settings.run)
-        write_trust(folder, settings.bundle)
-    opened = {*unfinished_or_latest({name: states[name] for name in known}), *([settings.run] if fresh else [])}
-    last = [state for state in states.values() if state is not None]
-    return _Opening(
-        place=Place(folder, database, trust, settings.blobs, lease),
-        charters=tuple(charter for name, charter in known.items() if name in opened),
-        exported=exported,
-        fresh=fresh,
-        last_s=max((s.at_s for s in last), default=0.0),
-        last_epoch=max((s.epoch for s in last), default=0),
-    )
+    def look(self, settings: ServeSettings) -> bytes:
+        """Read where the campaigns stand; returns what their noise is drawn from, if it is drawn here.
 
+        Raises:
+            ConfigError: the campaign that the service is started with cannot go on with these settings.
+        """
+        names = [*self.known, *([settings.run] if self.fresh is not None and settings.run not in self.known else [])]
+        self.states = {name: load_run(self.place.database, name) for name in names}
+        service_signer(settings.folder, settings.fleet, self.place.trust.keys, self.place.trust.root, SteadyClock(self.last_s)())
+        if self.fresh is None:
+            return b""
+        stored = self.states[settings.run]
+        if stored is not None:
+            check_retuned(stored.next_settings, msgspec.structs.replace(self.fresh, run_id=stored.settings.run_id), settings.folder)
+        algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
+        secret = run_secret(settings.folder, settings.run, stored is not None, algorithm)
+        return secret if algorithm.privacy.server_noise else b""
 
-def _check_own(settings: ServeSettings, fresh: RunSettings, stored: RunState | None, exported: Exported, database: str) -> None:
-    """Check that the campaign that the service is started with can begin, or go on with these settings."""
-    algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
-    check_fit(fresh, algorithm, exported.bundle.manifest)
-    if stored is not None:
-        check_retuned(stored.next_settings, msgspec.structs.replace(fresh, run_id=stored.settings.run_id), settings.folder)
-    else:
-        refuse_lost_run(database, fresh, algorithm, exported, *kept_blobs(settings.blobs, settings.folder, settings.run))
-    run_secret(settings.folder, settings.run, stored is not None, algorithm)
+    def begin(self, settings: ServeSettings) -> None:
+        """Let the campaign that the service is started with be one of the folder's."""
+        if self.fresh is None or settings.bundle is None:
+            return
+        if settings.run not in self.known:
+            stored = self.states[settings.run]
+            begun = stored.settings if stored is not None else self.fresh
+            self.known[settings.run] = Charter(next_number(settings.folder), begun, start_from=settings.start_from)
+            propose(settings.folder, self.known[settings.run], settings.bundle)
+            accept(settings.folder, settings.run)
+        write_trust(settings.folder, settings.bundle)
+
+    def charters(self, own: str) -> list[Charter]:
+        """Those of the campaigns that are opened; `own` is one of them if it is known."""
+        opened = {*unfinished_or_latest({name: self.states[name] for name in self.known}), own}
+        return [charter for name, charter in self.known.items() if name in opened]
+
+    @property
+    def last_s(self) -> float:
+        """The latest second that is stored."""
+        return max((state.at_s for state in self.states.values() if state is not None), default=0.0)
+
+    @property
+    def last_epoch(self) -> int:
+        """The greatest epoch that is stored."""
+        return max((state.epoch for state in self.states.values() if state is not None), default=0)
 
 
 def _serve(
-    settings: ServeSettings, topics: Topics, http: HttpServer, opening: _Opening, stop: Callable[[], bool], observe: Observer
+    settings: ServeSettings,
+    topics: Topics,
+    http: HttpServer,
+    opening: _Opening,
+    known: list[str],
+    boot_id: str,
+    stop: Callable[[], bool],
+    observe: Observer,
 ) -> RunState | None:
-    folder, trust, clock, lease = settings.folder, opening.place.trust, SteadyClock(opening.last_s), opening.place.lease
+    folder, trust, lease, clock = settings.folder, opening.place.trust, opening.place.lease, SteadyClock(opening.last_s)
 
     def make_signer() -> Signer:
         return service_signer(folder, settings.fleet, trust.keys, trust.root, clock())
 
-    signer, verifier, boot_id = make_signer(), Verifier(settings.fleet, trust.keys), lease.name if lease else secrets.token_hex(8)
+    signer, verifier = make_signer(), Verifier(settings.fleet, trust.keys)
     client_id = aggregator_role(settings.fleet)
 
     def look() -> MqttLink:
         return MqttLink(settings.broker, client_id, confirmed=True)
 
-    known = boot_ids(folder / "boots", boot_id)
-    if lease is not None:
-        if settings.bundle is not None and make_algorithm(settings.algorithm).privacy.server_noise:
-            lease.share(own_secret(folder / "secret.key"))
-        if not lease.take(known, settings.standby, settings.take_over, stop):
-            return None
-        known.append(lease.holder_before)
-        opening = _prepare(settings, opening.place.database, lease)  # the one before may have written meanwhile
-        clock, signer = SteadyClock(opening.last_s), make_signer()
     least = max(opening.last_epoch, lease.epoch - 1 if lease else 0)
     epoch = find_epoch(look, topics, verifier, least, known, clock(), settings.take_over)
     log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
@@ -222,14 +278,20 @@ def _serve(
 
     def observe_too(state: RunState, event: Event) -> None:
         counted.observe(state, event)
+        if releases is not None:
+            releases.observe(state, event)
         observe(state, event)
 
     fleet = Fleet(link, topics, boot_id, signer)
-    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier)
+    registry = RegistryTable(opening.place.database, opening.place.fence())
+    devices = Devices(registry, clock)
+    releases = _releases(settings, opening.place, fleet, clock, lambda: runner) if settings.release != "off" else None
+    rollouts = releases.rollouts if releases is not None else None
+    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices)
     steering = Steering(runner, opening.place, observe_too)
     try:
         started_s = time.monotonic()
-        for charter in opening.charters:
+        for charter in opening.charters(settings.run):
             own = opening.fresh is not None and charter.settings.name == settings.run
             if own:
                 steering.open(charter, opening.exported, opening.fresh)
@@ -241,29 +303,77 @@ def _serve(
             fleet.sign_with(signer)
             return signer.until_s
 
-        duties = Duties(runner, Desk(folder, steering.handlers), clock, renew)
+        def done() -> bool:
+            if releases is not None:
+                releases.tick()
+            return duties.done()
+
+        orders = DeviceOrders(devices, folder, opening.place.database, opening.place.blobs, runner)
+        handlers = {**steering.handlers, **orders.handlers}
+        if releases is not None:
+            handlers |= release_handlers(releases, lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()})
+        duties = Duties(runner, Desk(folder, handlers), clock, renew)
         conditions = partial(_conditions, runner, steering, duties, counted)
-        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s))
-        runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or duties.done() or (runner.finished and not settings.stay))
+        released = None if rollouts is None else lambda: rollouts.state
+        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, released))
+        runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or done() or (runner.finished and not settings.stay))
         fleet.announce(runner.epoch, clock(), "", online=False)
+        devices.save()
         last = runner.campaigns.get(settings.run) or next(reversed(runner.campaigns.values()), None)
         return last.known() if last is not None else None
     finally:
         link.close()
         steering.close()
+        registry.close()
+
+
+def _releases(settings: ServeSettings, place: Place, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]) -> ReleasePolicy:
+    """The fleet's releases, and what makes them of campaigns' models. `runner`: what runs these."""
+
+    def is_online(device_id: str) -> bool:
+        known = (campaign.known().devices.get(device_id) for campaign in runner().campaigns.values())
+        return any(device is not None and device.online for device in known)
+
+    def group(device_id: str) -> str:
+        campaign = runner().campaign_of(device_id)
+        return group_of(campaign.known(), device_id) if campaign is not None else ""
+
+    rollouts = Rollouts(
+        ReleaseStore(place.database, settings.fleet, place.fence()),
+        open_blobs(settings.blobs or str(place.folder), place.folder, RELEASES, place.may_delete),
+        fleet,
+        clock,
+        lambda: runner().epoch,
+        online=is_online,
+        group=group,
+        settings=settings.rollout,
+    )
+    return ReleasePolicy(rollouts, lambda name: runner().campaigns[name].blobs, settings.release, settings.release_every)
 
 
 def _conditions(runner: Runner, steering: Steering, duties: Duties, counted: Counted) -> Conditions:
     """What the HTTP API says of the service beside its campaigns."""
     broken = "; ".join(f"campaign {name} cannot be opened: {why}" for name, why in steering.broken.items())
-    return Conditions(dict(runner.refused), runner.connected, runner.paused or broken, duties.unvouched, counted)
+    return Conditions(
+        dict(runner.refused), runner.connected, runner.paused or broken, duties.unvouched, counted, dict(runner.devices.declined)
+    )
 
 
 def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> RunSettings:
-    """What the round core needs of a campaign's settings, for the run of this identity."""
-    return RunSettings.for_bundle(
+    """What the round core needs of a campaign's settings, for the run of this identity.
+
+    Raises:
+        ConfigError: a rule or hours cannot be read, or a cohort is too small.
+    """
+    made = RunSettings.for_bundle(
         bundle,
         settings,
+        where=settings.where,
+        cohort=settings.cohort,
+        over_select=settings.over_select,
+        quorum=settings.quorum,
+        pace_s=settings.pace_s,
+        hours=settings.hours,
         run_id=run_id,
         name=settings.run,
         min_updates=settings.min_devices,
@@ -278,3 +388,5 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
         deadline_s=settings.deadline_s,
         grace_s=settings.grace_s,
     )
+    check_asking(made)
+    return made

@@ -39,7 +39,7 @@ class Place:
     """SQLAlchemy URL."""
     trust: Trust
     blobs: str = ""
-    """As `serve --blobs`."""
+    """As in `aggregator.storage.open_blobs`."""
     lease: FleetLease | None = None
 
     def fence(self) -> Fence | None:

@@ -8,10 +8,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from edge_client.core import session as core
-from edge_client.core.backoff import RESEND_S, Backoff
-from edge_client.core.ports import DeviceState, GraphLoader, Health, Windows
+from edge_client.core.backoff import Backoff
+from edge_client.core.policy import told_classes
+from edge_client.core.ports import DeviceState, GraphLoader, Health, LiveWindows, Windows
 from edge_client.core.time import AggregatorTime
 from edge_client.current import CurrentModel
 from edge_client.executor import Secret, from_entropy
@@ -20,6 +22,7 @@ from edge_client.inbox import Inbox
 from edge_client.incidents import Incidents
 from edge_client.memory import Memory
 from edge_client.outbox import Outbox
+from edge_client.releases import Releases
 from edge_client.traffic import Traffic
 from edge_client.work import Declined, Done, Stopped, Work, decline_of
 from wire import messages as m
@@ -28,7 +31,8 @@ from wire.errors import printable
 from wire.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.tensors import Array
-from wire.topics import Topics
+from wire.topics import RECEIVED, Topics
+from wire.version import CLIENT
 
 log = logging.getLogger("shoal.edge")
 
@@ -55,14 +59,16 @@ class Agent:
         wall: Callable[[], float] = time.time,
         runtime: str = "",
         secret: Secret = from_entropy,
+        live: LiveWindows | None = None,
     ) -> None:
-        """`trusted`: the root keys; without any, everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix
-        time, which may be wrong.
+        """`live`: where windows are taken from anew for each plan, if not `windows` all the time. `trusted`: the root keys; without any,
+        everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix time, which may be wrong.
 
         Raises:
             ConfigError: the state folder cannot be read.
         """
         self.device_id, self._topics, self.link, self._windows = device_id, topics, link, windows
+        self._live = live
         self._state, self._trusted, self._policy = state, trusted, policy
         self._health, self._clock, self._wall, self._runtime = health, clock, wall, runtime
         self.incidents = Incidents(device_id)
@@ -72,15 +78,16 @@ class Agent:
         self._outbox = Outbox(device_id, topics, link, self._traffic, self.incidents, clock)
         self._fetching = Fetching(topics, link, state)
         self._memory = Memory(device_id, state, self.incidents)
-        self._model = CurrentModel(state, windows, load_graphs)
-        self._permitted = policy or m.Policy()
-        self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents)
+        self._model, self._permitted = CurrentModel(state, windows, load_graphs), policy or m.Policy()
+        around = (self._memory, self._outbox, trusted, self._permitted, clock)
+        self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
+        self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents, live)
         self._stop: Callable[[], bool] = lambda: False
         self._boot_id, self._bytes_received, self._work_began_s = "", 0, 0.0
-        self._ready_at_s, self._take_up_at_s = math.inf, 0.0
+        self._ready_at_s = math.inf
         self._backoff = Backoff(clock)
         self._unstored: Delivery | None = None
-        link.subscribe(topics.device(device_id, "plan"), topics.device(device_id, "reply"), topics.aggregator)
+        link.subscribe(*(topics.device(device_id, kind) for kind in RECEIVED), topics.aggregator)
 
     @property
     def session(self) -> core.Session:
@@ -90,7 +97,7 @@ class Agent:
     @property
     def retry_at_s(self) -> float:
         """When `tick` has something to do, by the agent's clock; infinity if nothing waits. The heartbeat is not counted."""
-        has_work = self.session.stage == "working" or self._model.is_offered(self.session)
+        has_work = self.session.stage == "working" or self._releases.offer is not None
         return min(self._backoff.at_s, self._ready_at_s if has_work and self._clock() < self._ready_at_s else math.inf)
 
     def run(self, stop: Callable[[], bool]) -> None:
@@ -111,16 +118,18 @@ class Agent:
 
     def tick(self) -> None:
         """Send or ask again what had no answer for too long, and go on with what had to wait."""
-        self._contained("heartbeat", self._outbox.beat)
+        self._contained("heartbeat", self._beat)
         self._contained("retry", self._retry)
+        self._contained("look at live data", lambda: self._check_in() if self._live is not None and self._live.look() else None)
         self._contained("work", self._go_on)
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) by the model in use: the one of the last finished run
-        that could be taken into use. It may be called from another thread.
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) by the model in use: the last one that was
+        released, or left by a finished run, and could be taken into use. It may be called from another thread.
 
         Raises:
             ConfigError: there is none yet, or it is damaged.
+            DataError: x is no windows of the model's.
         """
         return self._model.predict(x)
 
@@ -159,14 +168,17 @@ class Agent:
             self.incidents.survived("to store what a message says", error)
             if isinstance(message, m.Plan):
                 self._outbox.decline(message, decline_of(error))
-            elif isinstance(message, m.Finish):
+            elif isinstance(message, m.Finish | m.Release):
                 self._unstored = delivery
                 self._backoff.begin()
 
-    def _act(self, message: m.Plan | m.Reply | m.AggregatorStatus | str, payload: bytes) -> None:
+    def _act(self, message: m.Plan | m.Reply | m.Release | m.AggregatorStatus | str, payload: bytes) -> None:
         match message:
             case m.Plan():
                 self._on_plan(message, payload.decode(errors="replace"))
+            case m.Release():
+                self._releases.on_release(message)
+                self._unstored = None
             case m.AggregatorStatus() if self._time.hear(message):
                 self._ready_at_s = self._clock()
                 if message.online and message.boot_id != self._boot_id:
@@ -212,21 +224,27 @@ class Agent:
 
     def _check_in(self) -> None:
         """Say what there is on this device, and send again what had no answer."""
-        health = self._health()
+        windows = self._windows_now()
         message = m.CheckIn(
-            device_id=self.device_id,
-            num_train=self._windows.num_train,
-            num_test=self._windows.num_test,
+            self.device_id,
+            windows.num_train,
+            windows.num_test,
             bundle=self._work.bundle.digest if self._work.bundle else "",
-            client="shoal",
+            client=CLIENT,
             runtime=self._runtime,
-            battery_percent=health.battery_percent,
-            unmetered=health.unmetered,
             policy=self._policy,
+            classes=told_classes(self._permitted, windows.train_y),
+            moved=self._live is not None and self._live.has_moved,
+            **asdict(self._health()),
         )
         self._outbox.check_in(message)
+        self._releases.report()
         self._send_update()
         self._outbox.ask(self._fetching.wanted)
+
+    def _windows_now(self) -> Windows:
+        """The windows that the next plan would be carried out over."""
+        return self._windows if self._live is None else self._live.now()
 
     def _retry(self) -> None:
         if not self._backoff.is_due or not self._outbox.connected:  # what is published meanwhile would wait in the link, again and again
@@ -252,8 +270,9 @@ class Agent:
             self._backoff.begin()
         if self._clock() < self._ready_at_s or self._stop():
             return
-        if self._model.is_offered(self.session) and self._fetching.has({self.session.final_bundle, self.session.final_model}):
-            self._take_up()
+        offer = self._releases.offer
+        if offer is not None and self._fetching.has({offer.bundle, offer.model}):
+            self._releases.take_up(self._now_s(), self._between_windows)
         plan = self._plan_in_work()
         if plan is None:
             return
@@ -293,28 +312,30 @@ class Agent:
         return None
 
     def _encode(self, plan: m.Plan, done: Done) -> bytes:
-        return done.update(plan, self._windows.num_train, self._bytes_received)
+        return done.update(plan, self._work.windows.num_train, self._bytes_received)
 
     def _between(self) -> None:
         """Before each batch: say that the device is here, and end the work if it is to end."""
-        self._contained("heartbeat", self._outbox.beat)
-        if self._stop():
-            raise Stopped
+        self._between_windows()
         most_s, took_s = self._permitted.max_seconds, self._clock() - self._work_began_s
         if most_s is not None and took_s > most_s:
             raise Declined("policy", f"max_seconds: the work takes longer than {most_s:g} s")
+
+    def _between_windows(self) -> None:
+        """The same where no plan is carried out."""
+        self._contained("heartbeat", self._beat)
+        if self._stop():
+            raise Stopped
+
+    def _beat(self) -> None:
+        self._outbox.beat()
+        self._releases.beat()
 
     def _decline(self, plan: m.Plan, declined: Declined) -> None:
         """The plan in work is not carried out."""
         changed, _ = core.on_declined(self.session, plan, declined.reason, printable(declined.detail)[:1000])
         self._memory.note(changed)
         self._outbox.decline(plan, declined)
-
-    def _take_up(self) -> None:
-        if self._clock() >= self._take_up_at_s:
-            self._take_up_at_s = self._clock() + RESEND_S[0]  # if it cannot be stored now, it may be then
-            self._model.take_up(self._memory, self._trusted, self._permitted, self._now_s())
-            self._take_up_at_s = 0.0
 
     def _kept(self) -> set[str]:
         """The blobs that have to stay: what is needed, the private tensors of the model in use, and the bundle that is loaded."""

@@ -14,7 +14,12 @@ import numpy as np
 from cryptography import x509
 
 from edge_client.adapters.state import FolderState
+from edge_client.core.ports import Windows
 from edge_client.current import CurrentModel
+from edge_client.live.labels import Labels
+from edge_client.live.recording import live_folder
+from edge_client.live.settings import live_settings
+from edge_client.live.store import LiveData
 from edge_client.options import broker_address, graph_loader, is_local, policy_of, trusted_keys, windows_of
 from host.files import is_locked
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
@@ -79,11 +84,31 @@ def _finding(subject: str, look: Callable[[], str]) -> Finding:
 
 
 def _data(arguments: Namespace) -> str:
+    if arguments.source is not None and arguments.data is None:
+        return _live(arguments)
     windows = windows_of(arguments)
     classes = len(np.unique(windows.train_y))
     if not windows.num_train:
         raise ConfigError("no training windows: this device has nothing to train on")
     return f"{windows.num_train} training and {windows.num_test} test windows of shape {windows.train_x.shape[1:]}, {classes} classes"
+
+
+def _live(arguments: Namespace) -> str:
+    settings = live_settings(arguments)
+    folder = live_folder(arguments.state)
+    what = f"{','.join(settings.window.channels)} at {settings.window.rate_hz:g} Hz from {arguments.source}"
+    if not folder.is_dir():
+        return f"{what}: nothing is recorded yet"
+    windows = LiveData(folder, Labels(folder, settings.classes), settings.cut, settings.classes).now()
+    return f"{what}: {windows.num_train} training windows so far, {windows.num_test} held out"
+
+
+def _windows(arguments: Namespace) -> Windows:
+    """Windows on which a model can be tried: for live data, one of zeros."""
+    if arguments.source is None:
+        return windows_of(arguments)
+    x = np.zeros((1, *live_settings(arguments).cut.shape), np.float32)
+    return Windows(x, np.zeros(1, np.int64), x[:0], np.zeros(0, np.int64))
 
 
 def _runtime(arguments: Namespace) -> str:
@@ -118,15 +143,16 @@ def _is_in_use(folder: Path) -> bool:
 def _model(arguments: Namespace) -> str:
     if not (arguments.state / "session.json").exists():
         return "none yet: the first bundle comes with the first plan"
-    state, windows = FolderState(arguments.state), windows_of(arguments)
+    state, windows = FolderState(arguments.state), _windows(arguments)
     session, model = state.load(), CurrentModel(state, windows, graph_loader(arguments))
-    if session.final_problem:
-        raise ConfigError(f"the model that the last run left cannot be used, and the one before stays: {session.final_problem}")
+    if session.offer is not None and session.offer.problem:
+        raise ConfigError(f"the model that was offered last cannot be used, and the one before stays: {session.offer.problem}")
     if model.current is None:
-        return "none yet: no run has finished here"
+        return "none yet: none was released to this device, and no run has finished here"
     model.predict(windows.train_x[:1])
     since = datetime.fromtimestamp(model.current.since_s, UTC)
-    return f"{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since {since:%Y-%m-%d %H:%M} UTC"
+    which = f"release {model.current.release}, " if model.current.release else ""
+    return f"{which}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since {since:%Y-%m-%d %H:%M} UTC"
 
 
 def _credentials(arguments: Namespace) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from edge_client.core.batches import batch_slices, evaluation_slices, training_batches
 from edge_client.core.held import held_out
+from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from edge_client.core.verbs import check_verbs
 from wire import names
@@ -113,7 +114,7 @@ class Executor:
     def predict(self, model: Tensors, private: Tensors, x: Array) -> Array:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window), with the device's own model: what it was given, and
         what it has kept."""
-        held = {**self._initial, **private, **model, **names.part(private, names.KEPT)}
+        held = own_tensors(self._bundle, model, private)
         least = self._bundle.manifest.min_batch
         padded = np.concatenate([x, x[:1].repeat(least, 0)]) if len(x) < least else x
         slices = evaluation_slices(len(padded), least, self._graphs.max_batch)

@@ -1,5 +1,6 @@
 """The blobs that a device waits for."""
 
+from edge_client.core.offers import open_offer
 from edge_client.core.ports import DeviceState
 from edge_client.core.session import Session
 from edge_client.current import CurrentModel
@@ -19,8 +20,8 @@ def blobs_of(plan: Plan) -> set[str]:
 def needed(session: Session, model: CurrentModel) -> set[str]:
     """The blobs that have to be here and that an aggregator has: of the model in use, of the one that is offered, and of the plan."""
     names = set(model.fetched)
-    if model.is_offered(session):
-        names |= {session.final_bundle, session.final_model}
+    if (offer := open_offer(session, model.current)) is not None:
+        names |= {offer.bundle, offer.model}
     return names | (blobs_of(session.plan) if session.plan is not None and session.stage == "working" else set())
 
 

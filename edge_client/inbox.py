@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from wire.errors import LimitExceeded, Malformed
 from wire.keys import PublicKey
 from wire.links.port import Delivery
-from wire.messages import PLAN_BYTES, AggregatorStatus, Plan, Reply
+from wire.messages import PLAN_BYTES, AggregatorStatus, Plan, Release, Reply
 from wire.signed import Verifier
 from wire.topics import Topics
 
-_KINDS = {"plan": Plan, "reply": Reply, "aggregator": AggregatorStatus}
+_KINDS = {"plan": Plan, "reply": Reply, "release": Release, "aggregator": AggregatorStatus}
 
 
 class Inbox:
@@ -20,7 +20,7 @@ class Inbox:
         self._device_id, self._topics, self._now = device_id, topics, now
         self._verifier = Verifier(topics.fleet, trusted)
 
-    def open(self, delivery: Delivery) -> Plan | Reply | AggregatorStatus | str:
+    def open(self, delivery: Delivery) -> Plan | Reply | Release | AggregatorStatus | str:
         """The message; of a blob its digest, which is not compared with its bytes.
 
         Raises:
@@ -33,7 +33,7 @@ class Inbox:
             raise Malformed(f"topic {delivery.topic[:200]!r}: not one that this device reads")
         if len(delivery.payload) > PLAN_BYTES:
             raise LimitExceeded(f"{address.kind} of {len(delivery.payload)} bytes: at most {PLAN_BYTES} are accepted")
-        message: Plan | Reply | AggregatorStatus = self._verifier.open(delivery.payload, _KINDS[address.kind], self._now())
+        message: Plan | Reply | Release | AggregatorStatus = self._verifier.open(delivery.payload, _KINDS[address.kind], self._now())
         if not isinstance(message, AggregatorStatus) and message.device_id != self._device_id:
             raise Malformed(f"{address.kind} for {message.device_id}, not for {self._device_id}")
         return message

@@ -1,14 +1,25 @@
 """`shoal-edge`: puts the client on a board."""
 
 import argparse
+import contextlib
 import logging
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 
 from edge_client.adapters.health import linux_health
 from edge_client.adapters.state import FolderState, only_process
 from edge_client.agent import Agent
 from edge_client.check import check
+from edge_client.enrolment.credentials import Credentials, fill_in
+from edge_client.enrolment.enrol import enrol
+from edge_client.enrolment.renewal import Renewal
+from edge_client.live.command import predict_live, record
+from edge_client.live.recording import recording
+from edge_client.live.settings import live_settings
+from edge_client.live.store import LiveData
 from edge_client.options import RUNTIMES, broker_address, graph_loader, parser, policy_of, trusted_keys, windows_of
 from edge_client.predict import predict
 from host.logs import log_to_stderr
@@ -24,8 +35,8 @@ from wire.topics import Topics
 log = logging.getLogger("shoal.edge")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Take part until SIGTERM or Ctrl-C.
+def run(arguments: argparse.Namespace, credentials: Credentials | None = None) -> None:
+    """Take part until SIGTERM or Ctrl-C. `credentials`: those of an enrolled device, which are renewed.
 
     Raises:
         ShoalError: an argument, the data or the broker cannot be used.
@@ -34,13 +45,14 @@ def run(arguments: argparse.Namespace) -> None:
     if not trusted:
         log.warning("no --trust: whoever reaches the broker can make this device work; bundles are checked for damage alone")
     with only_process(arguments.state):
-        _take_part(arguments, trusted, address)
+        _take_part(arguments, trusted, address, credentials)
 
 
-def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], address: BrokerAddress) -> None:
+def _take_part(
+    arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], address: BrokerAddress, credentials: Credentials | None
+) -> None:
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
-    load_graphs, windows, state = graph_loader(arguments), windows_of(arguments), FolderState(arguments.state)
-    log.info("device=%s train=%d test=%d broker=%s", arguments.id, windows.num_train, windows.num_test, address)
+    load_graphs, state = graph_loader(arguments), FolderState(arguments.state)
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
@@ -49,9 +61,12 @@ def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], ad
         alive()
         return bool(stopping)
 
-    will = Will(topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False)))
-    link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=stop)
-    try:
+    with contextlib.ExitStack() as held:
+        live = _live(arguments, held, stop)
+        windows = windows_of(arguments) if live is None else live.now()
+        log.info("device=%s train=%d test=%d broker=%s", arguments.id, windows.num_train, windows.num_test, address)
+        link = _connect(arguments, topics, address, stop)
+        held.callback(link.close)
         agent = Agent(
             arguments.id,
             topics,
@@ -61,29 +76,48 @@ def _take_part(arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], ad
             load_graphs,
             trusted=trusted,
             policy=policy,
-            health=linux_health,
+            health=partial(linux_health, arguments.state),
             runtime=RUNTIMES[arguments.runtime],
+            live=live,
         )
-        agent.run(stop)
-    finally:
-        link.close()
+        with Renewal(credentials, link.renew_certificate) if credentials else nullcontext():
+            agent.run(stop)
+
+
+def _live(arguments: argparse.Namespace, held: contextlib.ExitStack, stop: Callable[[], bool]) -> LiveData | None:
+    """The live data of `--source`, which are recorded for as long as `held` lasts; None without."""
+    if arguments.source is None or arguments.data is not None:
+        return None
+    recorded = held.enter_context(recording(live_settings(arguments), arguments.state, f"{arguments.id}-samples", stop))
+    held.enter_context(recorded.recorder.at_work(stop))
+    return recorded.data
+
+
+def _connect(arguments: argparse.Namespace, topics: Topics, address: BrokerAddress, give_up: Callable[[], bool]) -> MqttLink:
+    will = Will(topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False)))
+    return MqttLink(address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=give_up)
 
 
 def main() -> None:
     """Entry point: a `ShoalError` is one line and status 2; `check` and `predict` give 1 if something is wrong. Ctrl-C gives 130."""
     arguments = parser().parse_args()
-    if arguments.command == "run":
-        log_to_stderr(arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id)
-    else:
-        log_to_stderr("ERROR")
     try:
+        credentials = fill_in(arguments) if arguments.command in ("run", "check") else None
+        if arguments.command == "run":
+            log_to_stderr(arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id)
+        else:
+            log_to_stderr(arguments.log if arguments.command == "record" else "ERROR")
         match arguments.command:
+            case "enrol":
+                enrol(arguments)
             case "check":
                 sys.exit(check(arguments))
             case "predict":
-                sys.exit(predict(arguments))
+                sys.exit(predict_live(arguments) if arguments.live else predict(arguments))
+            case "record":
+                sys.exit(record(arguments))
             case _:
-                run(arguments)
+                run(arguments, credentials)
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -2,17 +2,18 @@
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from edge_client.adapters.state import StoredModel
 from edge_client.core.ports import Current, GraphLoader, Windows
-from edge_client.current import LoadedModel
-from edge_client.options import load_graphs_of
+from edge_client.loaded import LoadedModel, check_windows
+from edge_client.options import load_graphs_of, load_model_of
 from edge_client.work import BlobMissing, read_blob
-from wire.bundle import Bundle, Window, unpack
-from wire.errors import ConfigError, DataError, ShoalError
+from wire.bundle import Window, unpack
+from wire.errors import ConfigError, ShoalError
 from wire.tensors import Array
 
 log = logging.getLogger("shoal.edge")
@@ -34,10 +35,18 @@ class Model:
     """
 
     def __init__(
-        self, state: Path | str, *, runtime: str = "onnx", provider: str = "CPU", threads: int = 1, library: Path | None = None
+        self,
+        state: Path | str,
+        *,
+        runtime: str = "onnx",
+        provider: str = "CPU",
+        threads: int = 1,
+        library: Path | None = None,
+        on_replaced: Callable[[Current], None] = lambda _current: None,
     ) -> None:
         """`runtime`: onnx or executorch, which need not be the one that trains. `provider`: CPU, CUDA or Tensorrt, for the first one.
-        `library`: libshoal_executorch.so, for the second.
+        `library`: libshoal_executorch.so, for the second. `on_replaced` is told when another model answers from then on, by the thread that
+        found it.
 
         Raises:
             ConfigError: no model is in use, or it cannot be read; or the runtime is not here.
@@ -45,24 +54,26 @@ class Model:
         """
         self._stored = StoredModel(Path(state))
         self._load_graphs: GraphLoader = load_graphs_of(runtime, provider, threads, library)
+        self._load_model = load_model_of(provider, threads) if runtime == "onnx" else None
+        self._on_replaced = on_replaced
         self._seen: object = None
         self._read_at_s = 0.0
         self._read()
 
     @property
     def current(self) -> Current:
-        """Which model it is: digests of its bundle and its tensors, its run, and since when it is in use."""
+        """Which model it is: the release, the group, digests of its bundle and its tensors, its run, and since when it is in use."""
         return self._current
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the probabilities."""
-        return self._bundle.manifest.classes
+        return self._classes
 
     @property
     def window(self) -> Window:
         """What one example is."""
-        return self._bundle.manifest.window
+        return self._window
 
     def predict(self, x: Array) -> Array:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on.
@@ -71,14 +82,10 @@ class Model:
             DataError: x has another shape, or holds values that are not finite.
         """
         self.refresh()
-        shape = self.window.shape
-        if x.ndim != 1 + len(shape) or x.shape[1:] != shape or x.dtype.kind not in "fiu":
-            raise DataError(f"x is {x.dtype}{list(x.shape)}, expected numbers of shape (n, {', '.join(map(str, shape))})")
-        if not np.isfinite(x).all():
-            raise DataError("x holds values that are not finite")
+        check_windows(x, self.window.shape)
         if not len(x):
             return np.zeros((0, len(self.classes)), np.float32)
-        return self._loaded.predict(np.ascontiguousarray(x, np.float32))
+        return self._predict(np.ascontiguousarray(x, np.float32))
 
     def refresh(self) -> bool:
         """Take up the model that the client has in use now, if it is another one. Returns whether it is."""
@@ -91,20 +98,34 @@ class Model:
             self._read_at_s = time.monotonic() + AGAIN_S
             log.warning("the model before goes on answering: %s", error)
             return False
-        return self._current != before
+        if self._current == before:
+            return False
+        log.info("%s", f"another model answers: release {self._current.release}, model {self._current.model[:12]}")
+        self._on_replaced(self._current)
+        return True
 
     def _read(self) -> None:
         for tried in range(1, TRIES + 1):
             seen, current = self._stored.stamp(), self._stored.current()
             try:
-                bundle: Bundle = unpack(read_blob(self._stored, current.bundle))  # the client has checked its signature
-                loaded = LoadedModel(bundle, self._stored, current, self._load_graphs, _no_windows(bundle.manifest.window))
+                self._take(current)
             except BlobMissing as error:  # the client may have taken another model into use, and removed this one's
                 if tried == TRIES or self._stored.stamp() == seen:
-                    raise ConfigError(f"{self._stored}: blob {error} of the model in use is missing or damaged") from None
+                    raise ConfigError(f"{self._stored}: {error} of the model in use is missing or damaged") from None
                 continue
-            self._seen, self._current, self._bundle, self._loaded = seen, current, bundle, loaded
+            self._seen = seen
             return
+
+    def _take(self, current: Current) -> None:
+        """Answer with this model: from its one file; from its bundle where that is not there or damaged, and on another runtime."""
+        onnx = self._stored.onnx(current) if self._load_model is not None and current.onnx else None
+        if self._load_model is not None and onnx is not None and current.window is not None:
+            window, classes, answering = current.window, current.classes, self._load_model(onnx).predict
+        else:
+            bundle = unpack(read_blob(self._stored, current.bundle))  # the client has checked its signature
+            window, classes = bundle.manifest.window, bundle.manifest.classes
+            answering = LoadedModel(bundle, self._stored, current, self._load_graphs, _no_windows(window)).predict
+        self._current, self._classes, self._window, self._predict = current, classes, window, answering
 
 
 def _no_windows(window: Window) -> Windows:

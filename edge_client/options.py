@@ -3,19 +3,27 @@
 import argparse
 import ipaddress
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_client.adapters.policy_file import read_policy
 from edge_client.adapters.windows import load_folder
 from edge_client.core.ports import GraphLoader, Windows
+from edge_client.live.settings import add_live_options
 from host.logs import FORMS
 from wire.errors import ConfigError
 from wire.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
 
+if TYPE_CHECKING:
+    from edge_client.adapters.onnx_graphs import OnnxModel
+
 RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 """What a check-in calls each runtime."""
+LENGTH, STRIDE = 128, 64
+"""Of windows that nobody has said the size of."""
 
 
 class PrintVersion(argparse.Action):
@@ -35,12 +43,23 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     _add_options(commands.add_parser("run", help="connect to the broker and take part in rounds"))
     _add_options(commands.add_parser("check", help="say whether `run` with the same options would work, and what is wrong if not"))
+    _add_enrol_options(commands.add_parser("enrol", help="get this device's certificate, and all else that `run` needs, for a token"))
     predict = commands.add_parser("predict", help="answer with the model in use, one line of JSON for each window")
     predict.add_argument(
         "input", nargs="?", default="-", help="windows as *.npy or *.npz, a recording as *.csv, or - (default) for lines of JSON"
     )
     predict.add_argument("--state", type=Path, required=True, help="the folder that `run` keeps its state in")
+    predict.add_argument("--live", action="store_true", help="answer to each window of what is recorded, or of --source, as it comes")
+    predict.add_argument(
+        "--publish", help="where answers to live windows go: mqtt://HOST[:PORT]/TOPIC or unix:PATH (default: standard output)"
+    )
+    add_live_options(predict, required=False)
     _add_runtime(predict)
+    record = commands.add_parser("record", help="record live samples, without training")
+    record.add_argument("--state", type=Path, required=True, help="the folder that `run` keeps its state in")
+    add_live_options(record, required=True)
+    _add_sizes(record)
+    record.add_argument("--log", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="log level (default: INFO)")
     return top
 
 
@@ -49,10 +68,12 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         "--broker", default=os.environ.get("SHOAL_BROKER", "mqtt://localhost"), help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
     )
     command.add_argument("--fleet", default="default", help="the fleet's name (default: default)")
-    command.add_argument("--id", required=True, help="this device's id")
     command.add_argument(
-        "--data", type=Path, required=True, help="folder with train.npz and test.npz, X.npy and y.npy, or recordings as *.csv"
+        "--id", help="this device's id; an enrolled device needs none of --id, --broker, --fleet, --trust, --ca, --cert, --key"
     )
+    command.add_argument("--enrolled", type=Path, help="what `enrol` wrote (default: enrolled in the state folder, if it is there)")
+    command.add_argument("--data", type=Path, help="folder with train.npz and test.npz, X.npy and y.npy, or recordings as *.csv")
+    add_live_options(command, required=False)
     command.add_argument("--state", type=Path, required=True, help="folder for what must survive a restart")
     command.add_argument("--trust", type=Path, help="public keys (PEM), one or more: bundles and messages must be signed with one")
     command.add_argument("--policy", type=Path, help="what plans may ask of this device (TOML)")
@@ -60,11 +81,29 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ca", type=Path, help="certificate authority of the broker (PEM); needs mqtts://")
     command.add_argument("--cert", type=Path, help="this device's certificate (PEM)")
     command.add_argument("--key", type=Path, help="this device's private key (PEM)")
-    command.add_argument("--window", type=int, default=128, help="samples in a window, for recordings (default: 128)")
-    command.add_argument("--stride", type=int, default=64, help="samples between windows, for recordings (default: 64)")
+    _add_sizes(command)
     _add_runtime(command)
     command.add_argument("--log-format", default="text", choices=FORMS, help="lines of text, or of JSON (default: text)")
     command.add_argument("--log", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="log level (default: INFO)")
+
+
+def _add_enrol_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("url", help="where devices are enrolled: https://HOST[:PORT]")
+    command.add_argument("token", help="what `shoal enrol token` printed, or @FILE")
+    command.add_argument("--device", help="the id that this device wants; that of the token, or one of its key, when not given")
+    command.add_argument("--state", type=Path, required=True, help="the folder that `run` is to keep its state in")
+    command.add_argument("--enrolled", type=Path, help="the folder to write (default: enrolled in the state folder)")
+    command.add_argument("--wait", type=float, default=60.0, help="seconds to wait for a network and the service (default: 60)")
+    command.add_argument("--again", action="store_true", help="enrol anew, with a new key, although this device is enrolled")
+    command.add_argument("--install", action="store_true", help="as root: install and start the systemd unit")
+    command.add_argument(
+        "--data", type=Path, default=Path("/var/lib/shoal/data"), help="the data folder of the unit (default: %(default)s)"
+    )
+
+
+def _add_sizes(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--window", type=int, help=f"samples in a window of recordings and live data (default: {LENGTH})")
+    command.add_argument("--stride", type=int, help=f"samples between two windows (default: {STRIDE})")
 
 
 def _add_runtime(command: argparse.ArgumentParser) -> None:
@@ -75,12 +114,15 @@ def _add_runtime(command: argparse.ArgumentParser) -> None:
 
 
 def windows_of(arguments: argparse.Namespace) -> Windows:
-    """The device's windows.
+    """The device's windows, of a folder.
 
     Raises:
+        ConfigError: neither --data nor --source is given, or both are.
         DataError: they cannot be used.
     """
-    return load_folder(arguments.data, arguments.window, arguments.stride)
+    if (arguments.data is None) == (arguments.source is None):
+        raise ConfigError("expected either --data, a folder of windows, or --source, where live samples come from")
+    return load_folder(arguments.data, arguments.window or LENGTH, arguments.stride or STRIDE)
 
 
 def trusted_keys(arguments: argparse.Namespace) -> tuple[PublicKey, ...]:
@@ -156,5 +198,21 @@ def load_graphs_of(runtime: str, provider: str = "CPU", threads: int = 1, librar
         from edge_client.adapters.onnx_graphs import OnnxGraphs
     except ModuleNotFoundError as error:
         raise ConfigError(f"--runtime {runtime}: the package {error.name} is not installed") from None
-    providers = tuple(dict.fromkeys((f"{provider}ExecutionProvider", "CPUExecutionProvider")))
-    return lambda bundle: OnnxGraphs(bundle, providers, threads)
+    return lambda bundle: OnnxGraphs(bundle, _providers(provider), threads)
+
+
+def load_model_of(provider: str = "CPU", threads: int = 1) -> Callable[[bytes], "OnnxModel"]:
+    """What loads models in one file.
+
+    Raises:
+        ConfigError: onnxruntime is not here.
+    """
+    try:
+        from edge_client.adapters.onnx_graphs import OnnxModel
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--runtime onnx: the package {error.name} is not installed") from None
+    return lambda data: OnnxModel(data, _providers(provider), threads)
+
+
+def _providers(provider: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((f"{provider}ExecutionProvider", "CPUExecutionProvider")))

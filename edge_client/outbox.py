@@ -42,6 +42,10 @@ class Outbox:
         self._beat_at_s = 0.0
         self.beat()
 
+    def in_use(self, message: m.InUse) -> None:
+        """Say which release is in use."""
+        self.publish("in-use", encode(message))
+
     def beat(self) -> None:
         """Say that this device is here, if it is time to."""
         if self.connected and self._clock() >= self._beat_at_s:

@@ -9,16 +9,17 @@ import msgspec
 
 from edge_client.core import session as core
 from edge_client.core.policy import broken_rule
-from edge_client.core.ports import BlobReader, DeviceState, GraphLoader, Windows
+from edge_client.core.ports import BlobReader, DeviceState, GraphLoader, Graphs, LiveWindows, Windows
 from edge_client.core.verbs import measuring
 from edge_client.executor import Between, Executor, Result, Secret
 from edge_client.incidents import Incidents
 from edge_client.memory import Memory
+from wire import names
 from wire.bundle import Bundle, check_version, unpack
 from wire.codec import LARGEST_SUM, encode_update
 from wire.errors import BundleError, ConfigError, DataError, ShoalError
 from wire.keys import PublicKey
-from wire.messages import DeclineReason, Plan, Policy, Update
+from wire.messages import DeclineReason, Evaluate, Plan, Policy, Update
 from wire.tensors import Tensors, decode_tensors
 
 
@@ -77,7 +78,7 @@ def read_blob(state: BlobReader, name: str) -> bytes:
 
 
 class Work:
-    """Carries out plans, with one bundle loaded at a time. `bundle` is that one."""
+    """Carries out plans, with one bundle loaded at a time. `bundle` is that one, `windows` are those of the last plan."""
 
     def __init__(
         self,
@@ -89,10 +90,13 @@ class Work:
         policy: Policy,
         secret: Secret,
         incidents: Incidents,
+        live: LiveWindows | None = None,
     ) -> None:
-        self._windows, self._memory, self._state, self._load_graphs = windows, memory, state, load_graphs
+        """`live`: where windows are taken from anew for each plan."""
+        self.windows, self._live, self._memory, self._state, self._load_graphs = windows, live, memory, state, load_graphs
         self._trusted, self._policy, self._secret, self._incidents = trusted, policy, secret, incidents
         self.bundle: Bundle | None = None
+        self._graphs: Graphs | None = None
         self._executor: Executor | None = None
 
     def attempt(self, plan: Plan, between: Between) -> Done | Declined | None:
@@ -109,6 +113,8 @@ class Work:
             for metrics in (result.trained, result.evaluated):
                 if not abs(metrics.loss_sum) <= LARGEST_SUM or not 0 <= metrics.num_correct <= metrics.num_examples:
                     raise Declined("failed", f"measurements that cannot be, and that no aggregator takes: {metrics}")
+            if self._live is not None and any(isinstance(verb, Evaluate) and verb.model == "initial" for verb in plan.verbs):
+                self._live.surveyed()
             return Done(result, time.perf_counter() - began_s)
         except (Stopped, BlobMissing):
             self._memory.note(core.on_stopped(self._memory.session))
@@ -127,7 +133,7 @@ class Work:
             BlobMissing: the bundle has to be fetched again.
         """
         if self.bundle is None or self.bundle.digest != plan.bundle:
-            self.bundle = self._executor = None
+            self.bundle = self._graphs = self._executor = None
             payload = read_blob(self._state, plan.bundle)
             try:
                 self.bundle = unpack(payload, self._trusted)
@@ -135,13 +141,16 @@ class Work:
                 raise Declined("bundle", _text(error)) from error
         bundle = self.bundle
         check_version(bundle.manifest, self._memory.session.versions)
-        counts = self._windows.num_train, self._windows.num_test
+        if self._live is not None:
+            self.windows, self._executor = self._live.now(bundle.manifest.window, bundle.manifest.classes), None
+        counts = self.windows.num_train, self.windows.num_test
         rule = broken_rule(self._policy, plan, bundle.manifest.name, measuring(bundle.manifest), *counts)
         if rule is not None:
             raise Declined("policy", rule)
         if self._executor is None:
             try:
-                self._executor = Executor(bundle, self._load_graphs(bundle), self._windows, self._secret)
+                self._graphs = self._graphs or self._load_graphs(bundle)
+                self._executor = Executor(bundle, self._graphs, self.windows, self._secret)
             except (DataError, ConfigError):
                 raise
             except Exception as error:
@@ -152,6 +161,8 @@ class Work:
     def _run(self, plan: Plan, between: Between) -> Result:
         assert self._executor is not None
         private = self._state.private(plan.run_id, plan.round)
+        if self._live is not None:  # columns are of the windows of an earlier plan
+            private = {key: value for key, value in private.items() if names.role_of(key) != names.COLUMN}
         return self._executor.execute(plan, self._tensors(plan.model), private, self._tensors, between)
 
     def _tensors(self, name: str) -> Tensors:

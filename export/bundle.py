@@ -14,13 +14,14 @@ from algorithms.core.probe import PROBE_FILE, ProbeDescription
 from export.capture import capture_program, trace
 from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
 from export.executorch_program import ExecutorchProgram, to_executorch
-from export.onnx_graph import OnnxGraph, to_onnx
+from export.onnx_graph import OnnxGraph, to_onnx, to_template
 from export.runtimes import ONNX
 from export.shortcuts import no_garbage_collection
 from wire import names
 from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
 from wire.keys import PrivateKey
+from wire.onnx_model import PREDICT
 from wire.tensors import Tensors, TensorSpec
 
 RUNTIMES = (ONNX, EXECUTORCH)
@@ -93,7 +94,11 @@ def make_bundle(
             file = f"{n}.{runtime.removeprefix(EXECUTORCH).removeprefix('-') or 'xnnpack'}.pte"
             files[file] = program.data
             programs[runtime] = Program(file, exported.max_batch, program.operators, len(program.data), program.memory_bytes)
-        graphs[n] = Graph(f"{n}.onnx", graph.inputs, graph.outputs, responses_of(graph.shapes), programs)
+        template = ""
+        if n == PREDICT:
+            template = f"{n}.template.onnx"
+            files[template] = to_template(graph)
+        graphs[n] = Graph(f"{n}.onnx", graph.inputs, graph.outputs, responses_of(graph.shapes), programs, template)
     manifest = manifest_of(objective, exported.tensors, graphs, name, bundle_version, created_by, classes, window)
     return pack(manifest, files, exported.initial, key)
 

@@ -11,7 +11,9 @@ from torch.onnx._internal.exporter import _core, _registration
 from algorithms.core.contract import TorchTensors
 from export.capture import Lowered, NamedFunction, Trace, lower, quiet, trace
 from export.lowering.onnx import onnx_decompositions
+from wire import names
 from wire.errors import ConfigError
+from wire.onnx_model import INPUT, OUTPUT
 
 OPSET = 20
 """The version of ONNX's operators that graphs are written with."""
@@ -55,6 +57,22 @@ def to_onnx(traced: Trace) -> OnnxGraph:
     return OnnxGraph(model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example)
 
 
+def to_template(graph: OnnxGraph) -> bytes:
+    """A graph for predictions as the half of a model in one file (`wire.onnx_model`): the examples are its only input, and the tensors are
+    names that the other half gives values."""
+    model = onnx.load_model_from_string(graph.onnx)
+    examples = next(value for value in model.graph.input if value.name == names.X)
+    (answer,) = model.graph.output
+    renamed = {names.X: INPUT, answer.name: OUTPUT}
+    for node in model.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    examples.name, answer.name = INPUT, OUTPUT
+    del model.graph.input[:]
+    model.graph.input.append(examples)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
 def count_operators(data: bytes) -> dict[str, int]:
     """How often each operator occurs in an ONNX graph, by name."""
     try:
@@ -94,11 +112,11 @@ def _strip(model: onnx.ModelProto) -> None:
     model.graph.ClearField("value_info")
 
 
-def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+def _rename(graph: onnx.GraphProto, numbers: dict[str, str]) -> None:
     """Number what a graph computes on its way: the exporter's own names depend on what it did before, and a bundle's digest on them."""
 
     def numbered(name: str) -> str:
-        return names.setdefault(name, f"v{len(names)}") if name else name
+        return numbers.setdefault(name, f"v{len(numbers)}") if name else name
 
     for value in (*graph.input, *graph.output, *graph.initializer):
         value.name = numbered(value.name)
@@ -107,5 +125,5 @@ def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
         node.input[:] = [numbered(name) for name in node.input]
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                _rename(inner, names)
+                _rename(inner, numbers)
         node.output[:] = [numbered(name) for name in node.output]

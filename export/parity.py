@@ -15,10 +15,11 @@ from torch import nn
 
 from algorithms.core.contract import Objective, TorchTensors
 from export.describe import to_numpy
-from export.runtimes import load_graph, runtimes_of
+from export.runtimes import load_graph, load_whole, runtimes_of
 from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError
+from wire.onnx_model import PREDICT, whole_model
 from wire.tensors import Tensors
 
 TYPICAL = 1e-4
@@ -28,6 +29,9 @@ FLIPPED = 0.1
 FLOOR = 0.01
 """A tensor's scale is its largest value, but at least this part of the largest of its role: the gradient of a bias in front of
 BatchNorm is zero but for rounding, and its own size would be no measure."""
+
+WHOLE = 1e-5
+"""So far may the probabilities of the model in one file be from those of the graph."""
 
 Step = Callable[[Tensors, dict[str, np.ndarray]], Tensors]
 """From the tensors and a batch to the outputs."""
@@ -61,7 +65,20 @@ def check_parity(bundle: Bundle, objective: Objective, x: np.ndarray, y: np.ndar
         for name in sorted(bundle.manifest.graphs, key=lambda n: not _moves(bundle, n)):
             parity, held = _check_graph(bundle, objective, name, runtime, held, x, y, steps, batch_size)
             found.append(parity)
+    _check_whole(bundle, held, x)
     return Parity(steps, *(max(getattr(f, n) for f in found) for n in ("step_error", "graph_drift", "eager_drift")))
+
+
+def _check_whole(bundle: Bundle, tensors: Tensors, x: np.ndarray) -> None:
+    """Hold the model in one file against the graph that it was made from, with a single example too."""
+    if not (onnx := whole_model(bundle, tensors, {})):
+        return
+    graph = load_graph(bundle, PREDICT)
+    for count in (1, bundle.manifest.min_batch, min(len(x), 33)):
+        padded = x[: max(count, bundle.manifest.min_batch)]
+        error = float(np.abs(load_whole(onnx)(x[:count]) - graph({**tensors, names.X: padded})[names.PROBABILITIES][:count]).max())
+        if not error <= WHOLE:
+            raise ParityError(f"bundle {bundle.manifest.name}: the model in one file differs from graph {PREDICT!r} by {error:.3g}")
 
 
 def _moves(bundle: Bundle, graph: str) -> bool:

@@ -36,6 +36,12 @@ def load_graph(bundle: Bundle, graph: str, runtime: str = ONNX) -> Run:
     return run
 
 
+def load_whole(onnx: bytes) -> Callable[[np.ndarray], np.ndarray]:
+    """A model in one file (`wire.onnx_model`): from examples to probabilities."""
+    call = _onnx(onnx)
+    return lambda x: np.asarray(call([x])[0])
+
+
 def runtimes_of(bundle: Bundle) -> tuple[str, ...]:
     """Every runtime that a bundle has graphs for."""
     return (ONNX, *sorted({runtime for graph in bundle.manifest.graphs.values() for runtime in graph.programs}))

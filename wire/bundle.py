@@ -51,7 +51,8 @@ class Graph(msgspec.Struct, frozen=True):
     Inputs are ``ROLE/NAME`` of the manifest's tensors, ``batch/x`` and the like, ``hyper/NAME`` (float32 scalars) and
     ``response/GRAPH.NAME`` (what an earlier graph of the plan gave); outputs are ``next/ROLE/NAME``, ``metric/NAME`` (sums) and
     ``output/NAME`` (one row per example). `responses` are the metrics, by name and shape, that go back as responses. `file` is the
-    graph in ONNX; `programs` are the same graph for other runtimes, by runtime.
+    graph in ONNX; `programs` are the same graph for other runtimes, by runtime. `template` is the graph in ONNX once more, with ``x`` as
+    its only input and the tensors as names without a value (`wire.onnx_model`); empty where there is none.
     """
 
     file: Text
@@ -59,6 +60,7 @@ class Graph(msgspec.Struct, frozen=True):
     outputs: tuple[str, ...]
     responses: tuple[tuple[str, tuple[int, ...]], ...] = ()
     programs: dict[str, Program] = {}
+    template: Text = ""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -201,7 +203,9 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
     for name, data in entries.items():
         if digest(data) != manifest.files[name]:
             raise TamperedBundle(f"bundle {manifest.name}: {name} has SHA-256 {digest(data)}, its manifest says {manifest.files[name]}")
-    named = {INITIAL, *(g.file for g in manifest.graphs.values()), *(p.file for g in manifest.graphs.values() for p in g.programs.values())}
+    graphs = manifest.graphs.values()
+    named = {INITIAL, *(g.file for g in graphs), *(p.file for g in graphs for p in g.programs.values())}
+    named |= {g.template for g in graphs} - {""}
     if missing := named - entries.keys():
         raise BundleError(f"bundle {manifest.name}: {sorted(missing)} missing")
     return Bundle(manifest, entries, digest(payload), payload)

@@ -30,6 +30,8 @@ Epoch = Count
 """Which start of a service speaks: every start takes a greater one than any before it."""
 MOST_EPOCHS = 10_000
 """Passes that one verb can ask for."""
+MOST_CLASSES = 1000
+"""Classes of which a device tells how many windows it has, at most."""
 MOST_CHOICES = 64
 """Models that a device can be asked to choose from."""
 
@@ -93,11 +95,14 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """The least noise of that ``protect``, its standard deviation divided by its `clip_norm`."""
     min_windows: Positive = 1
     """Windows that have to be behind each reported measurement, and behind each training."""
+    tell_classes: bool = False
+    """Whether a check-in may say how many training windows there are of each class."""
 
 
 class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     """Device to aggregator: here I am, this is what I have. `bundle` is the digest of the bundle it has loaded, or empty; `policy` is
-    what its owner permits, so that the aggregator need not ask in vain."""
+    what its owner permits, so that the aggregator need not ask in vain. `moved`: its data are no longer those of its last survey. What is
+    None is not known to the device, or not told."""
 
     device_id: Name
     num_train: Count
@@ -108,6 +113,37 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
     unmetered: bool | None = None
     policy: Policy | None = None
+    hardware: Text = ""
+    free_bytes: Count | None = None
+    """Storage that the client may still take."""
+    temperature_c: Annotated[float, msgspec.Meta(ge=-100, le=300)] | None = None
+    charging: bool | None = None
+    """Whether the device runs on outside power."""
+    idle: bool | None = None
+    """Whether nothing else wants much of its processor."""
+    classes: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_CLASSES)] | None = None
+    """By class number, how many training windows there are; only where the policy permits it (`Policy.tell_classes`)."""
+    moved: bool = False
+
+
+class InUse(msgspec.Struct, frozen=True, tag="in-use"):
+    """Device to aggregator: which release answers predictions here; after each release that came, and after each check-in.
+
+    `offered` is the last release that came. If it is not in use, `problem` says why; if it is, the device has verified, loaded and tried
+    it. `evaluated` and `before` are sums over the windows that the device holds back, with the release offered and with the one that was
+    in use; `failures` counts predictions that failed since the one in use was taken up.
+    """
+
+    device_id: Name
+    number: Count = 0
+    """The release in use; 0 if none is."""
+    offered: Count = 0
+    problem: Text = ""
+    evaluated: Metrics = Metrics()
+    before: Metrics = Metrics()
+    latency_ms: float = 0.0
+    """What a prediction of one window takes."""
+    failures: Count = 0
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
@@ -295,11 +331,27 @@ class Busy(msgspec.Struct, frozen=True, tag="busy"):
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
-    """Aggregator to device, signed: the run is over; `model` is the one to use from now on."""
+    """Aggregator to device, signed: the run is over; `model` is the one to use from now on. With `releases` it is not: models to use come
+    as a `Release`."""
 
     device_id: Name
     run_id: Name
     epoch: Epoch
+    bundle: Digest
+    model: Digest
+    releases: bool = False
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Aggregator to device, signed, retained on the device's own topic: the model to use. `number` only grows: a device takes no
+    smaller one than it was given. `run_id` is the run that trained it, of which the device may keep private tensors."""
+
+    device_id: Name
+    epoch: Epoch
+    number: Positive
+    group: Text
+    """What the group is called whose model it is."""
+    run_id: Name
     bundle: Digest
     model: Digest
 
@@ -313,9 +365,9 @@ class Voucher(msgspec.Struct, frozen=True, tag="voucher"):
     not_after_s: float
 
 
-FromDeviceMessage = CheckIn | Fetch | DeviceStatus | Update | Decline
+FromDeviceMessage = CheckIn | InUse | Fetch | DeviceStatus | Update | Decline
 Reply = Acknowledge | Refuse | Busy | Finish
 """What comes on a device's reply topic."""
-ToDeviceMessage = Plan | Reply | AggregatorStatus
+ToDeviceMessage = Plan | Reply | Release | AggregatorStatus
 """What an aggregator sends; all of it is signed."""
 Message = FromDeviceMessage | ToDeviceMessage | Voucher

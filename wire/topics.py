@@ -6,15 +6,15 @@ so that they can never contain a topic separator or a wildcard.
 
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from wire.errors import ConfigError, UnknownTopic
 
 PROTOCOL = "shoal/2"
 
-FromDevice = Literal["check-in", "update", "decline", "fetch", "status"]
-ToDevice = Literal["plan", "reply"]
-Kind = Literal["check-in", "update", "decline", "fetch", "status", "plan", "reply", "blob", "aggregator"]
+FromDevice = Literal["check-in", "update", "decline", "fetch", "status", "in-use"]
+ToDevice = Literal["plan", "reply", "release"]
+Kind = Literal["check-in", "update", "decline", "fetch", "status", "in-use", "plan", "reply", "release", "blob", "aggregator"]
 
 Role = Literal["device", "aggregator"]
 """Who writes or reads a topic. On a topic of a device, `device` is that device; on any other, every device."""
@@ -28,22 +28,33 @@ class Access(NamedTuple):
     readers: tuple[Role, ...]
     retained: bool = False
     """Whether the broker keeps the last publication for later readers."""
+    clears: Role | None = None
+    """Who beside the writer may publish nothing, retained, so that the broker keeps nothing of a device that is forgotten."""
 
 
 TABLE = (
     Access("check-in", "device", ("aggregator",)),
-    Access("status", "device", ("aggregator",), retained=True),
+    Access("status", "device", ("aggregator",), retained=True, clears="aggregator"),
     Access("update", "device", ("aggregator",)),
     Access("decline", "device", ("aggregator",)),
     Access("fetch", "device", ("aggregator",)),
+    Access("in-use", "device", ("aggregator",)),
     Access("plan", "aggregator", ("device",)),
     Access("reply", "aggregator", ("device",)),
+    Access("release", "aggregator", ("device",), retained=True),
     Access("blob", "aggregator", ("device",), retained=True),
     Access("aggregator", "aggregator", ("device", "aggregator"), retained=True),
 )
 """The table of SPEC.md, 'Topics', row by row."""
 _ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "read"}
 """Mosquitto's words, by whether somebody may write and may read."""
+
+RETAINED_OF_DEVICE: tuple[Kind, ...] = tuple(row.kind for row in TABLE if row.retained and row.kind not in ("blob", "aggregator"))
+"""The kinds of a device's topics that a broker retains."""
+RECEIVED: tuple[ToDevice, ...] = get_args(ToDevice)
+"""A device's own topics that it reads."""
+CONTROL = "$CONTROL/dynamic-security/v1"
+"""Mosquitto's topic for orders to its plugin for dynamic security."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -78,7 +89,7 @@ class Topics:
         self._root = f"{PROTOCOL}/{self.fleet}"
 
     def device(self, device_id: str, kind: FromDevice | ToDevice) -> str:
-        """A device's own topic; it writes check-in, update, decline, fetch and status, and reads plan and reply."""
+        """A device's own topic; its kind says who writes it (`TABLE`)."""
         return f"{self._root}/device/{check_name(device_id, 'device id')}/{kind}"
 
     def blob(self, digest: str) -> str:
@@ -127,6 +138,11 @@ def aggregator_role(fleet: str) -> str:
     return f"{check_name(fleet, 'fleet name')}@aggregator"
 
 
+def operator_role(fleet: str) -> str:
+    """The name of what bans a fleet's devices at the broker: the common name of its certificate. No device can have it."""
+    return f"{check_name(fleet, 'fleet name')}@operator"
+
+
 def mosquitto_acl(fleet: str) -> str:
     """Mosquitto's access list for a fleet, made from `TABLE`: the text of an ``acl_file``. It holds for clients whose user name is their
     certificate's common name (``use_identity_as_username``).
@@ -141,10 +157,17 @@ def mosquitto_acl(fleet: str) -> str:
         f"user {role}",
     ]
     for row in TABLE:
-        rights = (row.writer == "aggregator", "aggregator" in row.readers)
+        rights = ("aggregator" in (row.writer, row.clears), "aggregator" in row.readers)
         lines.append(f"topic {_ACCESS[rights]} {topics.of_kind(row.kind)}")
     lines.append("")
     for row in TABLE:
         rights = (row.writer == "device", "device" in row.readers)
         lines += [f"pattern {_ACCESS[rights]} {topics.of_kind(row.kind, '%u')}"] if any(rights) else []
+    lines += [
+        "",
+        "# What bans devices, where the broker has its plugin for dynamic security; it can read and write no topic of the fleet.",
+        f"user {operator_role(fleet)}",
+        f"topic write {CONTROL}",
+        f"topic read {CONTROL}/response",
+    ]
     return "\n".join(lines) + "\n"

@@ -1,9 +1,11 @@
 """Serves the HTTP API in a thread of its own, with few connections at a time: more would take the file descriptors that blobs need."""
 
+import asyncio
 import logging
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -34,16 +36,26 @@ class _Bounded(H11Protocol):
             self.transport.abort()
 
 
+class _Impatient(asyncio.SelectorEventLoop):
+    """A loop whose TLS connections have `SILENT_S` for their handshake."""
+
+    async def create_server(self, *arguments: Any, **options: Any) -> Any:
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = SILENT_S
+        return await super().create_server(*arguments, **options)
+
+
 class HttpServer:
     """Takes an address, and then serves an application there, for as long as the context is open. The address is taken from the beginning;
     connections are refused until there is an application."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """
+    def __init__(self, host: str, port: int, pair: Path | None = None) -> None:
+        """`pair`: a file with a key and its certificate, for HTTPS.
+
         Raises:
             ConfigError: the address cannot be used.
         """
-        self._where = f"{host}:{port}"
+        self._where, self._pair = f"{host}:{port}", pair
         self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -63,15 +75,22 @@ class HttpServer:
         Raises:
             ConfigError: another process has begun to listen there in the meantime.
         """
-        config = uvicorn.Config(api, log_level="warning", access_log=False, http=_Bounded, timeout_keep_alive=5)
+        config = uvicorn.Config(
+            api, log_level="warning", access_log=False, http=_Bounded, timeout_keep_alive=5, ssl_certfile=self._pair, server_header=False
+        )
         self._server = server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=server.run, args=([self._socket],), name="http", daemon=True)
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=_Impatient) as runner:
+                runner.run(server.serve([self._socket]))
+
+        self._thread = threading.Thread(target=run, name="http", daemon=True)
         self._thread.start()
         while not server.started:
             if not self._thread.is_alive():
                 raise ConfigError(f"HTTP on {self._where}: the address cannot be used (is the port taken?)")
             time.sleep(0.02)
-        log.info("http://%s", self._where)
+        log.info("%s://%s", "https" if self._pair else "http", self._where)
 
     def __exit__(self, *_error: object) -> None:
         if self._server is not None:

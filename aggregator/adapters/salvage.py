@@ -4,7 +4,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,9 +14,14 @@ from typing import Any
 import msgspec
 
 from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.registry_table import RegistryTable
+from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
+from aggregator.core.registry import Entry
+from aggregator.core.rollout import step as step_fleet
+from aggregator.core.rollout_state import FleetEvent, FleetState, decode_fleet
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState, decode_state
 from host.files import is_locked
@@ -54,12 +59,16 @@ class Contents:
     """What was read of a database: runs by name, in the order in which they were started, and what is wrong."""
 
     runs: dict[str, SavedRun] = field(default_factory=dict)
+    fleets: dict[str, FleetState] = field(default_factory=dict)
+    """The releases of each fleet."""
     damage: list[str] = field(default_factory=list)
     """What SQLite finds wrong with the file, and rows that are not what they should be."""
     lost: list[str] = field(default_factory=list)
     """What a new database will not have."""
     revision: str = ""
     """Of the schema; a number in a database from before there were revisions."""
+    registry: dict[str, Entry] = field(default_factory=dict)
+    """The entries of devices, by id."""
 
 
 def read_database(path: Path) -> Contents:
@@ -115,6 +124,7 @@ def salvage(path: Path) -> Contents:
         if (log := path.with_name(path.name + "-wal")).exists():
             shutil.copy(log, copy.with_name("copy.db-wal"))
         SqlStore(sqlite_url(fresh), "x").close()
+        ReleaseStore(sqlite_url(fresh), "x").close()
         head = bytearray(fresh.read_bytes()[:4096])
         page_size = int.from_bytes(head[16:18], "big")
         head[28:32] = (copy.stat().st_size // page_size).to_bytes(4, "big")
@@ -126,8 +136,9 @@ def salvage(path: Path) -> Contents:
     return second if second.runs else first
 
 
-def write_database(path: Path, runs: dict[str, SavedRun]) -> None:
-    """Make a new database of these runs, but for those that cannot be read.
+def write_database(path: Path, runs: dict[str, SavedRun], fleets: dict[str, FleetState], registry: Mapping[str, Entry]) -> None:
+    """Make a new database of these runs, but for those that cannot be read, of the releases of these fleets, and of these entries of
+    devices.
 
     Raises:
         ShoalError: it cannot be written.
@@ -144,6 +155,14 @@ def write_database(path: Path, runs: dict[str, SavedRun]) -> None:
                 store.commit(run.events, run.records)
         finally:
             store.close()
+    with closing(RegistryTable(sqlite_url(path))) as table:
+        table.save(registry)
+    for name, state in fleets.items():
+        releases = ReleaseStore(sqlite_url(path), name)
+        try:
+            releases.replace(state)
+        finally:
+            releases.close()
 
 
 @contextmanager
@@ -200,6 +219,13 @@ def _read(connection: sqlite3.Connection, damage: list[str]) -> Contents:
             if (record := _decoded(payload, partial(msgspec.json.decode, type=RoundRecord), f"a record of run {name}", damage)) is not None:
                 run.records.append(record)
         _tell_lost(name, run, bool(damage), contents)
+    if _has_table(connection, "devices"):
+        for device_id, payload in _rows(connection, "devices", "device_id, entry", damage).values():
+            entry = _decoded(payload, partial(msgspec.json.decode, type=Entry), f"the entry of device {device_id!r}", damage)
+            contents.registry |= {str(device_id): entry} if entry is not None else {}
+        if damage:
+            contents.lost.append(f"the registry: devices beside the {len(contents.registry)} that could be read, with their tags and bans")
+    _read_releases(connection, contents)
     if damage and not contents.runs:
         contents.lost.append("every run")
     return contents
@@ -212,6 +238,35 @@ def _revision(connection: sqlite3.Connection) -> str:
             for (revision,) in connection.execute(f"SELECT {column} FROM {table}"):
                 return str(revision)
     return ""
+
+
+def _read_releases(connection: sqlite3.Connection, contents: Contents) -> None:
+    """Read the releases of every fleet, up to the first event that is missing, cannot be read, or does not fit."""
+    damage = contents.damage
+    try:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error as error:
+        if _unreadable(error):
+            raise
+        tables = {"release_events", "release_snapshots"}
+    if not {"release_events", "release_snapshots"} <= tables:
+        return  # no service has ever made a release here
+    snapshots = {str(fleet): state for fleet, state in _rows(connection, "release_snapshots", "fleet, state", damage).values()}
+    events = _rows(connection, "release_events", "fleet, event", damage)
+    for name in dict.fromkeys([*snapshots, *(str(fleet) for fleet, _ in events.values())]):
+        state = _decoded(snapshots[name], decode_fleet, f"the releases of fleet {name}", damage) if name in snapshots else FleetState()
+        if state is None:
+            contents.lost.append(f"the releases of fleet {name}")
+            continue
+        for seq, payload in ((seq, payload) for seq, (fleet, payload) in events.items() if fleet == name):
+            event = _decoded(payload, partial(msgspec.json.decode, type=FleetEvent), f"event {seq} of releases", damage)
+            try:
+                state, _ = step_fleet(state, event)
+            except Exception as error:  # whatever the machine fails at
+                damage.append(f"event {seq} of the releases of fleet {name} cannot be taken in: {type(error).__name__}: {error}")
+                contents.lost.append(f"the releases of fleet {name}: what came from number {seq} on")
+                break
+        contents.fleets[name] = state
 
 
 def _tell_lost(name: str, run: SavedRun, damaged: bool, contents: Contents) -> None:
@@ -255,6 +310,16 @@ def _decoded(payload: Any, decode: Callable[[Any], Any], what: str, damage: list
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         damage.append(f"{what} cannot be read: {error}")
         return None
+
+
+def _has_table(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether there is such a table, or the list of tables cannot be read."""
+    try:
+        return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
+    except sqlite3.Error as error:
+        if _unreadable(error):
+            raise
+        return True
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: str, damage: list[str]) -> dict[int, Row]:

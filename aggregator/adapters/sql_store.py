@@ -45,19 +45,6 @@ def has_run(url: str, run: str) -> bool:
         raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
 
 
-def load_run(url: str, run: str) -> RunState | None:
-    """The state of a run; None where the database has none of this name. The database is not made.
-
-    Raises:
-        ConfigError: the database cannot be opened.
-        StorageFailed: it cannot be read.
-    """
-    if not has_run(url, run):
-        return None
-    with closing(SqlStore(url, run)) as store:
-        return store.load()
-
-
 def runs_of(url: str) -> list[str]:
     """The runs in a database of the newest schema, in the order they were started; nothing is written.
 
@@ -76,6 +63,38 @@ def runs_of(url: str) -> list[str]:
 
 Fence = Callable[[sql.Connection], None]
 """Called first in a transaction that writes; raises `StorageFailed` where this service may not write any more."""
+
+
+def load_run(url: str, run: str) -> RunState | None:
+    """The state of a run; None where the database has none of this name. The database is not made.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+        StorageFailed: it cannot be read.
+    """
+    if not has_run(url, run):
+        return None
+    with closing(SqlStore(url, run)) as store:
+        return store.load()
+
+
+def run_names(url: str) -> list[str]:
+    """The runs in a database, in the order they were started; none where the database is not there. Nothing is written into it.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+    """
+    engine = make_engine(url)
+    try:
+        if (file := sqlite_file(engine)) is not None and not (file.exists() and file.stat().st_size):
+            return []
+        with engine.connect() as connection:
+            there = sql.inspect(connection).has_table(RUNS.name)
+            return list(connection.scalars(sql.select(RUNS.c.run).order_by(RUNS.c.number))) if there else []
+    except SQLAlchemyError as error:
+        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
+    finally:
+        engine.dispose()
 
 
 class SqlStore:

@@ -4,10 +4,14 @@ from collections.abc import Mapping
 
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
+from algorithms.core.keys import NEWCOMER
 from wire.messages import Digest, Plan, Verb
 
 SEED_STRIDE = 1_000_003
 """A prime larger than any number of rounds: runs of neighbouring seeds share no round's seed."""
+
+NEW = f"start:{NEWCOMER}"
+"""Under this key is the program of newcomers, where they do something of their own."""
 
 NEVER_S = 1e12
 """The deadline of a plan that has none."""
@@ -28,7 +32,9 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
     """What a member of the cohort does in the open round."""
     if state.phase == "evaluating":
         return state.programs["closing"]
-    return program_for(state.programs, device_id, state.cohort[device_id])
+    start, usual = state.cohort[device_id], state.starts.get(device_id, NEWCOMER)
+    surveyed_anew = state.programs.get(NEW) if start == NEWCOMER != usual else None
+    return surveyed_anew or program_for(state.programs, device_id, start)
 
 
 def make_plan(

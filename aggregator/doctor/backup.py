@@ -8,17 +8,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.adapters.enrolment_store import FILE as ENROLMENTS
 from aggregator.adapters.salvage import copy_database, read_database
 from aggregator.audit import AUDIT
 from aggregator.charter import CAMPAIGNS
 from aggregator.doctor.blobs import needs
 from aggregator.doctor.examine import examine
+from aggregator.doctor.releases import release_needs
+from aggregator.enrolment import authority
 from aggregator.identity import is_served
+from aggregator.release_policy import RELEASES
 from host.files import make_folder, sync_folder, write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
-KEYS = {"secret.key": 0o600, "service.key": 0o600, "service.pub": 0o644, "service.voucher": 0o644, "trust.pem": 0o644, AUDIT: 0o644}
+KEYS = {
+    **{"secret.key": 0o600, "service.key": 0o600, "service.pub": 0o644, "service.voucher": 0o644, "trust.pem": 0o644, AUDIT: 0o644},
+    **authority.FILES,
+}
 """The files beside the database and the blobs that a service needs, and their permissions."""
 VOUCHER = "service.voucher"
 """One that has ended since the copy was made does not keep anybody from putting it back: `serve` says how to make another."""
@@ -60,6 +67,8 @@ def back_up(folder: Path, to: Path) -> Copied:
             if (folder / name).exists():
                 write_atomically(begun / name, (folder / name).read_bytes(), mode)
         _copy_files(folder, begun, (path for path in (folder / CAMPAIGNS).glob("[!.]*/*") if path.is_file()))
+        if (folder / ENROLMENTS).exists():
+            copy_database(folder / ENROLMENTS, begun / ENROLMENTS)
         return _copy_runs(folder, begun)
 
 
@@ -114,14 +123,16 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
         contents = read_database(to / "shoal.db")
         if contents.damage:
             raise ConfigError(f"database {folder / 'shoal.db'}: damaged, {contents.damage[0]}; `shoal doctor {folder}` says more")
-        wanted = [(run, name) for run, saved in contents.runs.items() for name in sorted(needs(saved))]
+        wanted = [Path("blobs") / run / name for run, saved in contents.runs.items() for name in sorted(needs(saved))]
+        wanted += [Path(RELEASES) / name for name in sorted({name for state in contents.fleets.values() for name in release_needs(state)})]
         try:
-            for run, name in wanted:
-                _copy_blob(folder / "blobs" / run / name, to / "blobs" / run / name)
+            for path in wanted:
+                _copy_blob(folder / path, to / path)
         except _TakenAway as error:
             missing = error
             continue
-        size = _settle(to / "blobs", {to / "blobs" / run / name for run, name in wanted})
+        parts = [part for part in ("blobs", RELEASES) if (to / part).exists()]
+        size = sum(_settle(to / part, {to / path for path in wanted if path.parts[0] == part}) for part in parts)
         return Copied(tuple(contents.runs), len(wanted), size)
     raise ConfigError(f"folder {folder}: blob {missing} is not here, {TRIES} times in a row: `shoal doctor {folder}` says more")
 

@@ -74,14 +74,14 @@ class BlobCheck:
         for path in sorted(self._blobs.iterdir()) if self._blobs.is_dir() else ():
             if not path.is_file() or not _DIGEST.fullmatch(path.name):
                 yield from self._other(path)
-            elif (problem := _problem(path)) is None:
+            elif (problem := problem_of(path)) is None:
                 whole.add(path.name)
             elif path.exists():  # a service that is running may have taken it away
                 yield self._damaged(path, problem, wanted.get(path.name, []))
         missing = wanted.keys() - whole
         if missing and (now := self._again()) is not None:
             current = needs(now)
-            missing = {name for name in missing & current.keys() if _problem(self._blobs / name) is not None}
+            missing = {name for name in missing & current.keys() if problem_of(self._blobs / name) is not None}
         for name in sorted(missing):
             for need in wanted[name]:
                 yield self._missing(name, need)
@@ -177,7 +177,7 @@ def leftover(path: Path, where: str, mend: bool) -> Finding:
     return Finding("mended", where, "left over from a write that was interrupted; it is deleted")
 
 
-def _problem(path: Path) -> str | None:
+def problem_of(path: Path) -> str | None:
     """What is wrong with a blob's file; None if it has its hash."""
     try:
         return None if digest_of(path.read_bytes()) == path.name else "its bytes are not those that were written"

@@ -52,14 +52,14 @@ def _mend(path: Path, damage: str) -> tuple[list[Finding], Contents]:
         return [Finding("wrong", path.name, f"damaged, and no run can be read of it: {damage}. Nothing was changed: {RESTORE}")], contents
     try:
         _remove(new)
-        write_database(new, readable)
+        write_database(new, readable, contents.fleets, contents.registry)
         written = read_database(new)
         aside = _swap(path, new)
     except (ShoalError, OSError) as error:
         return [Finding("wrong", path.name, f"damaged, and no new one can be written: {error}")], contents
     found = [Finding("mended", path.name, f"it was damaged ({damage}); it is {aside.name} now, and what could be read is in a new one")]
     for lost in contents.lost:
-        gone = lost.partition(":")[0].removeprefix("run ") not in readable
+        gone = lost.startswith("run ") and lost.partition(":")[0].removeprefix("run ") not in readable
         found.append(Finding("wrong" if gone else "note", path.name, f"lost of {lost}" + (f". To go on, {RESTORE}" if gone else "")))
     return found, written
 

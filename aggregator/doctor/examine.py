@@ -8,17 +8,23 @@ from pathlib import Path
 from aggregator.adapters.salvage import Contents, SavedRun, read_database
 from aggregator.audit import AUDIT
 from aggregator.charter import CAMPAIGNS
+from aggregator.core.rollout_state import FleetState
 from aggregator.desk import ORDERS
 from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.doctor.database import check_database
 from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
+from aggregator.doctor.releases import check_releases
 from aggregator.doctor.shared import check_shared
+from aggregator.release_policy import RELEASES
 from wire.errors import BundleError, ConfigError, printable
 from wire.keys import PublicKey, read_public
 from wire.messages import LEASE_S
 
-_OWN = re.compile(rf"shoal\.db(-wal|-shm)?|blobs|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|trust\.pem|secret\.key|service\.(key|pub|voucher)")
+_OWN = re.compile(
+    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}"
+    r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
+)
 
 
 def examine(folder: Path, bundle: Path | None = None, mend: bool = False, database: str = "", blobs: str = "") -> Iterator[Finding]:
@@ -50,6 +56,12 @@ def examine(folder: Path, bundle: Path | None = None, mend: bool = False, databa
                 return None if mend else read_database(folder / "shoal.db").runs.get(name)
 
             yield from BlobCheck(folder, name, run, payload, mend, again).findings()
+    if contents is not None and (contents.fleets or (folder / RELEASES).is_dir()):
+
+        def again_all() -> dict[str, FleetState]:
+            return {} if mend else read_database(folder / "shoal.db").fleets
+
+        yield from check_releases(folder, contents.fleets, mend, again_all)
     yield from _orders(folder, time.time())
     yield from _leftovers(folder, contents, mend)
 

@@ -113,7 +113,7 @@ class DistFL(Defaults):
         if not self.surveys:
             assert probe is not None, "checked before the first round"
             return self._by_responses(memory, models, probe, seed)
-        reports = [m for m in models if self.resurvey or m.device_id not in memory.membership]
+        reports = [m for m in models if self.resurvey or m.start == NEWCOMER or m.device_id not in memory.membership]
         before = Surveys.of(memory)
         surveys = before.with_reports(reports)
         if missing := [m.device_id for m in models if m.device_id not in surveys.positions]:
@@ -135,6 +135,15 @@ class DistFL(Defaults):
         notes["tests"] = [test.note() for test in tests]
         membership = keep_names(ids, labels, memory.membership)
         return _show(GroupingMemory(membership, surveys.arrays, info | {"num_tested": len(ids)}), views, ids, notes)
+
+    def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
+        """Without its group and its survey."""
+        kept, surveys = super().forget(memory, device_id), Surveys.of(memory)
+        if device_id not in surveys.positions:
+            return kept
+        others = surveys.without(device_id)
+        told = {"device_ids": list(others.device_ids), "num_examples": list(others.num_examples)}
+        return GroupingMemory(kept.membership, others.arrays, memory.info | told)
 
     def _views(self, surveys: Surveys, scale: Surveys | None = None) -> dict[str, View]:
         rows = surveys.rows(scale)

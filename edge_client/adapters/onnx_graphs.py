@@ -4,7 +4,47 @@ import onnxruntime
 
 from wire.bundle import Bundle
 from wire.errors import BundleError
-from wire.tensors import Tensors
+from wire.onnx_model import INPUT, OUTPUT
+from wire.tensors import Array, Tensors
+
+
+def load_session(data: bytes, providers: tuple[str, ...], threads: int, origin: str) -> onnxruntime.InferenceSession:
+    """A graph, ready to run. `origin` names it in the error.
+
+    Raises:
+        BundleError: onnxruntime refuses it.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=list(providers))
+    except Exception as error:  # onnxruntime's exceptions share no base but Exception
+        raise BundleError(f"{origin}: {str(error)[:300]}") from None
+
+
+class OnnxModel:
+    """A model in one file (`wire.onnx_model`), ready to answer."""
+
+    def __init__(self, data: bytes, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1) -> None:
+        """
+        Raises:
+            BundleError: onnxruntime refuses it.
+        """
+        self._session = load_session(data, providers, threads, "the model in one file")
+
+    def predict(self, x: Array) -> Array:
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window).
+
+        Raises:
+            BundleError: onnxruntime refuses x.
+        """
+        try:
+            answer: Array = self._session.run([OUTPUT], {INPUT: x})[0]
+        except Exception as error:
+            raise BundleError(f"the model in one file: {str(error)[:300]}") from None
+        return answer
 
 
 class OnnxGraphs:
@@ -32,17 +72,16 @@ class OnnxGraphs:
             raise BundleError(f"graph {graph!r}: {str(error)[:300]}") from None
         return dict(zip(described.outputs, outputs, strict=True))
 
+    def answer(self, model: bytes, x: Array) -> Array:
+        """What a model in one file says of examples.
+
+        Raises:
+            BundleError: onnxruntime refuses it or its input.
+        """
+        return OnnxModel(model, tuple(self._providers), self._threads).predict(x)
+
     def _load(self, graph: str) -> onnxruntime.InferenceSession:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        try:
-            session = onnxruntime.InferenceSession(self._bundle.graph_bytes(graph), options, providers=self._providers)
-        except BundleError:
-            raise
-        except Exception as error:
-            raise BundleError(f"graph {graph!r}: {str(error)[:300]}") from None
+        session = load_session(self._bundle.graph_bytes(graph), tuple(self._providers), self._threads, f"graph {graph!r}")
         expected = len(self._bundle.manifest.graphs[graph].outputs)
         if len(session.get_outputs()) != expected:
             raise BundleError(f"graph {graph!r}: {len(session.get_outputs())} outputs, its manifest says {expected}")

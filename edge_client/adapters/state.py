@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from edge_client.adapters.models import BEFORE, CURRENT, MODEL_JSON, MODEL_ONNX, ModelFolders
 from edge_client.core.ports import Current
 from edge_client.core.session import Session
 from host.files import lock_folder, make_folder, write_atomically
@@ -43,15 +44,16 @@ def only_process(folder: Path) -> Iterator[None]:
 
 
 class FolderState:
-    """An `edge_client.core.ports.DeviceState` in a folder: ``session.json current.json traffic.json update.safetensors
-    private.RUN_ID.ROUND blobs/SHA256``. A file that is damaged is set aside as ``NAME.damaged``, with a warning."""
+    """An `edge_client.core.ports.DeviceState` in a folder: ``session.json traffic.json update.safetensors private.RUN_ID.ROUND
+    blobs/SHA256``, and ``current`` and ``before`` (`edge_client.adapters.models`). A file that is damaged is set aside as
+    ``NAME.damaged``, with a warning."""
 
     def __init__(self, folder: Path) -> None:
         """
         Raises:
             ConfigError: the folder cannot be made or written.
         """
-        self._folder, self._blobs = folder, folder / "blobs"
+        self._folder, self._blobs, self._models = folder, folder / "blobs", ModelFolders(folder)
         try:
             make_folder(self._blobs)
         except OSError as error:
@@ -107,10 +109,16 @@ class FolderState:
         return {}
 
     def current(self) -> Current | None:
-        return self._document("current.json", Current)
+        return self._document(f"{CURRENT}/{MODEL_JSON}", Current)
 
-    def put_current(self, current: Current) -> None:
-        self._write(self._folder / "current.json", msgspec.json.encode(current))
+    def before(self) -> Current | None:
+        return self._document(f"{BEFORE}/{MODEL_JSON}", Current)
+
+    def onnx(self, current: Current) -> bytes | None:
+        return StoredModel(self._folder).onnx(current)
+
+    def put_current(self, current: Current, onnx: bytes) -> None:
+        self._models.put(current, onnx, keep=self.current() is not None)
 
     def traffic(self) -> dict[int, int]:
         return self._document("traffic.json", dict[int, int]) or {}
@@ -183,7 +191,7 @@ class StoredModel:
     def stamp(self) -> tuple[int, int] | None:
         """What changes whenever another model comes into use; None where there is none."""
         try:
-            told = (self._folder / "current.json").stat()
+            told = (self._folder / CURRENT / MODEL_JSON).stat()
         except OSError:
             return None
         return told.st_ino, told.st_mtime_ns
@@ -194,11 +202,11 @@ class StoredModel:
         Raises:
             ConfigError: none is, or the folder cannot be read.
         """
-        path = self._folder / "current.json"
+        path = self._folder / CURRENT / MODEL_JSON
         try:
             return msgspec.json.decode(path.read_bytes(), type=Current)
         except FileNotFoundError:
-            raise ConfigError(f"{self}: no model is in use: no run has finished on this device, or it is another folder") from None
+            raise ConfigError(f"{self}: no model is in use: none was released to this device, or it is another folder") from None
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -212,6 +220,14 @@ class StoredModel:
             return None
         return payload if digest_of(payload) == digest else None
 
+    def onnx(self, current: Current) -> bytes | None:
+        """The whole of this model in one file; None where it has none, or where it is gone or damaged."""
+        try:
+            payload = (self._folder / CURRENT / MODEL_ONNX).read_bytes()
+        except OSError:
+            return None
+        return payload if digest_of(payload) == current.onnx else None
+
 
 class MemoryState:
     """An `edge_client.core.ports.DeviceState` in memory."""
@@ -222,6 +238,8 @@ class MemoryState:
         self._update: bytes | None = None
         self._private: dict[tuple[str, int], Tensors] = {}
         self._current: Current | None = None
+        self._before: Current | None = None
+        self._onnx = b""
         self._traffic: dict[int, int] = {}
 
     def load(self) -> Session:
@@ -260,8 +278,14 @@ class MemoryState:
     def current(self) -> Current | None:
         return self._current
 
-    def put_current(self, current: Current) -> None:
-        self._current = current
+    def before(self) -> Current | None:
+        return self._before
+
+    def onnx(self, current: Current) -> bytes | None:
+        return self._onnx if current == self._current and self._onnx else None
+
+    def put_current(self, current: Current, onnx: bytes) -> None:
+        self._before, self._current, self._onnx = self._current, current, onnx
 
     def traffic(self) -> dict[int, int]:
         return self._traffic

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from edge_client.core.session import Session
-from wire.bundle import Bundle
+from wire.bundle import Bundle, Window
 from wire.messages import Digest, MaybeDigest
 from wire.tensors import Array, Tensors
 
@@ -30,6 +30,28 @@ class Windows:
     def num_test(self) -> int:
         """Number of test examples."""
         return len(self.test_y)
+
+
+class LiveWindows(Protocol):
+    """Windows of a device that goes on recording: other ones from plan to plan, and never within one."""
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the data have moved against those of the last survey, as far as `look` knows."""
+
+    def now(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Windows:
+        """The windows as of now, as a bundle asks for them, or as the device's own settings do.
+
+        Raises:
+            DataError: what is recorded cannot be cut into such windows.
+        """
+
+    def look(self) -> bool:
+        """Compare what was recorded since the last survey with what was there then, if it is time to; whether that is found to have moved
+        now, and was not before."""
+
+    def surveyed(self) -> None:
+        """A survey of the data was made: they are what later ones are compared with."""
 
 
 class Graphs(Protocol):
@@ -58,9 +80,17 @@ class WholeTraining(Protocol):
 GraphLoader = Callable[[Bundle], Graphs]
 
 
+@runtime_checkable
+class WholeModels(Protocol):
+    """Graphs whose runtime can also answer with a model in one file (`wire.onnx_model`)."""
+
+    def answer(self, model: bytes, x: Array) -> Array:
+        """Its class probabilities (n, classes) float32 of examples x (n, \\*window)."""
+
+
 class Current(msgspec.Struct, frozen=True):
     """The model that answers predictions, apart from any run: digests of its bundle, its tensors, and this device's private tensors
-    (empty where it has none)."""
+    (empty where it has none). It is also what ``model.json`` says."""
 
     bundle: Digest
     model: Digest
@@ -69,6 +99,16 @@ class Current(msgspec.Struct, frozen=True):
     epoch: int
     since_s: float
     """Unix time, as well as the device knew it, when it came into use."""
+    release: int = 0
+    """The release's number; 0 if a finished run offered it."""
+    group: str = ""
+    name: str = ""
+    version: int = 0
+    """Of the bundle."""
+    classes: tuple[str, ...] = ()
+    window: Window | None = None
+    onnx: MaybeDigest = ""
+    """SHA-256 of ``model.onnx``; empty where the bundle has nothing to make one from."""
 
 
 class BlobReader(Protocol):
@@ -113,10 +153,17 @@ class DeviceState(Protocol):
         carried out again after a crash starts from the same ones."""
 
     def current(self) -> Current | None:
-        """The model in use, as last put."""
+        """The model in use, as last put; None if there is none, or if what says so is damaged."""
 
-    def put_current(self, current: Current) -> None:
-        """Another model is in use from now on. Its blobs are stored already."""
+    def before(self) -> Current | None:
+        """The model that was in use before that one."""
+
+    def onnx(self, current: Current) -> bytes | None:
+        """The one file of the model in use; None if there is none, or if it is damaged."""
+
+    def put_current(self, current: Current, onnx: bytes) -> None:
+        """Another model is in use from now on, all at once, and the one before is kept until the next. Its blobs are stored already; `onnx`
+        is the whole of it in one file, or empty."""
 
     def traffic(self) -> dict[int, int]:
         """Bytes that came and went, by hour (of Unix time), as last put."""
@@ -131,3 +178,11 @@ class Health:
 
     battery_percent: float | None = None
     unmetered: bool | None = None
+    hardware: str = ""
+    free_bytes: int | None = None
+    """Storage that the client may still take."""
+    temperature_c: float | None = None
+    charging: bool | None = None
+    """Whether it runs on outside power."""
+    idle: bool | None = None
+    """Whether nothing else wants much of its processor."""

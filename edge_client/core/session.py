@@ -10,12 +10,34 @@ from typing import Literal
 
 import msgspec
 
-from wire.messages import Acknowledge, Busy, DeclineReason, Finish, MaybeDigest, Plan, Refuse
+from wire.messages import Acknowledge, Busy, DeclineReason, Finish, MaybeDigest, Metrics, Plan, Refuse
 
 MOST_TRIES = 5
-"""How often work on one plan is started, at most."""
+"""How often work on one plan is started, at most; likewise taking one offered model into use."""
 
 Stage = Literal["working", "pending", "declined", "answered"]
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A model to take into use, as a release or a finished run names it, and what became of it."""
+
+    epoch: int
+    run_id: str
+    bundle: str
+    model: str
+    number: int = 0
+    """Of the release; 0 if a finished run offers the model."""
+    group: str = ""
+    tries: int = 0
+    """How often taking it into use was started and did not end."""
+    problem: str = ""
+    """Why it is not in use and will not be; empty if it is in use or may yet be."""
+    evaluated: Metrics = Metrics()
+    """Over the windows that the device holds back, with this model."""
+    before: Metrics = Metrics()
+    """The same, with the model that was in use."""
+    latency_ms: float = 0.0
+    """What a prediction of one window takes."""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -36,17 +58,16 @@ class Session(msgspec.Struct, frozen=True):
     """Why the plan was declined."""
     versions: dict[str, int] = {}
     """By name, the newest version of a bundle that was used."""
-    final_model: str = ""
-    final_bundle: str = ""
-    final_epoch: int = 0
-    final_run: str = ""
-    """What the last `Finish` offered, the epoch and the run that it came from."""
-    final_round: int = 0
-    """The last round of that run that this device took part in; 0 if it took part in none."""
-    final_tries: int = 0
-    """How often taking the offered model into use was started and did not end."""
-    final_problem: str = ""
-    """Why the offered model is not in use and will not be; empty if it is in use or may yet be."""
+    offer: Offer | None = None
+    """The last model that was offered, and what became of it."""
+    offered_epoch: int = 0
+    """The greatest epoch of a `Finish`."""
+    released: int = 0
+    """The number of the last release that was given."""
+    released_epoch: int = 0
+    """The epoch that it came from."""
+    failures: int = 0
+    """How many predictions have failed since the model in use was taken up."""
 
 
 @dataclass(frozen=True)
@@ -117,42 +138,22 @@ def on_reply(session: Session, reply: Acknowledge | Refuse | Busy | Finish) -> t
     """The aggregator answered."""
     match reply:
         case Finish():
-            if reply.epoch < max(session.final_epoch, session.plan.epoch if session.plan else 0):
+            if reply.epoch < max(session.offered_epoch, session.plan.epoch if session.plan else 0):
                 return session, NOTHING
             stage: Stage = "answered" if session.stage == "working" else session.stage
-            return _offered(msgspec.structs.replace(session, stage=stage, tries=0, final_epoch=reply.epoch), reply), NOTHING
+            session = msgspec.structs.replace(session, stage=stage, tries=0, offered_epoch=reply.epoch)
+            return session if reply.releases else _offered(session, reply), NOTHING
         case Acknowledge() | Refuse() if session.stage == "pending" and reply.update == session.update:
             return msgspec.structs.replace(session, stage="answered", update=""), Action("drop")
     return session, NOTHING
 
 
-def _offered(session: Session, offer: Finish) -> Session:
+def _offered(session: Session, finish: Finish) -> Session:
     """The model that a finish names is to be taken into use. One that failed before is not tried again because it is offered again."""
-    if (session.final_run, session.final_bundle, session.final_model) == (offer.run_id, offer.bundle, offer.model):
+    held = session.offer
+    if held is not None and (held.run_id, held.bundle, held.model) == (finish.run_id, finish.bundle, finish.model):
         return session
-    number = session.plan.round if session.plan is not None and session.plan.run_id == offer.run_id else 0
-    return msgspec.structs.replace(
-        session,
-        final_model=offer.model,
-        final_bundle=offer.bundle,
-        final_run=offer.run_id,
-        final_round=number,
-        final_tries=0,
-        final_problem="",
-    )
-
-
-def on_adopting(session: Session) -> Session:
-    """The offered model is about to be loaded. To be saved before it is."""
-    if session.final_tries >= MOST_TRIES:
-        problem = f"loading it was started {session.final_tries} times and ended this client each time"
-        return msgspec.structs.replace(session, final_problem=problem)
-    return msgspec.structs.replace(session, final_tries=session.final_tries + 1)
-
-
-def on_adopted(session: Session, problem: str = "") -> Session:
-    """The offered model is in use; or it cannot be used, and why."""
-    return msgspec.structs.replace(session, final_tries=0, final_problem=problem)
+    return msgspec.structs.replace(session, offer=Offer(finish.epoch, finish.run_id, finish.bundle, finish.model))
 
 
 def same_work(one: Plan, other: Plan) -> bool:

@@ -1,30 +1,40 @@
-"""`shoal models`: the models of a run's last rounds."""
+"""`shoal models`: a fleet's releases, and the models of a run's last rounds; `model_files.py` has what is about one of them."""
 
-from contextlib import closing
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
 
 import typer
 
-from aggregator.adapters.engine import database_name
-from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, has_run
-from aggregator.core.state import ModelVersion, RunState
+from aggregator.core.state import ModelVersion
 from aggregator.core.versions import met
-from wire.errors import ConfigError
+from shoal.commands import releases
+from shoal.commands.model_files import diff_models, export_model, inspect_model
+from shoal.held_model import state_of
 
 Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Run = Annotated[str, typer.Option(help="Name of the run.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 
-models = typer.Typer(rich_markup_mode=None, help="List the models of a run's last rounds.", no_args_is_help=True)
+models = typer.Typer(
+    rich_markup_mode=None,
+    help="A fleet's releases and their rollouts, models as files, and the models of a run's last rounds.",
+    no_args_is_help=True,
+)
+models.command("list")(releases.list_releases)
+models.command("show")(releases.show_release)
+models.command("release")(releases.make_releases)
+models.command("rollout")(releases.rollout)
+models.command("rollback")(releases.roll_back)
+models.command("export")(export_model)
+models.command("inspect")(inspect_model)
+models.command("diff")(diff_models)
 
 
-@models.command("list")
+@models.command("rounds")
 def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> None:
     """List the models that a run has and remembers, and how devices met them before they trained."""
-    state = _state(folder, run, database)
+    state = state_of(folder, run, database)
     current = ModelVersion(
         round=state.made_in,
         models=state.models,
@@ -36,33 +46,6 @@ def list_models(folder: Folder, run: Run = "run-1", database: Database = "") -> 
     print(f"{'made in':>8}  {'models':>6}  {'devices':>7}  {'accuracy':>8}  {'loss':>8}")
     for version in (*(v for v in state.history if v.round != state.made_in), current):
         print(_line(version) + ("  offered now" if version is current else ""))
-
-
-def _state(folder: Path, run: str, database: str) -> RunState:
-    """The run's state. Of SQLite in the folder, it is read without a trace.
-
-    Raises:
-        ConfigError: there is no such run, or the database cannot be opened or is damaged.
-        StorageFailed: the database cannot be read.
-    """
-    path = folder / "shoal.db"
-    if database:
-        if not has_run(database, run):  # a store would make it
-            raise ConfigError(f"database {database_name(database)}: there is no run {run!r} (--run)")
-        with closing(SqlStore(database, run)) as store:
-            state = store.load()
-    elif not path.exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    else:
-        contents = read_database(path)
-        if contents.damage:
-            raise ConfigError(f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more")
-        if run not in contents.runs:
-            raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
-        state = contents.runs[run].state
-    if state is None:
-        raise ConfigError(f"folder {folder}: run {run!r} has not begun")
-    return state
 
 
 def _line(version: ModelVersion) -> str:

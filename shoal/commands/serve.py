@@ -8,18 +8,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from aggregator.core.rollout_state import Gate
 from aggregator.core.state import Event, RoundAggregated, RunState
 from aggregator.core.summary import count_groups
+from aggregator.enrolment.service import EnrolmentSettings, own_credentials
 from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
+from aggregator.release_policy import read_when
+from aggregator.rollouts import RolloutSettings, read_steps
 from algorithms.registry import read_algorithm
 from host.logs import FORMS, log_to_stderr
 from host.supervisor import alive
 from shoal.commands import options as opt
 from wire.errors import ConfigError
-from wire.links.mqtt import BrokerAddress
 
-Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://.")]
+Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://; those of the folder's own authority when not given.")]
 
 
 def serve(
@@ -47,7 +50,32 @@ def serve(
     max_norm: opt.MaxNorm = 1e6,
     max_drop: opt.MaxDrop = 0.3,
     keep_models: opt.KeepModels = 3,
+    where: opt.Where = "",
+    cohort: opt.RoundCohort = 0,
+    over_select: opt.OverSelect = 1.0,
+    quorum: opt.Quorum = 0.0,
+    pace: opt.Pace = 0.0,
+    window: opt.Window = "",
+    time_zone: opt.TimeZone = "UTC",
     start_from: opt.StartFrom = "latest",
+    release: Annotated[str, typer.Option(help="What makes releases: off, manual, or auto: a campaign that is over.")] = "off",
+    release_every: Annotated[int, typer.Option(min=0, help="With auto: release also after so many rounds; 0: not.")] = 0,
+    rollout_steps: Annotated[str, typer.Option(help="Shares of the devices, and tags, one after the other.")] = "0.1,0.5,1",
+    rollout_quorum: Annotated[
+        float, typer.Option(callback=opt.finite, min=0.01, max=1, help="The share of a step's devices that have to confirm.")
+    ] = Gate().quorum,
+    rollout_max_drop: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, max=1, help="A release that lowers accuracy by more is rolled back.")
+    ] = Gate().max_drop,
+    rollout_max_failures: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, max=1, help="One that fails on more of a step's devices is rolled back.")
+    ] = Gate().max_failures,
+    rollout_max_slower: Annotated[
+        float, typer.Option(callback=opt.finite, min=1, help="One with which a prediction takes more times as long is rolled back.")
+    ] = Gate().max_slower,
+    rollout_patience: Annotated[
+        float, typer.Option(callback=opt.finite, min=0, help="Seconds a step waits for a clear answer; then what there is counts.")
+    ] = Gate().patience_s,
     take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another aggregator has the lease in the PostgreSQL database, then take over.")
@@ -57,6 +85,13 @@ def serve(
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
     stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
+    enrol_host: Annotated[str, typer.Option(help="Address at which devices are enrolled over HTTPS.")] = "0.0.0.0",
+    enrol_port: Annotated[
+        int, typer.Option(help="Its port, where the folder has an authority (`shoal init --tls`); 0: nobody is enrolled.")
+    ] = 8443,
+    enrol_broker: Annotated[str, typer.Option(help="The broker's address for enrolled devices; that of --broker when empty.")] = "",
+    enrol_policy: Annotated[Path | None, typer.Option(help="What enrolled devices are suggested as their policy (TOML).")] = None,
+    enrol_days: Annotated[float, typer.Option(callback=opt.finite, help="Days for which a device's certificate is valid.")] = 90.0,
     config: opt.Config = None,
     log_format: Annotated[str, typer.Option(help="text, or json with fields for fleet, run, device and round.")] = "text",
     ca: Pem = None,
@@ -73,7 +108,7 @@ def serve(
     settings = ServeSettings(
         folder=folder,
         bundle=bundle,
-        broker=BrokerAddress.parse(broker, ca, cert, key),
+        broker=own_credentials(folder, broker, ca, cert, key),
         run=run,
         fleet=fleet,
         algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
@@ -91,7 +126,25 @@ def serve(
         max_update_norm=max_norm,
         max_drop=max_drop,
         keep_models=keep_models,
+        where=where,
+        cohort=cohort,
+        over_select=over_select,
+        quorum=quorum,
+        pace_s=pace,
+        hours=f"{window} {time_zone}" if window else "",
         start_from=start_from,
+        release=read_when(release),
+        release_every=release_every,
+        rollout=RolloutSettings(
+            steps=read_steps(rollout_steps),
+            gate=Gate(
+                quorum=rollout_quorum,
+                max_drop=rollout_max_drop,
+                max_failures=rollout_max_failures,
+                max_slower=rollout_max_slower,
+                patience_s=rollout_patience,
+            ),
+        ),
         take_over=take_over,
         standby=standby,
         database=database,
@@ -99,6 +152,7 @@ def serve(
         http_host=host,
         http_port=port,
         stay=stay,
+        enrolment=EnrolmentSettings(host=enrol_host, port=enrol_port, broker=enrol_broker, policy=enrol_policy, days=enrol_days),
     )
 
     def observe(state: RunState, event: Event) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.campaign import Observer
 from aggregator.core.ports import Blobs, Store
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
@@ -40,9 +41,11 @@ class Bench:
         settings: Mapping[str, Any] = MappingProxyType({}),
         mean: Mean | None = None,
         algorithm: str = "fedavg",
+        observe: Observer = lambda _state, _event: None,
         **changes: Any,
     ) -> None:
-        """`settings`: other fields of `RunSettings`; `mean`: in place of the algorithm's; `changes`: other arguments of `Runner`."""
+        """`settings`: other fields of `RunSettings`; `mean`: in place of the algorithm's; `observe` as in `Campaign`; `changes`: other
+        arguments of `Runner`."""
         self.topics, broker = Topics("f"), InProcessBroker()
         self.device = broker.connect("tester")
         self.device.subscribe("shoal/2/f/device/+/reply", "shoal/2/f/device/+/plan")
@@ -53,7 +56,7 @@ class Bench:
         probe = make_probe(objective.model, fleet.window.shape)
         made = make_algorithm(read_algorithm(algorithm))
         made = replace(made, mean=mean or made.mean)
-        self.link, self.parts, self.changes = link, (made, bundle, probe), changes
+        self.link, self.parts, self.changes, self.observe = link, (made, bundle, probe), changes, observe
         layout = bundle.manifest.reported("step")
         chosen = RunSettings(
             run_id="r",
@@ -78,7 +81,7 @@ class Bench:
     def start(self, settings: RunSettings, store: Store, blobs: Blobs, **changes: Any) -> None:
         """Start a service with this campaign, which goes on where it is in the store."""
         self.runner = Runner(self.link, self.clock, **self.changes, **changes)
-        self.campaign = self.runner.add(settings, *self.parts, store, blobs)
+        self.campaign = self.runner.add(settings, *self.parts, store, blobs, observe=self.observe)
 
     def send(self, device_id: str, kind: Any, payload: bytes) -> None:
         self.runner.handle(Delivery(self.topics.device(device_id, kind), payload))

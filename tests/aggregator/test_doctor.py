@@ -295,7 +295,7 @@ def test_a_check_after_a_kill_reads_the_log_and_writes_nothing_also_on_a_full_di
     assert "late" in state.devices, "it is in the log alone"
     done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert limited("models", "list", str(killed.folder)).returncode == 0
+    assert limited("models", "rounds", str(killed.folder)).returncode == 0
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in killed.folder.rglob("*") if path.is_file()} == before
 
 
@@ -303,7 +303,7 @@ def test_a_database_that_cannot_be_read_is_not_called_damaged_and_nothing_is_jud
     (killed.folder / "shoal.db-shm").unlink()
     held = lock_service(killed.folder)  # so that it is read with the index that a service shares, which cannot be made
     done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
-    listed = limited("models", "list", str(killed.folder))
+    listed = limited("models", "rounds", str(killed.folder))
     os.close(held)
     wrong = [line for line in done.stdout.splitlines() if not line.startswith("ok")]
     told = f"database {killed.folder}/shoal.db: it cannot be read: disk I/O error"

@@ -40,6 +40,23 @@ class TestNorms:
         assert left_out == {"d2": "the norm of its delta is 9e+05: more than 20 is not usual in this round"}
         assert norms == {"delta": 2}
 
+    def test_a_newcomer_is_held_against_newcomers_of_its_own_and_of_earlier_rounds(self) -> None:
+        def member(norm: float) -> Received:
+            return msgspec.structs.replace(update(norm), start="0")
+
+        def newcomer(response: float, delta: float = 1.0) -> Received:
+            return msgspec.structs.replace(RECEIVED, norms={"delta": delta, "response": response})
+
+        _, first, norms = bounded(CAPPED, cohort(newcomer(12), newcomer(12), newcomer(12)), {})
+        members = cohort(member(0.01), member(0.01), member(0.01))
+        _, second, norms = bounded(CAPPED, members, norms)
+        _, late, after = bounded(CAPPED, members | {"n": newcomer(13, 5.0)}, norms)  # it trains from a model that the others have left
+        _, loud, _ = bounded(CAPPED, members | {"n": newcomer(1e6)}, norms)
+        _, one, _ = bounded(CAPPED, members | {"n": newcomer(12), "m": newcomer(12, 1e6), "o": newcomer(12)}, norms)
+        _, inside, _ = bounded(CAPPED, members | {"d9": member(5.0), "n": newcomer(12, 5.0)}, norms)
+        assert (first, second, late, [*loud], [*one], [*inside]) == ({}, {}, {}, ["n"], ["m"], ["d9"])
+        assert after == {"delta": 0.01, "response": 13}
+
     @pytest.mark.parametrize("role", ["statistic", "response"])
     def test_statistics_and_responses_have_bounds_of_their_own(self, role: str) -> None:
         _, left_out, _ = bounded(CAPPED, cohort(*(msgspec.structs.replace(update(), norms={role: norm}) for norm in (5, 6, 3e11))), {})

@@ -209,6 +209,12 @@ class TestDistFLOfManyDevices:
         assert len(grouped.memory.info["device_ids"]) == 400
         np.testing.assert_allclose(Surveys.of(grouped.memory).arrays["mean.norm"][1], moved.responses["response/survey.mean.norm"])
 
+    def test_a_device_that_is_a_newcomer_again_changes_its_group(self) -> None:
+        memory = first_round().memory
+        grouped = DistFL().group(memory, [device(1, 2, seed=4), device(2, 2, start="1", seed=4)], None, 0)
+        assert grouped.notes == {"placed": 1}
+        assert grouped.memory.membership["d00001"] == memory.membership["d00002"] != memory.membership["d00001"]
+
     def test_a_fleet_that_has_moved_is_tested(self) -> None:
         memory = first_round().memory
         grouped = DistFL(resurvey=5).group(memory, [device(i, 5 + i % 2, seed=4) for i in range(400)], None, 0)

@@ -82,7 +82,7 @@ def _message(rng: random.Random) -> m.Message:
         rng.choice([None, names]),
         rng.choice([None, names]),
         rng.choice([None, names]),
-        rng.choice([1000.0, rng.uniform(1e-9, 1e9)]),
+        rng.choice([m.Policy().max_epochs, rng.uniform(1e-9, 1e9)]),  # the default itself: another object of its value is written
         rng.choice([None, rng.uniform(1e-9, 1e9)]),
         rng.choice([None, number]),
         rng.choice([None, rng.uniform(1e-9, 10)]),
@@ -93,7 +93,9 @@ def _message(rng: random.Random) -> m.Message:
     work = name, epoch, number, attempt, name
     reason = rng.choice(get_args(m.DeclineReason))
     made: list[m.Message] = [
-        m.CheckIn(name, count, 3, rng.choice(["", sha]), text(), text(), *health, rng.choice([None, policy])),
+        m.CheckIn(
+            name, count, 3, rng.choice(["", sha]), text(), text(), *health, rng.choice([None, policy]), moved=rng.choice([True, False])
+        ),
         m.Fetch(name, sha),
         m.DeviceStatus(name, True),
         m.AggregatorStatus(False, text(), epoch, rng.uniform(0, 2e9), text(), text()),

@@ -1,5 +1,6 @@
 """The Kotlin client: its own tests, on what the Python side wrote for them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,14 +8,33 @@ import pytest
 from tests.android.bridge import run_build
 from tests.android.kotlin_vectors import write
 from tests.android.numpy_vectors import FILE, text
+from tests.enrolment import EnrolmentBench, enrolment_bench
+from wire.enrolment import Token
 
 HOSTILE_PLANS = 50_000
+
+
+def enrolment_service(bench: EnrolmentBench) -> dict[str, str]:
+    """What Kotlin's tests of enrolment need of a service: its address, and tokens by what they are."""
+    used = bench.token()
+    bench.enrol(used, name="pi-1")
+    return {
+        "url": bench.url,
+        "good": bench.token(),
+        "used": used,
+        "bound": bench.token(device_id="phone-9"),
+        "approve": bench.token(approve=True),
+        "clock": bench.token(),
+        "elsewhere": str(Token(bytes(16), "00" * 32)),
+    }
 
 
 @pytest.mark.timeout(900)
 def test_kotlin_core(tmp_path: Path) -> None:
     write(tmp_path)
-    printed = run_build("test", "core", environment={"SHOAL_KOTLIN_TESTS": str(tmp_path)})
+    with enrolment_bench(tmp_path / "enrolment", serves=True) as bench:
+        (tmp_path / "enrolment.json").write_text(json.dumps(enrolment_service(bench)))
+        printed = run_build("test", "core", environment={"SHOAL_KOTLIN_TESTS": str(tmp_path)})
     assert "0 tests failed" in printed
     skipped = [line for line in printed.splitlines() if "[S]" in line]
     assert all("mosquitto" in line.lower() for line in skipped), skipped

@@ -3,7 +3,7 @@
 import numpy as np
 
 from edge_client.core.ports import Current, DeviceState
-from edge_client.core.session import Session
+from edge_client.core.session import Offer, Session
 from tests.plans import plan
 from wire.codec import digest
 
@@ -15,11 +15,12 @@ class DeviceStateContract:
 
     def test_new_device_has_a_new_session(self, state: DeviceState) -> None:
         assert state.load() == Session()
-        assert (state.update(), state.current(), state.traffic()) == (None, None, {})
+        assert (state.update(), state.current(), state.before(), state.traffic()) == (None, None, None, {})
         assert state.private("r", 1) == {}
 
     def test_session_and_update_survive(self, state: DeviceState) -> None:
-        session = Session(plan(3), "as it came", "pending", 2, "a" * 64, versions={"b": 1}, final_problem="no")
+        offer = Offer(1, "r", "a" * 64, "b" * 64, 7, "g", 1, "no")
+        session = Session(plan(3), "as it came", "pending", 2, "a" * 64, versions={"b": 1}, offer=offer)
         state.save(session)
         state.put_update("r", 3, b"update", {})
         after = self.again(state)
@@ -29,10 +30,11 @@ class DeviceStateContract:
         assert self.again(after).update() is None
 
     def test_the_model_in_use_and_the_traffic_survive(self, state: DeviceState) -> None:
-        current = Current("a" * 64, "b" * 64, "", "r", 7, 1.5)
-        state.put_current(current)
+        models = [Current("a" * 64, name * 64, "", "r", 7, 1.5) for name in "bcd"]
+        for model in models:
+            state.put_current(model, b"onnx")
         state.put_traffic({5: 6})
-        assert self.again(state).current() == current
+        assert (self.again(state).before(), self.again(state).current()) == (models[1], models[2])
         assert self.again(state).traffic() == {5: 6}
 
     def test_a_repeated_round_starts_from_the_same_private_tensors(self, state: DeviceState) -> None:

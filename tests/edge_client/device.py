@@ -84,6 +84,20 @@ class Device:
         offer = {"epoch": 1, "bundle": self.bundle.digest, "model": digest(self.model), **changes}
         self.reply(m.Finish("d0", run_id, **offer))
 
+    def release(self, number: int, model: bytes | None = None, bundle: bytes | None = None, **changes: Any) -> None:
+        """Offer a release's blobs and say that it is this device's, as a retained message; and let the device do what it does about it."""
+        model, bundle = model or self.model, bundle or self.bundle.payload
+        self.offer(model, bundle)
+        fields = {"epoch": 1, "group": "left", "run_id": "r", "bundle": digest(bundle), "model": digest(model), **changes}
+        message = self.sign(m.Release("d0", number=number, **fields))
+        self.server.publish(self.topics.device("d0", "release"), message, retain=True)
+        self.turn()
+
+    def in_use(self) -> m.InUse:
+        """What it said last of the release in use."""
+        said: m.InUse = decode(self.sent("in-use")[-1], m.InUse)
+        return said
+
     def sent(self, kind: str) -> list[bytes]:
         """What the device has published on its topic of this kind; what it published on others is forgotten."""
         found = []

@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
-from edge_client.core.session import MOST_TRIES
+from edge_client.core.session import MOST_TRIES, Offer
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
@@ -26,6 +26,16 @@ def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
 
 def answer(device: Device) -> Array:
     return device.agent.predict(device.windows.test_x)
+
+
+def offer_of(device: Device) -> Offer:
+    offer = device.agent.session.offer
+    assert offer is not None
+    return offer
+
+
+def problem_of(device: Device) -> str:
+    return offer_of(device).problem
 
 
 class TestTakingUp:
@@ -82,11 +92,11 @@ class TestTakingUp:
         if name == "a graph that is no graph":
             bundle = packed(device.bundle, files={device.bundle.manifest.graphs["predict"].file: b"junk"})
         take_up(device, bundle=bundle, run_id="s")
-        assert device.agent.session.final_problem
+        assert problem_of(device)
         np.testing.assert_array_equal(answer(device), before)
         device.start()
         np.testing.assert_array_equal(answer(device), before)
-        assert FolderState(device.folder).load().final_problem == device.agent.session.final_problem
+        assert FolderState(device.folder).load().offer == device.agent.session.offer
 
     @pytest.mark.parametrize(
         ("graph", "problem"),
@@ -107,7 +117,7 @@ class TestTakingUp:
         device.load_graphs = Wrong
         device.start()
         take_up(device, other_model(device), run_id="s")
-        assert problem in device.agent.session.final_problem
+        assert problem in problem_of(device)
         device.load_graphs = OnnxGraphs
         device.start()
         np.testing.assert_array_equal(answer(device), before)
@@ -120,7 +130,7 @@ class TestTakingUp:
         np.testing.assert_array_equal(answer(device), before)
         take_up(device, other_model(device), run_id="t")
         assert np.abs(answer(device) - before).max() > 0
-        assert device.agent.session.final_problem == ""
+        assert problem_of(device) == ""
 
     def test_an_older_bundle_and_one_that_the_policy_does_not_permit(self, device: Device) -> None:
         device.options["policy"] = m.Policy(bundles=(device.bundle.manifest.name,))
@@ -128,9 +138,9 @@ class TestTakingUp:
         device.start()
         take_up(device, bundle=newer)
         take_up(device, run_id="s")
-        assert "StaleBundle" in device.agent.session.final_problem
+        assert "StaleBundle" in problem_of(device)
         take_up(device, bundle=packed(device.bundle, name="other"), run_id="t")
-        assert "does not permit" in device.agent.session.final_problem
+        assert "does not permit" in problem_of(device)
         current = FolderState(device.folder).current()
         assert current is not None
         assert current.bundle == digest(newer)
@@ -149,7 +159,7 @@ class TestTakingUp:
                 take_up(device, other_model(device), run_id="s")
         device.start()
         take_up(device, other_model(device), run_id="s")
-        assert "ended this client" in device.agent.session.final_problem
+        assert "ended this client" in problem_of(device)
         device.load_graphs = OnnxGraphs
         device.start()
         device.turn()
@@ -159,7 +169,7 @@ class TestTakingUp:
         take_up(device)
         device.finish("s", epoch=0, model="9" * 64)
         device.turn()
-        assert device.agent.session.final_model == digest(device.model)
+        assert offer_of(device).model == digest(device.model)
 
 
 class TestKeeping:
@@ -204,8 +214,8 @@ class TestKeeping:
 
     def test_a_damaged_note_of_it_is_set_aside(self, device: Device) -> None:
         take_up(device)
-        (device.folder / "current.json").write_text("{")
+        (device.folder / "current" / "model.json").write_text("{")
         device.start()
+        assert [path.name for path in (device.folder / "current").glob("*.damaged")] == ["model.json.damaged"]
         device.turn()
-        assert (device.folder / "current.json.damaged").exists()
         assert answer(device).shape == (12, 3)  # the session still has the offer

@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import edge_client
+from edge_client.adapters.onnx_graphs import OnnxGraphs, OnnxModel
 from edge_client.adapters.state import FolderState
+from edge_client.core.ports import Current
 from edge_client.main import main
 from edge_client.model import Model
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
+from tests.edge_client.hostile import with_graph
+from wire import messages as m
+from wire.bundle import Bundle
 from wire.codec import digest
 from wire.errors import ConfigError, DataError
 
@@ -35,7 +42,7 @@ class TestModel:
         take_up(device)
         before = files(device.folder)
         model = Model(device.folder)
-        np.testing.assert_array_equal(model.predict(device.windows.test_x), device.agent.predict(device.windows.test_x))
+        np.testing.assert_allclose(model.predict(device.windows.test_x), device.agent.predict(device.windows.test_x), atol=1e-5)
         assert (model.classes, model.window) == (device.bundle.manifest.classes, device.bundle.manifest.window)
         assert model.current.model == digest(device.model)
         assert model.predict(device.windows.test_x[:0]).shape == (0, 3)
@@ -43,14 +50,16 @@ class TestModel:
 
     def test_another_model_is_taken_up_when_the_client_has_taken_it_up(self, device: Device) -> None:
         take_up(device)
-        model, x = Model(device.folder), device.windows.test_x
+        told: list[Current] = []
+        model, x = Model(device.folder, on_replaced=told.append), device.windows.test_x
         before = model.predict(x)
         assert not model.refresh()
         take_up(device, other_model(device), run_id="next")
         after = model.predict(x)
         assert not np.array_equal(before, after)
-        np.testing.assert_array_equal(after, device.agent.predict(x))
+        np.testing.assert_allclose(after, device.agent.predict(x), atol=1e-5)
         assert (model.current.run_id, model.refresh()) == ("next", False)
+        assert told == [model.current]
 
     def test_a_model_that_is_damaged_leaves_the_one_before_until_it_is_mended(
         self, device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -62,6 +71,7 @@ class TestModel:
         take_up(device, payload := other_model(device), run_id="next")
         path = device.folder / "blobs" / digest(payload)
         path.write_bytes(b"damaged")
+        (device.folder / "current" / "model.onnx").write_bytes(b"damaged")
         np.testing.assert_array_equal(model.predict(x), before)
         assert "the model before goes on answering" in caplog.text
         assert path.exists(), "the client sets it aside, not the application"
@@ -79,7 +89,9 @@ class TestModel:
             stored = model._stored
             old = stored.current()
             take_up(device, payload, run_id="next")
-            state.keep_blobs({device.bundle.digest, digest(payload), *device.agent._model.blobs})
+            now = state.current()
+            assert now is not None
+            state.keep_blobs({now.bundle, now.model, now.private})
             answers = iter([old])
             monkeypatch.setattr(stored, "current", lambda: next(answers, None) or type(stored).current(stored))
             stamps = iter([(0, 0)])
@@ -95,8 +107,8 @@ class TestModel:
                 Model(folder)
         assert not (tmp_path / "none").exists()
         take_up(device)
-        (device.folder / "current.json").write_bytes(b"{")
-        with pytest.raises(ConfigError, match=r"current\.json: damaged"):
+        (device.folder / "current" / "model.json").write_bytes(b"{")
+        with pytest.raises(ConfigError, match=r"model\.json: damaged"):
             Model(device.folder)
 
     @pytest.mark.parametrize("x", [np.zeros((2, 3, 32)), np.zeros((2, 32)), np.full((1, 2, 32), np.nan), np.full((1, 2, 32), "a")])
@@ -104,6 +116,84 @@ class TestModel:
         take_up(device)
         with pytest.raises(DataError, match="x "):
             Model(device.folder).predict(x)
+
+
+WITHOUT_SHOAL = """
+import json, sys
+from pathlib import Path
+import numpy as np, onnxruntime
+folder = Path(sys.argv[1], "current").resolve()
+about = json.loads((folder / "model.json").read_text())
+session = onnxruntime.InferenceSession(folder / "model.onnx")
+assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == about["classes"] == ["slow", "middle", "fast"]
+assert (about["release"], about["group"], about["window"]["channels"]) == (3, "left", ["a", "b"])
+x = np.load(sys.argv[2])
+print(json.dumps([session.run(None, {"x": x[:n]})[0].tolist() for n in (1, 5, 12)]))
+assert not [name for name in sys.modules if name.partition(".")[0] in ("edge_client", "wire", "torch", "onnx")]
+"""
+
+
+class TestOneFile:
+    def test_any_onnxruntime_reads_it_without_shoal(self, device: Device, tmp_path: Path) -> None:
+        device.release(3)
+        np.save(tmp_path / "x.npy", device.windows.test_x)
+        (tmp_path / "app").mkdir()
+        words = [sys.executable, "-c", WITHOUT_SHOAL, str(device.folder), str(tmp_path / "x.npy")]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path / "app", env={}, timeout=100)
+        assert done.returncode == 0, done.stderr
+        for answer in json.loads(done.stdout):
+            np.testing.assert_allclose(answer, device.agent.predict(device.windows.test_x)[: len(answer)], atol=1e-5)
+
+    def test_private_tensors_are_in_it(self, device: Device) -> None:
+        device.offer()
+        device.send_plan(verbs=(m.Train(16, 8, hyper={"lr": 0.05}, report=False), m.Evaluate()))
+        device.turn()
+        ((update, _),) = device.updates()
+        device.release(1)
+        answer = edge_client.Model(device.folder).predict(device.windows.test_x)
+        np.testing.assert_allclose(answer, device.agent.predict(device.windows.test_x), atol=1e-5)
+        assert (answer.argmax(1) == device.windows.test_y).sum() == update.evaluated.num_correct
+
+    def test_the_one_before_is_kept_until_the_next(self, device: Device) -> None:
+        for number in (1, 2, 3):
+            device.release(number, other_model(device, number))
+        releases = [json.loads((device.folder / name / "model.json").read_text())["release"] for name in ("current", "before")]
+        assert releases == [3, 2]
+        assert len(list((device.folder / "models").iterdir())) == 2
+
+    def test_a_damaged_one_is_written_again_and_meanwhile_the_bundle_answers(self, device: Device) -> None:
+        device.release(1)
+        path = device.folder / "current" / "model.onnx"
+        good = path.read_bytes()
+        path.write_bytes(good[:-1])
+        expected = device.agent.predict(device.windows.test_x)
+        np.testing.assert_allclose(Model(device.folder).predict(device.windows.test_x), expected, atol=1e-5)
+        device.start()
+        assert path.read_bytes() == good
+
+    def test_a_runtime_that_cannot_read_it_writes_it_too(self, device: Device) -> None:
+        class Other:
+            """Graphs of a runtime that does not read ONNX files of models."""
+
+            max_batch = None
+
+            def __init__(self, bundle: Bundle) -> None:
+                self.run = OnnxGraphs(bundle).run
+
+        device.load_graphs = Other
+        device.start()
+        device.release(1)
+        x = device.windows.test_x
+        answer = OnnxModel((device.folder / "current" / "model.onnx").read_bytes()).predict(x)
+        np.testing.assert_allclose(answer, device.agent.predict(x), atol=1e-5)
+
+    def test_a_bundle_without_a_template_works_as_before(self, device: Device) -> None:
+        bundle = with_graph(device.bundle, "predict", template="")
+        device.release(1, bundle=bundle)
+        assert device.in_use().number == 1
+        assert [path.name for path in (device.folder / "current").iterdir()] == ["model.json"]
+        x = device.windows.test_x
+        np.testing.assert_array_equal(Model(device.folder).predict(x), device.agent.predict(x))
 
 
 class TestCommand:

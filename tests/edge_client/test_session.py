@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.core.session import MOST_TRIES, Session, on_adopted, on_adopting, on_executed, on_plan, on_reply, on_start, on_stopped
+from edge_client.core.offers import in_use, on_failed, on_release, on_trying, open_offer
+from edge_client.core.session import MOST_TRIES, Session, on_executed, on_plan, on_reply, on_start, on_stopped
 from tests.plans import plan
 from wire import messages as m
 
@@ -52,20 +53,42 @@ class TestOffer:
     OFFER = m.Finish("d0", "r", 3, A, B)
 
     def test_a_model_that_failed_is_not_tried_again_because_it_is_offered_again(self) -> None:
-        session = on_adopted(on_adopting(on_reply(Session(), self.OFFER)[0]), "it does not answer")
+        session = on_failed(on_trying(on_reply(Session(), self.OFFER)[0]), "it does not answer")
         again, _ = on_reply(session, m.Finish("d0", "r", 4, A, B))
-        assert (again.final_problem, again.final_epoch) == ("it does not answer", 4)
+        assert (problem(again), again.offered_epoch) == ("it does not answer", 4)
+        assert open_offer(again, None) is None
         other, _ = on_reply(session, m.Finish("d0", "r", 4, A, A))
-        assert other.final_problem == ""
+        assert problem(other) == ""
 
     def test_a_model_that_ends_the_client_is_given_up(self) -> None:
         session, _ = on_reply(Session(), self.OFFER)
         for _ in range(MOST_TRIES):
-            session = on_adopting(session)
-            assert session.final_problem == ""
-        assert "ended this client" in on_adopting(session).final_problem
+            session = on_trying(session)
+            assert problem(session) == ""
+        assert "ended this client" in problem(on_trying(session))
 
-    def test_an_offer_remembers_the_last_round_of_its_run(self) -> None:
+    def test_a_finish_beside_releases_offers_nothing(self) -> None:
         session, _ = on_plan(Session(), plan(7), "", 0.0)
-        assert on_reply(session, self.OFFER)[0].final_round == 7
-        assert on_reply(session, m.Finish("d0", "other", 3, A, B))[0].final_round == 0
+        session, _ = on_reply(session, m.Finish("d0", "r", 3, A, B, releases=True))
+        assert (session.offer, session.stage) == (None, "answered")
+
+    @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), max_size=20))
+    def test_the_number_of_what_was_given_never_falls(self, given_releases: list[tuple[int, int]]) -> None:
+        session = Session()
+        for number, epoch in given_releases:
+            before = session
+            session = on_release(session, m.Release("d0", epoch, number, "g", "r", A, B))
+            taken = number > before.released and epoch >= before.released_epoch
+            assert session.released == (number if taken else before.released)
+            assert (session == before) == (not taken)
+
+    def test_what_is_in_use_is_said_of_the_last_release_alone(self) -> None:
+        session = on_failed(on_release(Session(), m.Release("d0", 1, 4, "g", "r", A, B)), "no")
+        assert in_use(session, "d0", 3) == m.InUse("d0", 3, 4, "no")
+        session, _ = on_reply(session, m.Finish("d0", "other", 3, A, B))
+        assert in_use(session, "d0", 3) == m.InUse("d0", 3, 4)
+
+
+def problem(session: Session) -> str:
+    assert session.offer is not None
+    return session.offer.problem

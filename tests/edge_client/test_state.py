@@ -33,8 +33,9 @@ class TestFolderState(DeviceStateContract):
         return FolderState(self.folder)
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b'{"stage": "asleep"}', b"[" * 100_000])
-    @pytest.mark.parametrize("name", ["session.json", "current.json", "traffic.json"])
+    @pytest.mark.parametrize("name", ["session.json", "current/model.json", "traffic.json"])
     def test_a_damaged_file_is_set_aside(self, state: DeviceState, name: str, damage: bytes) -> None:
+        (self.folder / name).parent.mkdir(exist_ok=True)
         (self.folder / name).write_bytes(damage)
         assert (state.load(), state.current(), state.traffic()) == (Session(), None, {})
         assert (self.folder / f"{name}.damaged").read_bytes() == damage

@@ -33,6 +33,8 @@ RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
 OPERATOR = (
     "shoal init",
+    "shoal enrol",
+    "mosquitto -c",
     "shoal backup",
     "shoal restore",
     "shoal vouch",
@@ -40,9 +42,10 @@ OPERATOR = (
     "shoal campaign",
     "shoal doctor",
     "shoal models",
+    "shoal devices",
     "shoal database",
 )
-"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them."""
+"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them, and tests/shoal/test_devices.py those on devices."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""
 
@@ -63,7 +66,9 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
         "shoal algorithms",
         *FIELD,
         "shoal-edge check",
+        "shoal-edge enrol",
         "shoal-edge predict",
+        "shoal-edge record",
         *OPERATOR,
         *SLOW,
         "make ",
@@ -116,6 +121,29 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert (len(answers), {answer["class"] for answer in answers} <= set(data.classes)) == (data.devices["p01-left"].num_test, True)
+
+
+def test_a_recording_as_the_device_page_has_it(tmp_path: Path) -> None:
+    """`record`, of lines like the one on the page, into a state folder of its own; the settings on the page are read as they stand."""
+    from edge_client.live.settings import live_settings
+    from edge_client.options import parser
+
+    text = page("device")
+    (command,) = (c for c in COMMANDS if c.startswith("shoal-edge record"))
+    sample = json.loads(known(re.search(r"`(\{\"t\": .+?\})`", text))[1])
+    lines = [json.dumps(sample | {"t": sample["t"] + i / 50, "label": "walking"}) for i in range(15_000)]
+    words, _, name = command.partition(" < ")
+    (tmp_path / name).write_text("\n".join(lines))
+    with (tmp_path / name).open() as file:
+        run = [sys.executable, "-m", "edge_client.main", *shlex.split(words)[1:]]
+        done = subprocess.run(run, cwd=tmp_path, stdin=file, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"steps=15000 .*: (\d+) training windows, (\d+) held out, 0 without", done.stdout)
+    assert found is not None, done.stdout
+    assert int(found[1]) > 2 * int(found[2]) > 20
+    (tmp_path / "live.toml").write_text(known(re.search(r"```toml\n(\[window\].+?)```", text, re.DOTALL))[1])
+    arguments = parser().parse_args(["record", "--state", "STATE", "--source", str(tmp_path / "live.toml")])
+    assert live_settings(arguments).source.addresses == {"ax": "accel/x", "ay": "accel/y", "az": "accel/z"}
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def bench(fleet: FleetData, tmp_path: Path) -> Bench:
 
 
 def test_list_says_how_devices_met_each_of_the_models(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shoal("list", tmp_path)
+    shoal("rounds", tmp_path)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["made", "in", "models", "devices", "accuracy", "loss"]
     assert lines[1:4] == [[str(n), str(min(n + 1, 2)), "2", f"{(n + 1) / 4:.4f}", "0.2500"] for n in range(3)]
@@ -41,27 +41,27 @@ def test_list_says_how_devices_met_each_of_the_models(bench: Bench, tmp_path: Pa
 
 def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no run 'other' \(--run\)"):
-        shoal("list", tmp_path, "--run", "other")
+        shoal("rounds", tmp_path, "--run", "other")
     assert known(bench.store.load()) == bench.state
     assert [*read_database(tmp_path / "shoal.db").runs] == ["run-1"]
     with pytest.raises(ConfigError, match=r"there is no shoal\.db"):
-        shoal("list", tmp_path / "none")
+        shoal("rounds", tmp_path / "none")
 
 
 def test_what_is_wrong_with_a_database_is_told(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"database sqlite:///.*typo\.db: there is no run 'run-1'"):
-        shoal("list", tmp_path, "--database", sqlite_url(tmp_path / "typo.db"))
+        shoal("rounds", tmp_path, "--database", sqlite_url(tmp_path / "typo.db"))
     assert not (tmp_path / "typo.db").exists()
     assert isinstance(bench.store, SqlStore)
     bench.store.close()
     (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
     with pytest.raises(ConfigError, match=r"database .*shoal\.db: damaged, file is not a database; `shoal doctor` says more"):
-        shoal("list", tmp_path)
+        shoal("rounds", tmp_path)
 
 
 def test_it_needs_no_torch(bench: Bench, tmp_path: Path) -> None:
     code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, "models", "list", str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, "models", "rounds", str(tmp_path)], capture_output=True, text=True)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "False")
 
 

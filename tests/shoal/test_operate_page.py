@@ -11,14 +11,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aggregator.adapters.enrolment_store import DeviceRow, open_enrolments
+from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
+from tests.aggregator.test_release_copies import service_with_releases
 from tests.conftest import Exported
 from tests.known import known
 from wire.errors import OtherAggregator
@@ -93,10 +97,13 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert operator.run("shoal campaign resume runs/served").stdout == "nothing was paused\n"
     checked = operator.run(typed("shoal doctor"))
     assert checked.returncode == 0, checked.stdout
-    assert operator.run(typed("shoal models list")).stdout.endswith("offered now\n")
+    assert operator.run(typed("shoal models rounds")).stdout.endswith("offered now\n")
+    assert "the models of round 3 are not remembered" in operator.run(typed("shoal campaign rollback")).stderr
     assert operator.run(typed("shoal database check")).returncode == 0
     assert "a service runs there; stop it" in operator.run(typed("shoal database upgrade")).stderr
-    assert "the models of round 3 are not remembered" in operator.run(typed("shoal campaign rollback")).stderr
+    assert "shared/" in operator.run(typed("shoal models inspect")).stdout
+    assert operator.run(typed("shoal models export")).returncode == 0
+    assert (operator.folder / "runs" / "model.onnx").stat().st_size > 1000
     mend = next(command for command in COMMANDS if "--mend" in command)
     assert operator.run(mend).returncode == 2
     embedded_broker.stop()
@@ -155,6 +162,18 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     assert "Traceback" not in operator.log(0) + operator.log()
 
 
+def test_releases_are_listed_and_orders_about_them_are_given(operator: Operator, fleet: FleetData) -> None:
+    service_with_releases(fleet, operator.folder / "runs" / "served", "default")
+    told = {
+        command: operator.run(command) for command in COMMANDS if re.match("shoal models (list|show|release|rollout|rollback)", command)
+    }
+    assert "canary" in told["shoal models list runs/served"].stdout
+    assert "parent      1\n" in told["shoal models show runs/served 2"].stdout
+    assert "c: releases 2: running" in told["shoal models rollout runs/served"].stdout
+    orders = [done for command, done in told.items() if re.search("release|--pause|--resume|--promote|rollback", command)]
+    assert [done.stdout[:13] for done in orders] == ["no service ru"] * 6, [done.stderr for done in orders]
+
+
 def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(operator: Operator, mosquitto: str) -> None:
     operator.broker = mosquitto
     first = operator.serve()
@@ -178,6 +197,28 @@ def test_the_other_commands_run_as_written(operator: Operator) -> None:
         assert done.returncode == 0, done.stderr
         shutil.copy(operator.folder / "runs" / "served" / "service.pub", operator.folder)
     assert operator.run(typed("shoal acl")).stdout.startswith("# ")
+
+
+def test_enrolment_is_set_up_and_devices_are_approved_as_written(operator: Operator) -> None:
+    """tests/end_to_end/test_enrolment.py does the rest, with a broker and devices."""
+
+    def run(start: str) -> str:
+        done = operator.run(typed(start))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "start the broker: mosquitto -c runs/fleet/broker/mosquitto.conf" in run("shoal init fleet.toml --tls")
+    assert (operator.folder / "runs" / "fleet" / "broker" / "mosquitto.conf").exists()
+    assert len(run("shoal enrol token").strip()) == 75
+    with closing(open_enrolments(operator.folder / "runs" / "fleet")) as store, store.transaction() as within:
+        for name in ("pi-1", "pi-2"):
+            within.put_device(DeviceRow(name, "waiting", "00"))
+    assert "pi-1  waiting" in run("shoal enrol list")
+    assert "approved" in run("shoal enrol approve")
+    assert "rejected" in run("shoal enrol reject")
+    assert "nothing is due" in run("shoal enrol renew")
+    assert "approved pi-1" in run("shoal enrol audit")
+    assert "it exists already, and is left as it is" in operator.run(typed("shoal init fleet.toml --tls")).stderr
 
 
 def test_a_service_is_started_from_the_file_that_init_writes(operator: Operator) -> None:

@@ -1,7 +1,10 @@
 """The vectors of a device's memory, ``session.json``: what happens to it, and what it does, step by step.
 
 A step is an event, its arguments, and the action that follows (with a decline: its reason). Plans are (epoch, round, attempt, run,
-deadline); updates are named by one hexadecimal digit.
+deadline); updates and models are named by one hexadecimal digit. A release, or an
+offer of a finished run, is followed by the action "try" if it is to be taken into use. "try" is the beginning of that, after which comes
+"taken", "failed", "broken off", or, if it ended the client, nothing. "report" has what the device says of its releases; a problem is one
+word.
 """
 
 import json
@@ -20,6 +23,20 @@ def plan(epoch: int, number: int, action: str, attempt: int = 0, run: str = "r",
 
 def event(kind: str, action: str = "none", **arguments: object) -> Step:
     return kind, arguments, action
+
+
+def release(number: int, model: str, action: str = "none", epoch: int = 1) -> Step:
+    return "release", {"number": number, "offered": model, "epoch": epoch}, action
+
+
+def taken(number: int, model: str, epoch: int = 1) -> list[Step]:
+    """A release that is taken into use."""
+    return [release(number, model, "try", epoch), event("taken")]
+
+
+def report(number: int, offered: int, problem: str = "") -> Step:
+    """What the device says of its releases."""
+    return "report", {"number": number, "offered": offered, "problem": problem}, "none"
 
 
 TRY, DID = event("start", "work"), event("executed", update="1")
@@ -81,19 +98,65 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
         [FIRST, *[TRY] * 5, event("start", "decline quarantined"), plan(1, 1, "decline quarantined"), plan(1, 2, "work"), TRY],
     ),
     ("work that is stopped in good order", [FIRST, *[TRY, event("stopped")] * 7, *DONE]),
-    ("a finished run", [plan(2, 1, "work"), *DONE, event("finish", epoch=2, offered="a"), plan(3, 1, "work", run="s")]),
+    ("a finished run", [plan(2, 1, "work"), *DONE, event("finish", "try", epoch=2, offered="a"), plan(3, 1, "work", run="s")]),
     (
         "a finish of an epoch that is over",
-        [event("finish", epoch=3, offered="a"), event("finish", epoch=2, offered="b"), event("finish", epoch=3, offered="c")],
+        [event("finish", "try", epoch=3, offered="a"), event("finish", epoch=2, offered="b"), event("finish", "try", epoch=3, offered="c")],
     ),
     (
         "a finish while working",
-        [FIRST, TRY, event("finish", epoch=1, offered="a"), DID, plan(1, 1, "none")],
+        [FIRST, TRY, event("finish", "try", epoch=1, offered="a"), DID, plan(1, 1, "none")],
     ),
+    (
+        "a finish beside releases, while working",
+        [FIRST, TRY, event("finish", epoch=1, offered="a", releases=True), DID, plan(1, 1, "none")],
+    ),
+    ("a release", [release(1, "a", "try"), event("taken"), report(1, 1), release(1, "a"), release(2, "b", "try"), report(1, 2)]),
+    ("a release twice", [release(3, "a", "try"), release(3, "b"), event("taken"), release(3, "a"), report(3, 3)]),
+    ("a release that comes late", [release(3, "a", "try"), event("taken"), release(2, "b"), report(3, 3)]),
+    ("back to an older model", [*taken(1, "a"), *taken(2, "b"), *taken(3, "a"), report(3, 3)]),
+    ("the same model under another number", [*taken(1, "a"), release(2, "a", "try"), event("taken"), report(2, 2)]),
+    (
+        "a release of an epoch that is over",
+        [*taken(1, "a", epoch=5), release(2, "b", epoch=4), report(1, 1), release(2, "b", "try", epoch=5)],
+    ),
+    ("a release that fails", [*taken(1, "a"), release(2, "b", "try"), event("failed"), report(1, 2, "failed"), release(2, "b")]),
+    (
+        "the release after one that failed",
+        [*taken(1, "a"), release(2, "b", "try"), event("failed"), *taken(3, "b"), report(3, 3)],
+    ),
+    (
+        "a release that ends the client",
+        [release(1, "a", "try"), *[event("try", "try")] * 5, event("try"), report(0, 1, "failed"), release(2, "b", "try")],
+    ),
+    ("taking a release that is broken off in good order", [release(1, "a", "try"), *[event("try", "try"), event("broken off")] * 7]),
+    ("a release while working", [FIRST, TRY, release(1, "a", "try"), event("taken"), DID, ACKNOWLEDGED, report(1, 1)]),
+    (
+        "a finished run after a release",
+        [*taken(1, "a"), event("finish", "try", epoch=2, offered="b"), event("taken"), report(0, 1)],
+    ),
+    ("a finished run with the model that is released", [*taken(1, "a"), event("finish", epoch=2, offered="a"), report(1, 1)]),
 ]
 """A name and its steps."""
-OFFERED = {"a finished run": "a", "a finish of an epoch that is over": "c", "a finish while working": "a"}
-"""By name, the model that the last finish offered, where there was one: one hexadecimal digit."""
+OFFERED = {
+    "a finished run": "a",
+    "a finish of an epoch that is over": "c",
+    "a finish while working": "a",
+    "a release": "b",
+    "a release twice": "a",
+    "a release that comes late": "a",
+    "back to an older model": "a",
+    "the same model under another number": "a",
+    "a release of an epoch that is over": "b",
+    "a release that fails": "b",
+    "the release after one that failed": "b",
+    "a release that ends the client": "b",
+    "taking a release that is broken off in good order": "a",
+    "a release while working": "a",
+    "a finished run after a release": "b",
+    "a finished run with the model that is released": "a",
+}
+"""By name, the model that was offered last, where there was one: one hexadecimal digit."""
 
 
 def text() -> str:

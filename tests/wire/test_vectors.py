@@ -6,10 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from edge_client.core import offers
 from edge_client.core import session as core
 from edge_client.core.policy import broken_rule
+from edge_client.core.ports import Current
 from edge_client.core.time import AggregatorTime
-from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
+from tests.wire import drift_vectors, names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
 from tests.wire.signed_vectors import A
 from tests.wire.write_vectors import GOLDEN, HOSTILE, HOSTILE_MESSAGES, HOSTILE_TENSORS, MESSAGES, NEWER, UPDATE, UPDATE_TENSORS
 from wire import messages as m
@@ -59,7 +61,7 @@ class TestSigned:
 
     def test_the_files_are_those_of_this_version(self) -> None:
         assert {path.name: path.read_bytes() for path in signed_vectors.FOLDER.iterdir()} == signed_vectors.FILES
-        for vectors in (names_vectors, policy_vectors, session_vectors, time_vectors):
+        for vectors in (drift_vectors, names_vectors, policy_vectors, session_vectors, time_vectors):
             assert vectors.FILE.read_text() == vectors.text(), "run python -m tests.wire.write_vectors"
 
 
@@ -75,13 +77,44 @@ def test_policy(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("scenario", json.loads(session_vectors.FILE.read_text()), ids=lambda scenario: scenario["name"])
 def test_session(scenario: dict[str, Any]) -> None:
-    session = core.Session()
+    session, current = core.Session(), None
     for number, step in enumerate(scenario["steps"]):
-        session, action = _play(session, dict(step))
-        said = f"{action.kind} {action.reason}" if action.kind == "decline" else action.kind
+        if step["event"] in ("release", "finish", "try", "taken", "failed", "broken off", "report"):
+            session, current, said = _play_offer(session, current, dict(step))
+        else:
+            session, action = _play(session, dict(step))
+            said = f"{action.kind} {action.reason}" if action.kind == "decline" else action.kind
+            assert bool(action.proof) == (said == "decline stale")
         assert said == step["action"], f"step {number}: {step}"
-        assert bool(action.proof) == (said == "decline stale")
-    assert session.final_model == 64 * scenario["offered"]
+    assert (session.offer.model if session.offer else "") == 64 * scenario["offered"]
+
+
+def _play_offer(session: core.Session, current: Current | None, step: dict[str, Any]) -> tuple[core.Session, Current | None, str]:
+    """Play a step that is about models in use: the session, the model in use, and the action."""
+    before, offer = session, session.offer
+    match step["event"]:
+        case "release":
+            release = m.Release("d", step["epoch"], step["number"], "", "r", A, step["offered"] * 64)
+            session = offers.on_release(session, release)
+        case "finish":
+            finish = m.Finish("d", "r", step["epoch"], A, step["offered"] * 64, step.get("releases", False))
+            session = core.on_reply(session, finish)[0]
+        case "try":
+            session = offers.on_trying(session)
+            return session, current, "none" if session.offer and session.offer.problem else "try"
+        case "taken":
+            assert offer is not None
+            session = offers.on_taken(offers.on_measured(session, offers.Trial(), "b", 1))
+            return session, Current(offer.bundle, offer.model, "", offer.run_id, offer.epoch, 0.0, offer.number), "none"
+        case "failed":
+            return offers.on_failed(session, "failed"), current, "none"
+        case "broken off":
+            return offers.on_interrupted(session), current, "none"
+        case "report":
+            said = offers.in_use(session, "d", current.release if current else 0)
+            assert (said.number, said.offered, bool(said.problem)) == (step["number"], step["offered"], bool(step["problem"]))
+    begins = session.offer != before.offer and offers.open_offer(session, current) is not None
+    return session, current, "try" if begins else "none"
 
 
 def _play(session: core.Session, step: dict[str, Any]) -> tuple[core.Session, core.Action]:
@@ -99,8 +132,6 @@ def _play(session: core.Session, step: dict[str, Any]) -> tuple[core.Session, co
         case "declined":
             assert session.plan is not None
             return core.on_declined(session, session.plan, step["reason"], "")
-        case "finish":
-            return core.on_reply(session, m.Finish("d", "r", step["epoch"], A, step["offered"] * 64))
         case "busy":
             return core.on_reply(session, m.Busy("d", step["update"] * 64, 1.0))
         case "refuse":

@@ -6,7 +6,7 @@ import struct
 import msgspec
 import numpy as np
 
-from tests.wire import names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
+from tests.wire import drift_vectors, enrolment_vectors, names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
 from tests.wire.signed_vectors import ROOT, RUN, VECTORS, A, B
 from wire import messages as m
 from wire.codec import encode, encode_update
@@ -17,7 +17,20 @@ GOLDEN, HOSTILE, NEWER = (VECTORS / name for name in ("golden", "hostile", "newe
 POLICY = m.Policy(verbs=("train", "evaluate", "protect"), max_epochs=5.5, max_clip_norm=1.0, min_noise_multiplier=0.5, min_windows=20)
 
 MESSAGES: dict[str, m.Message] = {
-    "check-in": m.CheckIn("p01-left", 160, 63, A, "shoal", "onnxruntime", 87.5, True),
+    "check-in": m.CheckIn("p01-left", 160, 63, A, "shoal 0.1.0", "onnxruntime", 87.5, True),
+    "check-in-health": m.CheckIn(
+        "p01-left",
+        160,
+        63,
+        hardware="Raspberry Pi 4 Model B Rev 1.4",
+        free_bytes=12_345_678_901,
+        temperature_c=41.5,
+        charging=True,
+        idle=False,
+        classes=(100, 0, 60),
+        policy=m.Policy(tell_classes=True),
+    ),
+    "check-in-moved": m.CheckIn("p01-left", 160, 63, moved=True),
     "check-in-policy": m.CheckIn("p01-left", 160, 63, policy=POLICY),
     "decline": m.Decline(RUN, 1795305600, 3, 0, "p01-left", "bundle", "bundle watch: version 1 offered, version 2 was loaded before"),
     "decline-stale": m.Decline(RUN, 1795305600, 3, 1, "p01-left", "stale", "epoch 1795305600, 1795305601 was here", "{}\nQQ==\n{}\nQQ=="),
@@ -46,6 +59,10 @@ MESSAGES: dict[str, m.Message] = {
     "refuse-fetch": m.Refuse("p01-left", "unknown-blob", "blob aaaaaaaaaaaa is not on offer", "fetch"),
     "busy": m.Busy("p01-left", A, 30.0),
     "finish": m.Finish("p01-left", RUN, 1795305600, A, B),
+    "finish-releases": m.Finish("p01-left", RUN, 1795305600, A, B, True),
+    "in-use": m.InUse("p01-left", 7, 7, "", m.Metrics(63, 41.25, 50), m.Metrics(63, 52.5, 44), 1.25, 0),
+    "in-use-failed": m.InUse("p01-left", 6, 7, "bundle watch: signed by no trusted key"),
+    "release": m.Release("p01-left", 1795305600, 7, "1", RUN, A, B),
     "voucher": m.Voucher("default", A, 1826841600.0),
 }
 UPDATE = m.Update(RUN, 1795305600, 3, 0, "p01-left", B, 160, 5, m.Metrics(63, 41.25, 50), m.Metrics(160, 80.5, 120), 101_234, 0.125)
@@ -115,6 +132,10 @@ HOSTILE_MESSAGES = {
     "round-a-float": _decline(b"1.5"),
     "lone-surrogate": b'{"type":"refuse","device_id":"d","reason":"malformed","detail":"\\ud800"}',
     "policy-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"policy":{"max_epochs":-1}}',
+    "charging-a-number": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"charging":1}',
+    "classes-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[3,-1]}',
+    "classes-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[%b0]}' % (b"0," * 1000),
+    "temperature-of-the-sun": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"temperature_c":5500}',
     "name-with-slash": b'{"type":"fetch","device_id":"../x","digest":"' + b"a" * 64 + b'"}',
     "digest-upper-case": b'{"type":"fetch","device_id":"d","digest":"' + b"A" * 64 + b'"}',
     "name-with-line-feed": b'{"type":"fetch","device_id":"d\\n","digest":"' + b"a" * 64 + b'"}',
@@ -146,7 +167,9 @@ def main() -> None:
     names_vectors.FILE.write_text(names_vectors.text())
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())
+    drift_vectors.FILE.write_text(drift_vectors.text())
     time_vectors.FILE.write_text(time_vectors.text())
+    enrolment_vectors.FILE.write_text(enrolment_vectors.text())
     for folder in (GOLDEN, HOSTILE, NEWER, signed_vectors.FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():

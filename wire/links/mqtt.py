@@ -6,14 +6,16 @@ a session (`SESSION_S`).
 
 import logging
 import random
+import socket
 import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import paho.mqtt.client as mqtt
@@ -24,6 +26,7 @@ from paho.mqtt.properties import Properties
 
 from wire.errors import ConfigError, LinkError
 from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp, Will
+from wire.links.tls import client_context, load_files
 
 log = logging.getLogger("shoal.link")
 
@@ -190,6 +193,7 @@ class MqttLink:
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = False
+        self._tls: ssl.SSLContext | None = None
         self.version, self._client = self._connect(wait_s, give_up)
 
     def subscribe(self, *topics: str) -> None:
@@ -225,6 +229,17 @@ class MqttLink:
             time.sleep(0.02)
         self._client.disconnect()
         self._client.loop_stop()
+
+    def renew_certificate(self) -> None:
+        """Read the certificate and its key again, and connect anew with them; the broker keeps the session. Any thread may call it.
+
+        Raises:
+            ConfigError: they cannot be read, or do not fit together; the connection stays as it is.
+        """
+        if self._tls is not None:
+            load_files(self._tls, self._address.ca, self._address.certificate, self._address.key)
+        with suppress(OSError, AttributeError):  # there may be no connection now
+            cast(Any, self._client.socket()).shutdown(socket.SHUT_RDWR)
 
     def _unsent(self) -> bool:
         return bool(self._client._out_messages)  # paho offers no public count of publications without a PUBACK
@@ -276,12 +291,8 @@ class MqttLink:
         if address.username:
             client.username_pw_set(address.username, address.password)
         if address.tls:
-            files = (address.ca, address.certificate, address.key)
-            try:
-                ca, certificate, key = (str(f) if f else None for f in files)
-                client.tls_set(ca, certificate, key, tls_version=ssl.PROTOCOL_TLS_CLIENT)
-            except (OSError, ValueError) as error:
-                raise ConfigError(f"TLS files {', '.join(str(f) for f in files if f)}: {error}") from None
+            self._tls = client_context(address.ca, address.certificate, address.key)
+            client.tls_set_context(self._tls)
         if self._will:
             client.will_set(self._will.topic, self._will.payload, qos=1, retain=True)
 

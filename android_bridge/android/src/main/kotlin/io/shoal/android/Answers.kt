@@ -1,5 +1,6 @@
 package io.shoal.android
 
+import io.shoal.core.Current
 import io.shoal.core.FolderStorage
 import io.shoal.core.GraphLoader
 import io.shoal.core.OwnerThread
@@ -21,6 +22,10 @@ internal object Answers {
 
     private var opened: Opened? = null
 
+    /** Told when another model answers from then on. */
+    @Volatile
+    var onReplaced: (Current) -> Unit = {}
+
     @Synchronized
     fun predict(home: Home, settings: ShoalSettings, x: Tensor): Tensor {
         val state = home.state(settings)
@@ -36,7 +41,7 @@ internal object Answers {
 
     private fun open(home: Home, settings: ShoalSettings, state: File): Opened {
         close()
-        val predictor = Predictor(FolderStorage(state, LogcatLog), Runtime.loader(home), settings.trusted)
+        val predictor = Predictor(FolderStorage(state, LogcatLog), Runtime.loader(home), settings.trusted) { onReplaced(it) }
         return Opened(state, settings.trustedKeyPem, predictor).also { opened = it }
     }
 }

@@ -7,6 +7,7 @@ import android.security.keystore.KeyGenParameterSpec
 import android.security.keystore.KeyProperties
 import android.security.keystore.StrongBoxUnavailableException
 import io.shoal.core.ConfigException
+import io.shoal.core.signingRequest
 import java.io.ByteArrayInputStream
 import java.security.KeyPairGenerator
 import java.security.KeyStore

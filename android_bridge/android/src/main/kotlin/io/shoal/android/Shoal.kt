@@ -14,6 +14,7 @@ import androidx.work.WorkManager
 import io.shoal.core.BrokerAddress
 import io.shoal.core.Clock
 import io.shoal.core.ConfigException
+import io.shoal.core.Current
 import io.shoal.core.FolderStorage
 import io.shoal.core.Phone
 import io.shoal.core.Tensor
@@ -98,16 +99,25 @@ public object Shoal {
     }
 
     /**
-     * Class probabilities (n, classes) float32 of examples [x] (n, channels, time), by the model in use: that of the last finished run which
-     * this phone could use. Needs no connection, and goes on while other runs train. Not for the main thread; it may wait for one batch of a
+     * Class probabilities (n, classes) float32 of examples [x] (n, channels, time), by the model in use: the last that was released, or left by
+     * a finished run, and that this phone could use. Needs no connection, and goes on while other runs train. Not for the main thread; it may wait for one batch of a
      * training.
      *
-     * @throws ConfigException this phone is not enrolled, no run has finished on it, or its model has not come yet
+     * @throws ConfigException this phone is not enrolled, no model was released to it and no run has finished on it, or its model is damaged
      */
     @JvmStatic
     public fun predict(context: Context, x: Tensor): Tensor {
         val home = Home(context.applicationContext)
         return Answers.predict(home, home.settings(), x)
+    }
+
+    /**
+     * Has [listener] told when [predict] answers with another model from then on, by the thread that predicts; it takes the place of the
+     * listener before. `Current.release` is the release's number.
+     */
+    @JvmStatic
+    public fun onReplaced(listener: (Current) -> Unit) {
+        Answers.onReplaced = listener
     }
 
     private fun constraints(settings: ShoalSettings): Constraints = Constraints.Builder()

@@ -5,8 +5,9 @@ import io.shoal.core.DataException
 import io.shoal.core.FolderStorage
 import io.shoal.core.Session
 import io.shoal.core.Tensor
-import io.shoal.core.wire.Policy
+import io.shoal.core.signingRequest
 import io.shoal.core.windowsOf
+import io.shoal.core.wire.Policy
 import java.io.File
 import java.io.IOException
 import java.security.KeyPairGenerator

@@ -3,6 +3,7 @@ package io.shoal.core
 import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.PLAN_BYTES
 import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Release
 import io.shoal.core.wire.Reply
 import io.shoal.core.wire.Topics
 import io.shoal.core.wire.Verifier
@@ -13,6 +14,8 @@ internal sealed interface Admitted {
     class OfPlan(val plan: Plan, val text: String) : Admitted
 
     class OfReply(val reply: Reply) : Admitted
+
+    class OfRelease(val release: Release) : Admitted
 
     class OfStatus(val status: AggregatorStatus) : Admitted
 
@@ -33,6 +36,7 @@ internal class Admission(private val self: Identity, private val topics: Topics,
         when {
             address.kind == "plan" && mine -> planIn(event.payload)
             address.kind == "reply" && mine -> Admitted.OfReply(replyIn(event.payload))
+            address.kind == "release" && mine -> Admitted.OfRelease(releaseIn(event.payload))
             address.kind == "blob" -> Admitted.OfBlob(address.digest, event.payload)
             address.kind == "aggregator" -> Admitted.OfStatus(verifier.open(event.payload, time.latestS()))
             else -> null
@@ -47,6 +51,12 @@ internal class Admission(private val self: Identity, private val topics: Topics,
         val plan = verifier.open<Plan>(payload, time.latestS())
         if (plan.deviceId != self.deviceId) throw Untrusted("a plan for ${plan.deviceId}")
         return Admitted.OfPlan(plan, payload.decodeToString())
+    }
+
+    private fun releaseIn(payload: ByteArray): Release {
+        val release = verifier.open<Release>(payload, time.latestS())
+        if (release.deviceId != self.deviceId) throw Untrusted("a release for ${release.deviceId}")
+        return release
     }
 
     private fun replyIn(payload: ByteArray): Reply {

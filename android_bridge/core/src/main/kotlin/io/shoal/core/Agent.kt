@@ -7,6 +7,7 @@ import io.shoal.core.wire.Finish
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Refuse
+import io.shoal.core.wire.Release
 import io.shoal.core.wire.Reply
 import io.shoal.core.wire.Topics
 import io.shoal.core.wire.Update
@@ -34,7 +35,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private val admission = Admission(self, topics, time, log)
     private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
     private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock)
-    private val offer = Offer(storage, loaded, policy, log)
+    private val releases = Releases(deviceId, storage, loaded, policy, Trial(around.windows, deviceId, policy), log)
     private val traffic = Traffic(storage, clock)
     private val outbox = Outbox(self, topics, link, traffic, around)
     private val downloads = Downloads(topics, link, storage, log, outbox::fetch)
@@ -46,7 +47,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     /** Whether the day's bytes do not permit sending the pending update now. */
     private var heldBack = false
 
-    var session: Session = storage.session()
+    var session: Session = releases.recovered(storage.session())
         private set
 
     /** Whether a plan is in work, or an answer or the model of an offer may still come. */
@@ -57,18 +58,18 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
             Stage.DECLINED, Stage.ANSWERED -> offerExpected
         }
 
-    private val offerExpected: Boolean get() = downloads.expected || offer.ready(session)
+    private val offerExpected: Boolean get() = downloads.expected || releases.ready(session)
 
     /** Whether [work] would begin something. */
     val hasWork: Boolean
-        get() = clock.steadySeconds() >= readyAtS && (planReady != null || offer.ready(session))
+        get() = clock.steadySeconds() >= readyAtS && (planReady != null || releases.ready(session))
 
     /** The plan that is to be carried out, where all that it needs is here: what an offer or the model in use lacks may never come. */
     private val planReady: Plan?
         get() = session.plan?.takeIf { session.stage == Stage.WORKING && downloads.has(PlanWork.blobsOf(it)) }
 
     init {
-        link.subscribe(listOf(topics.device(deviceId, "plan"), topics.device(deviceId, "reply"), topics.aggregator))
+        link.subscribe(listOf("plan", "reply", "release").map { topics.device(deviceId, it) } + topics.aggregator)
     }
 
     /** Acts on one event. */
@@ -91,6 +92,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
                 when (val came = admission.admit(event)) {
                     is Admitted.OfPlan -> onPlan(came.plan, came.text)
                     is Admitted.OfReply -> onReply(came.reply)
+                    is Admitted.OfRelease -> onRelease(came.release)
                     is Admitted.OfStatus -> onStatus(came.status)
                     is Admitted.OfBlob -> onBlob(came.digest, came.payload)
                     null -> {}
@@ -175,6 +177,11 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         }
     }
 
+    private fun onRelease(release: Release) {
+        save(Offers.onRelease(session, release))
+        prepare()
+    }
+
     private fun onBlob(name: String, payload: ByteArray) {
         downloads.onBlob(name, payload)
         rest()
@@ -192,6 +199,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
 
     private fun checkIn() {
         outbox.checkIn(loaded.digest)
+        outbox.inUse(releases.said(session))
         sendUpdate()
         downloads.ask()
     }
@@ -219,7 +227,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         if (overTraffic()) return
         val plan = session.plan?.takeIf { session.stage == Stage.WORKING }
         val needed = plan?.let(PlanWork::blobsOf).orEmpty()
-        if (downloads.want(needed + offer.blobs(session))) retry.begin()
+        if (downloads.want(needed + releases.blobs(session))) retry.begin()
     }
 
     /** Whether more bytes came and went than a day may have: then nothing is fetched, and a plan that is being worked on is declined. */
@@ -236,7 +244,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         val (started, action) = Rounds.expired(session, plan, time.nowS()) ?: Rounds.onStart(session, plan)
         save(started)
         if (action is Action.Decline) return decline(plan, action)
-        storage.keepBlobs(PlanWork.blobsOf(plan) + offer.blobs(session))
+        storage.keepBlobs(PlanWork.blobsOf(plan) + releases.kept(session))
         try {
             val opened = contained { planWork.open(plan, session.versions) }
             if (opened !is Contained.Done) return giveUp(plan, opened as Contained.Failed)
@@ -278,10 +286,10 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private fun tryOffer() {
-        if (offer.ready(session)) {
-            save(session.copy(trials = session.trials + 1))
-            offer.take(session)?.let { save(session.copy(versions = session.versions + it)) }
-        }
+        if (!releases.ready(session)) return
+        save(Offers.onTrying(session))
+        releases.take(session, ::checkpoint, ::save)
+        if (outbox.connected) outbox.inUse(releases.said(session)) // else after the next check-in
     }
 
     /** The plan is not carried out. What it had loaded is let go, in case that is what was wrong. */

@@ -95,6 +95,14 @@ internal class Executor(
         }
     }
 
+    /** Of the model that the device has trained for itself alone, the tensors that this bundle has room for. */
+    private fun keptOf(private: Tensors): Tensors {
+        val layouts = bundle.manifest.received().associate { it.key to it.layout }
+        return Names.part(private, Names.KEPT).filter { (key, tensor) ->
+            layouts[key]?.let { it.dtype == tensor.dtype && it.shape == tensor.shape } ?: false
+        }
+    }
+
     /**
      * Class probabilities (n, classes) float32 of examples [x] (n, window) by the device's own model: what it was given, and has kept.
      *
@@ -105,7 +113,7 @@ internal class Executor(
         if (x.dtype != DType.FLOAT32 || x.shape.drop(1) != window || x.shape.isEmpty() || x.rows == 0) {
             throw DataException("examples $x, bundle ${bundle.manifest.name} expects float32 of at least one by $window")
         }
-        val held = bundle.initial + private + model + Names.part(private, Names.KEPT)
+        val held = bundle.initial + fitting(private) + model + keptOf(private)
         val minBatch = bundle.manifest.minBatch
         val rows = IntArray(maxOf(x.rows, minBatch)) { if (it < x.rows) it else 0 }
         val parts = evaluationRanges(rows.size, minBatch, graphs.maxBatch).map { part ->

@@ -14,7 +14,7 @@ import java.util.Locale
 import java.util.TreeMap
 
 /**
- * A [Storage] in a folder of its own: `session.json update private.RUN.ROUND current traffic.json blobs/SHA256`. All files but
+ * A [Storage] in a folder of its own: `session.json update private.RUN.ROUND current before failures traffic.json blobs/SHA256`. All files but
  * `session.json`, which has its hash in its second line, and the blobs, which have it in their names, begin with the SHA-256 of the rest. A
  * file that was damaged is deleted, with a line in the [log].
  *
@@ -25,6 +25,8 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private val sessionFile = File(folder, "session.json")
     private val updateFile = File(folder, "update")
     private val currentFile = File(folder, "current")
+    private val beforeFile = File(folder, "before")
+    private val failuresFile = File(folder, "failures")
     private val trafficFile = File(folder, "traffic.json")
 
     init {
@@ -63,16 +65,29 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         readAs(file, "what was before it is used") { decodeTensors(checked(it), Limits.OWN_FILES).tensors }
     }.orEmpty()
 
-    override fun current(): Current? = readAs(currentFile, "the next finished run gives another") {
+    override fun current(): Current? = currentIn(currentFile, "the model before answers") ?: before()
+
+    override fun before(): Current? = currentIn(beforeFile, "there is no model before")
+
+    private fun currentIn(file: File, follows: String): Current? = readAs(file, follows) {
         val (private, text) = decodeTensors(checked(it), Limits.OWN_FILES)
         val f = Fields(parseJson(text.toByteArray()), "current")
-        Current(f.digest("bundle"), f.digest("model"), f.string("run"), private)
+        Current(f.digest("bundle"), f.digest("model"), f.string("run"), private, f.count("release", 0), f.string("group", ""))
     }
 
     override fun saveCurrent(current: Current) {
-        val text = jsonText(linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run))
+        val about = linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run)
+        val text = jsonText(about + linkedMapOf("release" to current.release, "group" to current.group))
+        if (currentIn(currentFile, "the model before stays") != null) writeAtomically(beforeFile, currentFile.readBytes())
+        delete(failuresFile)
         writeChecked(currentFile, encodeTensors(current.private, text))
     }
+
+    override fun failures(): Long = readAs(failuresFile, "failures are counted from here on") { payload ->
+        checked(payload).decodeToString().toLongOrNull() ?: throw Malformed("not a number")
+    } ?: 0
+
+    override fun saveFailures(count: Long): Unit = writeChecked(failuresFile, count.toString().toByteArray())
 
     override fun traffic(): Map<Long, Long> = readAs(trafficFile, "bytes are counted from here on") {
         val hours = Fields(parseJson(checked(it)), "traffic").map("hours") { bytes, path -> Fields.countOf(bytes, path) }

@@ -1,74 +1,85 @@
 package io.shoal.core
 
-import io.shoal.core.wire.Bundle
-import io.shoal.core.wire.Policy
+import io.shoal.core.wire.InUse
+import io.shoal.core.wire.Metrics
+import io.shoal.core.wire.Release
 
 /**
- * The model that a finished run offered, beside the one in use (`Storage.current`). It takes the place of that one only when its bundle was
- * verified, its graphs were loaded and it has answered on the device's own windows; until then, and if that fails, the old one answers.
+ * A model to take into use, as a release or a finished run names it, and what became of it (`edge_client/core/session.py`).
+ *
+ * @param number of the release; 0 if a finished run offers the model
+ * @param tries how often taking it into use was started and did not end
+ * @param problem why it is not in use and will not be; empty if it is in use or may yet be
+ * @param evaluated over the windows that the device holds back, with this model; [before] with the one that was in use
+ * @param latencyMs what a prediction of one window takes
  */
-internal class Offer(
-    private val storage: Storage,
-    private val loaded: LoadedBundle,
-    private val policy: Policy,
-    private val log: Log,
-) {
-    private var current = storage.current()
-    private var failed = ""
+public data class Offer(
+    val epoch: Long,
+    val run: String,
+    val bundle: String,
+    val model: String,
+    val number: Long = 0,
+    val group: String = "",
+    val tries: Int = 0,
+    val problem: String = "",
+    val evaluated: Metrics = Metrics(),
+    val before: Metrics = Metrics(),
+    val latencyMs: Double = 0.0,
+)
 
-    /** Whether an offer is still to be tried. One that failed is tried again after a restart, a few times. */
-    fun open(session: Session): Boolean = session.finalModel.isNotEmpty() && !isCurrent(session) &&
-        session.trials < Rounds.MOST_TRIES && failed != keyOf(session)
+/** What was measured of an offered model. */
+internal data class Measured(val evaluated: Metrics = Metrics(), val before: Metrics = Metrics(), val latencyMs: Double = 0.0)
 
-    /** Whether an offer can be tried now: it is open, and all that it needs is here. */
-    fun ready(session: Session): Boolean =
-        open(session) && storage.hasBlob(session.finalBundle) && storage.hasBlob(session.finalModel)
+/**
+ * What a device does about a model that is offered to it (`wire/SPEC.md`, 'Releases'); pure, the same rules as `edge_client/core/offers.py`:
+ * releases are taken in the order of their numbers, none twice; one whose loading ends the client again and again is given up; what becomes
+ * of one is remembered until the next.
+ */
+internal object Offers {
+    /** A release came. One that is no newer than the last, or speaks for an earlier start of the aggregator, changes nothing. */
+    fun onRelease(session: Session, release: Release): Session {
+        if (release.number <= session.released || release.epoch < session.releasedEpoch) return session
+        val offer = Offer(release.epoch, release.runId, release.bundle, release.model, release.number, release.group)
+        return session.copy(offer = offer, released = release.number, releasedEpoch = release.epoch)
+    }
 
-    /** The blobs that the model in use needs, and those of an offer that is still to be tried. */
-    fun blobs(session: Session): Set<String> = buildSet {
-        current?.let {
-            add(it.bundle)
-            add(it.model)
-        }
-        if (open(session)) {
-            add(session.finalBundle)
-            add(session.finalModel)
+    /** The offer that is still to be taken into use: it has not failed, and is not in use. */
+    fun open(session: Session, current: Current?): Offer? {
+        val offer = session.offer?.takeIf { it.problem.isEmpty() } ?: return null
+        val isCurrent = current != null && listOf(current.run, current.bundle, current.model) == listOf(offer.run, offer.bundle, offer.model)
+        return offer.takeIf { !isCurrent || offer.number > current.release }
+    }
+
+    /** The offered model is about to be loaded. To be saved before it is. */
+    fun onTrying(session: Session): Session {
+        val tries = session.offer?.tries ?: return session
+        if (tries >= Rounds.MOST_TRIES) return onFailed(session, "loading it was started $tries times and ended this client each time")
+        return session.withOffer { copy(tries = tries + 1) }
+    }
+
+    /** Taking the offered model into use was broken off in good order: that is no try. */
+    fun onInterrupted(session: Session): Session = session.withOffer { copy(tries = maxOf(0, tries - 1)) }
+
+    /** The offered model cannot be used, and why. */
+    fun onFailed(session: Session, problem: String): Session = session.withOffer { copy(tries = 0, problem = problem) }
+
+    /** The offered model was tried and can be used; its bundle has this name and version. To be saved before it is taken into use. */
+    fun onMeasured(session: Session, measured: Measured, name: String, version: Long): Session {
+        val known = session.versions + (name to maxOf(version, session.versions[name] ?: 0))
+        return session.copy(versions = known).withOffer {
+            copy(evaluated = measured.evaluated, before = measured.before, latencyMs = measured.latencyMs)
         }
     }
 
-    /**
-     * Tries the offer of this session, and puts it in use if it can be. Name and version of its bundle, or null if it cannot be used.
-     *
-     * @throws MissingBlob a blob was damaged
-     */
-    fun take(session: Session): Pair<String, Long>? {
-        val private = storage.private(session.finalRun, Long.MAX_VALUE)
-        val tried = contained {
-            val manifest = loaded.verified(session.finalBundle).manifest
-            Bundle.checkVersion(manifest, session.versions)
-            if (policy.bundles?.contains(manifest.name) == false) {
-                throw BundleException("the policy does not permit the bundle ${manifest.name}")
-            }
-            loaded.executor(session.finalBundle).tryOut(loaded.tensors(session.finalModel), private)
-            manifest.name to manifest.version
-        }
-        if (tried !is Contained.Done) {
-            failed = keyOf(session)
-            contained { loaded.close() }
-            log.write(Log.Level.ERROR, "the model of run ${session.finalRun} is not used: ${(tried as Contained.Failed).detail}")
-            return null
-        }
-        val taken = Current(session.finalBundle, session.finalModel, session.finalRun, private)
-        storage.saveCurrent(taken)
-        current = taken
-        log.write(Log.Level.INFO, "the model of run ${session.finalRun} is in use")
-        return tried.value
+    /** The offered model is in use. */
+    fun onTaken(session: Session): Session = session.withOffer { copy(tries = 0) }
+
+    /** What the device says of its releases; [number] is that of the one in use, 0 if there is none. */
+    fun inUse(session: Session, deviceId: String, number: Long, failures: Long): InUse {
+        val offer = session.offer?.takeIf { it.number == session.released } ?: Offer(0, "", "", "")
+        val (problem, latencyMs) = Pair(offer.problem, offer.latencyMs)
+        return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures)
     }
 
-    private fun isCurrent(session: Session) =
-        current?.let { keyOf(session) == keyOf(it.bundle, it.model, it.run) } ?: false
-
-    private fun keyOf(session: Session) = keyOf(session.finalBundle, session.finalModel, session.finalRun)
-
-    private fun keyOf(bundle: String, model: String, run: String) = "$bundle $model $run"
+    private fun Session.withOffer(change: Offer.() -> Offer): Session = copy(offer = offer?.change())
 }

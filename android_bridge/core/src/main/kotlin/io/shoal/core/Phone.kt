@@ -95,8 +95,9 @@ public class Phone(
         }
     }
 
-    /** Predictions by the model in use. */
-    public fun predictor(): Predictor = Predictor(storage, loader, trusted)
+    /** Predictions by the model in use; [onReplaced] is told when another one answers from then on. */
+    @JvmOverloads
+    public fun predictor(onReplaced: (Current) -> Unit = {}): Predictor = Predictor(storage, loader, trusted, onReplaced)
 
     /** One event, or, where none is there to be read, what there is to do. Whether anything happened. */
     private fun step(agent: Agent, link: Link): Boolean {

@@ -6,37 +6,69 @@ import java.io.Closeable
 
 /**
  * Predictions by the model in use on this device, with what the device keeps for itself. Needs no connection. It takes up a newer model when
- * one has come into use; what plans do does not touch it. Used by one thread at a time.
+ * one has come into use; what plans do does not touch it. If the model in use is damaged, the one before answers. Used by one thread at a time.
  *
  * @param trusted one of these keys must have signed the model's bundle; none: it is checked for damage alone
+ * @param onReplaced told when another model answers from then on, before it does, by the thread that predicts
  */
-public class Predictor(private val storage: Storage, loader: GraphLoader, trusted: List<PublicKey>) : Closeable {
+public class Predictor @JvmOverloads constructor(
+    private val storage: Storage,
+    loader: GraphLoader,
+    trusted: List<PublicKey>,
+    private val onReplaced: (Current) -> Unit = {},
+) : Closeable {
     private val loaded = LoadedBundle(storage, loader, windows = null, trusted, Noise.fromEntropy())
     private var model: Pair<String, Tensors>? = null
+    private var answering: Current? = null
+
+    /** The model that answers now, or null before there is one. */
+    public val current: Current? get() = storage.current()
 
     /**
-     * Class probabilities (n, classes) float32 of examples [x] (n, window).
+     * Class probabilities (n, classes) float32 of examples [x] (n, window). What fails, but for [x] itself, is counted and reported.
      *
-     * @throws ConfigException no run has finished on this device, or its model was damaged and is not here again yet
+     * @throws ConfigException no model was released to this device and no run has finished on it, or its model was damaged and is not here
+     *   again yet
      * @throws ShoalException the model cannot answer for these examples
      */
     public fun predict(x: Tensor): Tensor = try {
-        answer(x)
-    } catch (_: MissingBlob) { // another model came into use meanwhile, and the old one was forgotten
+        attempt(x)
+    } catch (error: DataException) {
+        throw error
+    } catch (error: Throwable) {
+        if (storage.current() != null) storage.saveFailures(storage.failures() + 1)
+        throw error
+    }
+
+    private fun attempt(x: Tensor): Tensor = try {
+        answer(storage.current(), x)
+    } catch (_: MissingBlob) { // another model came into use meanwhile and the old one was forgotten, or it is damaged
         try {
-            answer(x)
+            answer(storage.current(), x)
         } catch (missing: MissingBlob) {
-            throw ConfigException("the model of this device is damaged: the next job fetches it again", missing)
+            stand(x, missing)
         }
     }
 
-    private fun answer(x: Tensor): Tensor {
-        val current = storage.current() ?: throw ConfigException("this device has no model yet: no run has finished on it")
+    /** The answer of the model before. */
+    private fun stand(x: Tensor, missing: MissingBlob): Tensor = try {
+        answer(storage.before() ?: throw missing, x).also { storage.saveFailures(storage.failures() + 1) }
+    } catch (_: MissingBlob) {
+        throw ConfigException("the model of this device is damaged: the next job fetches it again", missing)
+    }
+
+    private fun answer(current: Current?, x: Tensor): Tensor {
+        if (current == null) throw ConfigException("this device has no model yet: none was released to it, and no run has finished on it")
         val executor = loaded.executor(current.bundle)
         val tensors = model?.takeIf { it.first == current.model }?.second ?: loaded.tensors(current.model)
         model = current.model to tensors
+        val before = answering
+        answering = current
+        if (before != null && keyOf(before) != keyOf(current)) onReplaced(current)
         return executor.predict(tensors, current.private, x)
     }
+
+    private fun keyOf(current: Current) = listOf(current.release, current.bundle, current.model, current.run)
 
     /** Lets the graphs go. */
     override fun close(): Unit = loaded.close()

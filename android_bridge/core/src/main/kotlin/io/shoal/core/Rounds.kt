@@ -29,7 +29,7 @@ internal sealed interface Action {
  * started for ever.
  */
 internal object Rounds {
-    /** How often work on one plan is started, at most; likewise the trial of an offered model. */
+    /** How often work on one plan is started, at most; likewise taking one offered model into use. */
     const val MOST_TRIES = 5
 
     /** A plan arrived. [text]: as it came; [nowS]: what the device knows of the aggregator's clock. */
@@ -93,18 +93,13 @@ internal object Rounds {
     /** Whether two plans are the same round and attempt of the same run: one update answers both. */
     fun sameWork(one: Plan, other: Plan): Boolean = one.runId == other.runId && ORDER.compare(one, other) == 0
 
+    /** The model that a finish names is to be taken into use. One that failed before is not tried again because it is offered again. */
     private fun onFinish(session: Session, reply: Finish): Session {
-        if (reply.epoch < maxOf(session.finalEpoch, session.plan?.epoch ?: 0)) return session
-        val same = listOf(reply.model, reply.bundle, reply.runId) == listOf(session.finalModel, session.finalBundle, session.finalRun)
-        return session.copy(
-            stage = if (session.stage == Stage.WORKING) Stage.ANSWERED else session.stage,
-            tries = 0,
-            finalModel = reply.model,
-            finalBundle = reply.bundle,
-            finalRun = reply.runId,
-            finalEpoch = reply.epoch,
-            trials = if (same) session.trials else 0,
-        )
+        if (reply.epoch < maxOf(session.offeredEpoch, session.plan?.epoch ?: 0)) return session
+        val stage = if (session.stage == Stage.WORKING) Stage.ANSWERED else session.stage
+        val heard = session.copy(stage = stage, tries = 0, offeredEpoch = reply.epoch)
+        val same = session.offer?.let { listOf(it.run, it.bundle, it.model) } == listOf(reply.runId, reply.bundle, reply.model)
+        return if (reply.releases || same) heard else heard.copy(offer = Offer(reply.epoch, reply.runId, reply.bundle, reply.model))
     }
 
     private fun onAnswer(session: Session, update: String): Pair<Session, Action> {

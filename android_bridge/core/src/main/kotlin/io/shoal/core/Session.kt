@@ -27,9 +27,9 @@ public enum class Stage {
  * @param update the pending update's digest; its bytes lie in the storage
  * @param reason why the plan was declined; [detail] says it in words
  * @param versions by name, the newest version of a bundle that was used
- * @param finalModel the model that the last finished run offered, with [finalBundle]; [finalRun] is that run, [finalEpoch] the epoch that
- *   it came from
- * @param trials how often it was tried whether what was offered can be used
+ * @param offer the last model that was offered, and what became of it
+ * @param offeredEpoch the greatest epoch of a `Finish`
+ * @param released the number of the last release that was given; [releasedEpoch] is the epoch that it came from
  */
 public data class Session(
     val plan: Plan? = null,
@@ -40,9 +40,8 @@ public data class Session(
     val reason: DeclineReason? = null,
     val detail: String = "",
     val versions: Map<String, Long> = emptyMap(),
-    val finalModel: String = "",
-    val finalBundle: String = "",
-    val finalRun: String = "",
-    val finalEpoch: Long = 0,
-    val trials: Int = 0,
+    val offer: Offer? = null,
+    val offeredEpoch: Long = 0,
+    val released: Long = 0,
+    val releasedEpoch: Long = 0,
 )

@@ -7,6 +7,7 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.fieldsOf
 import io.shoal.core.wire.jsonText
 import io.shoal.core.wire.messageOf
+import io.shoal.core.wire.metrics
 import io.shoal.core.wire.parseJson
 import java.util.Locale
 
@@ -21,11 +22,10 @@ internal fun encodeSession(session: Session): ByteArray {
         "reason" to session.reason?.text,
         "detail" to session.detail,
         "versions" to session.versions,
-        "final_model" to session.finalModel,
-        "final_bundle" to session.finalBundle,
-        "final_run" to session.finalRun,
-        "final_epoch" to session.finalEpoch,
-        "trials" to session.trials,
+        "offer" to session.offer?.let(::fieldsOf),
+        "offered_epoch" to session.offeredEpoch,
+        "released" to session.released,
+        "released_epoch" to session.releasedEpoch,
     )
     val line = jsonText(fields).toByteArray()
     return line + '\n'.code.toByte() + digest(line).toByteArray()
@@ -48,10 +48,37 @@ internal fun decodeSession(payload: ByteArray): Session {
         reason = f.stringOrNull("reason")?.let { said -> DeclineReason.entries.firstOrNull { it.text == said } },
         detail = f.string("detail"),
         versions = f.map("versions") { it, path -> Fields.countOf(it, path) },
-        finalModel = f.maybeDigest("final_model"),
-        finalBundle = f.maybeDigest("final_bundle"),
-        finalRun = f.string("final_run"),
-        finalEpoch = f.count("final_epoch"),
-        trials = f.count("trials").toInt(),
+        offer = f.objectOrNull("offer", ::offerOf),
+        offeredEpoch = f.count("offered_epoch"),
+        released = f.count("released"),
+        releasedEpoch = f.count("released_epoch"),
     )
 }
+
+private fun fieldsOf(offer: Offer) = linkedMapOf(
+    "epoch" to offer.epoch,
+    "run_id" to offer.run,
+    "bundle" to offer.bundle,
+    "model" to offer.model,
+    "number" to offer.number,
+    "group" to offer.group,
+    "tries" to offer.tries,
+    "problem" to offer.problem,
+    "evaluated" to fieldsOf(offer.evaluated),
+    "before" to fieldsOf(offer.before),
+    "latency_ms" to offer.latencyMs,
+)
+
+private fun offerOf(f: Fields) = Offer(
+    epoch = f.count("epoch"),
+    run = f.string("run_id"),
+    bundle = f.digest("bundle"),
+    model = f.digest("model"),
+    number = f.count("number"),
+    group = f.string("group"),
+    tries = f.count("tries").toInt(),
+    problem = f.string("problem"),
+    evaluated = f.metrics("evaluated"),
+    before = f.metrics("before"),
+    latencyMs = f.double("latency_ms"),
+)

@@ -2,9 +2,17 @@ package io.shoal.core
 
 /**
  * The model that answers, whatever the run of the day is doing: the digests of its [bundle] and its tensors [model], the [run] that it came
- * from, and what the device had kept for itself at the end of that run.
+ * from, and what the device had kept for itself at the end of that run. [release] is the release's number, 0 if a finished run offered it;
+ * [group] is what its group is called.
  */
-public class Current(public val bundle: String, public val model: String, public val run: String, public val private: Tensors)
+public class Current(
+    public val bundle: String,
+    public val model: String,
+    public val run: String,
+    public val private: Tensors,
+    public val release: Long = 0,
+    public val group: String = "",
+)
 
 /**
  * What must survive a restart of the device. Every write is complete or did not happen. What was damaged since it was written is taken
@@ -44,11 +52,20 @@ public interface Storage {
      */
     public fun private(runId: String, round: Long): Tensors
 
-    /** The model in use, or null before there is one. */
+    /** The model in use, or the one before if what says so is damaged; null before there is one, and never again. */
     public fun current(): Current?
 
-    /** Puts another model in use. */
+    /** The model that was in use before that one, or null. */
+    public fun before(): Current?
+
+    /** Puts another model in use; the one before is kept until the next. No prediction by it has failed yet. */
     public fun saveCurrent(current: Current)
+
+    /** How many predictions have failed since the model in use was taken up. */
+    public fun failures(): Long
+
+    /** Keeps what [failures] gives back. */
+    public fun saveFailures(count: Long)
 
     /** The bytes that came and went, by the hour of Unix time. */
     public fun traffic(): Map<Long, Long>

@@ -112,16 +112,16 @@ class CurrentTest {
     }
 
     @Test
-    fun `an offer that fails is tried after five restarts no more`() {
+    fun `an offer that fails is not tried again`() {
         val failing = Answering { throw StackOverflowError() }
         var tried = 0
-        repeat(9) { start ->
+        repeat(3) { start ->
             val device = device(failing)
             if (start == 0) device.finish(model(1f)) else device.offer()
             tried += device.said.count { "is not used" in it }
             assertTrue(!device.agent.waiting)
         }
-        assertEquals(5, tried)
+        assertEquals(1, tried)
         assertNull(storage().current())
         device().finish(model(2f), 6)
         assertEquals(digest(model(2f)), storage().current()!!.model)
@@ -186,7 +186,7 @@ class CurrentTest {
             device.plan(Fixture.plan(run = "next", epoch = 7, verbs = listOf(Train(8))))
             device.offer()
             predictor.predict(Fixture.windows.testX)
-            assertEquals(2, File(folder, "blobs").list()!!.count { it != digest(Fixture.payload) })
+            assertEquals(3, File(folder, "blobs").list()!!.count { it != digest(Fixture.payload) }, "the plan's, the one in use, the one before")
         }
     }
 

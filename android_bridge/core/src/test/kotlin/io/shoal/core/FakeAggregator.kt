@@ -41,6 +41,7 @@ internal class FakeAggregator(
     val loader: GraphLoader = FakeLoader(),
     windows: Windows = Fixture.windows,
     private val stop: () -> Boolean = { false },
+    health: () -> Health = { Health() },
 ) {
     val topics = Topics("f")
     val link = FakeLink()
@@ -53,7 +54,7 @@ internal class FakeAggregator(
     val agent = Agent(
         Identity("phone", "f", keys, policy),
         link,
-        Surroundings(windows, storage, loader, clock = clock, log = log, noise = { 0.25 }),
+        Surroundings(windows, storage, loader, health, clock = clock, log = log, noise = { 0.25 }),
         stop,
     )
 

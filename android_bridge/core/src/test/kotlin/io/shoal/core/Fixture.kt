@@ -5,6 +5,7 @@ import io.shoal.core.wire.Finish
 import io.shoal.core.wire.Message
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.PublicKey
+import io.shoal.core.wire.Release
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.Verb
 import io.shoal.core.wire.decodeTensors
@@ -50,6 +51,9 @@ object Fixture {
 
     fun finish(run: String = "run", epoch: Long = 5, bundle: ByteArray = payload, model: ByteArray = this.model): Finish =
         Finish("phone", run, epoch, digest(bundle), digest(model))
+
+    fun release(number: Long, model: ByteArray = this.model, bundle: ByteArray = payload, run: String = "run", epoch: Long = 5): Release =
+        Release("phone", epoch, number, "left", run, digest(bundle), digest(model))
 
     /** A message as the aggregator of the fleet `f` signs it, with the service key that the Python side had vouched for. */
     fun signed(message: Message): ByteArray {

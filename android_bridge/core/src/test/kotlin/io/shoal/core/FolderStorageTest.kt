@@ -1,6 +1,7 @@
 package io.shoal.core
 
 import io.shoal.core.wire.DeclineReason
+import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.digest
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
@@ -26,7 +27,7 @@ class FolderStorageTest {
 
     private val session = Session(
         Fixture.plan(4), "as it came\n{}", Stage.DECLINED, 3, "a".repeat(64), DeclineReason.DATA, "why\n", mapOf("fake" to 3L),
-        "b".repeat(64), "c".repeat(64), "r", 5, 2,
+        Offer(5, "r", "b".repeat(64), "c".repeat(64), 7, "left", 2, "no", Metrics(3, 1.5, 2), latencyMs = 0.25), 5, 7, 6,
     )
 
     @Test
@@ -92,11 +93,12 @@ class FolderStorageTest {
             save(session)
             putBlob(digest(blob), blob)
             for (round in 1L..2L) putUpdate("r", round, byteArrayOf(3), tensors(round.toFloat()))
-            saveCurrent(Current("b".repeat(64), "c".repeat(64), "r", tensors(1f)))
+            for (number in 1L..3L) saveCurrent(Current("b".repeat(64), "$number".repeat(64), "r", tensors(1f), number))
+            saveFailures(4)
             saveTraffic(mapOf(5L to 7L))
         }
         val files = folder.walk().filter { it.isFile }.map { it.relativeTo(folder).path }.sorted().toList()
-        assertEquals(7, files.size)
+        assertEquals(9, files.size)
         for (name in files) for (damage in listOf<(ByteArray) -> ByteArray>(::cut, ::flipped, { ByteArray(0) }, { ByteArray(3000) })) {
             val copy = File(folder.parentFile, "copy-${folder.name}").apply { deleteRecursively() }
             folder.copyRecursively(copy)
@@ -104,7 +106,9 @@ class FolderStorageTest {
             said.clear()
             val storage = FolderStorage(copy) { level, line -> said += "$level $line" }
             assertEquals(if (name == "session.json") Session() else session, storage.session())
-            assertEquals(name == "current", storage.current() == null)
+            assertEquals(if (name == "current") 2 else 3, storage.current()!!.release, "the model before answers")
+            assertEquals(if (name == "before") null else 2L, storage.before()?.release)
+            assertEquals(if (name == "failures") 0 else 4, storage.failures())
             assertEquals(name == "update", storage.update() == null)
             assertEquals(name.startsWith("blobs"), storage.blob(digest(blob)) == null)
             assertEquals(name == "traffic.json", storage.traffic().isEmpty())

@@ -83,9 +83,15 @@ class HostileTest {
 
         override fun current() = used
 
+        override fun before(): Current? = null
+
         override fun saveCurrent(current: Current) {
             used = current
         }
+
+        override fun failures() = 0L
+
+        override fun saveFailures(count: Long) = Unit
 
         override fun traffic() = hours
 

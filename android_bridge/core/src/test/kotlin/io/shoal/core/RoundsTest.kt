@@ -7,6 +7,7 @@ import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Finish
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Refuse
+import io.shoal.core.wire.Release
 import io.shoal.core.wire.JsonObject
 import io.shoal.core.wire.encode
 import io.shoal.core.wire.parseJson
@@ -35,14 +36,21 @@ class RoundsTest {
         return read.map { scenario ->
             DynamicTest.dynamicTest(scenario.string("name")) {
                 var session = Session()
+                var current: Current? = null
                 for (step in scenario.list("steps") { it, path -> Fields(it, path) }) {
-                    val (changed, action) = play(session, step)
-                    session = changed
-                    assertEquals(step.string("action"), said(action))
-                    assertEquals(said(action) == "decline stale", (action as? Action.Decline)?.proof.orEmpty().isNotEmpty())
+                    if (step.string("event") in OFFERS) {
+                        val (changed, used) = playOffer(session, current, step)
+                        session = changed
+                        current = used
+                    } else {
+                        val (changed, action) = play(session, step)
+                        session = changed
+                        assertEquals(step.string("action"), said(action))
+                        assertEquals(said(action) == "decline stale", (action as? Action.Decline)?.proof.orEmpty().isNotEmpty())
+                    }
                     assertEquals(session, decodeSession(encodeSession(session)))
                 }
-                assertEquals(scenario.string("offered").repeat(64), session.finalModel)
+                assertEquals(scenario.string("offered").repeat(64), session.offer?.model.orEmpty())
             }
         }
     }
@@ -67,11 +75,53 @@ class RoundsTest {
             val reason = DeclineReason.entries.first { it.text == step.string("reason") }
             Rounds.onDeclined(session, session.plan!!, reason, "")
         }
-        "finish" -> Rounds.onReply(session, Finish("d", "r", step.count("epoch"), a, step.string("offered").repeat(64)))
         "busy" -> Rounds.onReply(session, Busy("d", step.string("update").repeat(64), 1.0))
         "refuse" -> Rounds.onReply(session, Refuse("d", "not-finite", "", "update", step.string("update").repeat(64)))
         "acknowledge" -> Rounds.onReply(session, Acknowledge("d", step.string("update").repeat(64)))
         else -> throw AssertionError(event)
+    }
+
+    /** Plays a step that is about models in use: the session, and the model in use. */
+    private fun playOffer(session: Session, current: Current?, step: Fields): Pair<Session, Current?> {
+        fun begun(changed: Session): Session = changed.also {
+            val begins = it.offer != session.offer && Offers.open(it, current) != null
+            assertEquals(step.string("action"), if (begins) "try" else "none")
+        }
+        fun model() = step.string("offered").repeat(64)
+        return when (val event = step.string("event")) {
+            "release" -> Pair(
+                begun(Offers.onRelease(session, Release("d", step.count("epoch"), step.count("number"), "", "r", a, model()))),
+                current,
+            )
+            "finish" -> {
+                val finish = Finish("d", "r", step.count("epoch"), a, model(), step.bool("releases", false))
+                Pair(begun(Rounds.onReply(session, finish).first), current)
+            }
+            "try" -> Pair(
+                Offers.onTrying(session).also {
+                    assertEquals(step.string("action"), if (it.offer!!.problem.isEmpty()) "try" else "none")
+                },
+                current,
+            )
+            "taken" -> {
+                val offer = session.offer!!
+                val taken = Current(offer.bundle, offer.model, offer.run, emptyMap(), offer.number)
+                Pair(Offers.onTaken(Offers.onMeasured(session, Measured(), "b", 1)), taken)
+            }
+            "failed" -> Pair(Offers.onFailed(session, "failed"), current)
+            "broken off" -> Pair(Offers.onInterrupted(session), current)
+            "report" -> {
+                val said = Offers.inUse(session, "d", current?.release ?: 0, 0)
+                assertEquals(listOf(step.count("number"), step.count("offered")), listOf(said.number, said.offered))
+                assertEquals(step.string("problem").isEmpty(), said.problem.isEmpty())
+                Pair(session, current)
+            }
+            else -> throw AssertionError(event)
+        }
+    }
+
+    private companion object {
+        val OFFERS = setOf("release", "finish", "try", "taken", "failed", "broken off", "report")
     }
 
     @Test

@@ -14,6 +14,13 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "battery_percent" to message.batteryPercent,
         "unmetered" to message.unmetered,
         "policy" to message.policy?.let(::fieldsOf),
+        "hardware" to message.hardware,
+        "free_bytes" to message.freeBytes,
+        "temperature_c" to message.temperatureC,
+        "charging" to message.charging,
+        "idle" to message.idle,
+        "classes" to message.classes,
+        "moved" to message.moved,
     )
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest)
     is DeviceStatus -> linkedMapOf("device_id" to message.deviceId, "online" to message.online)
@@ -68,6 +75,26 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "epoch" to message.epoch,
         "bundle" to message.bundle,
         "model" to message.model,
+        "releases" to message.releases,
+    )
+    is InUse -> linkedMapOf(
+        "device_id" to message.deviceId,
+        "number" to message.number,
+        "offered" to message.offered,
+        "problem" to message.problem,
+        "evaluated" to fieldsOf(message.evaluated),
+        "before" to fieldsOf(message.before),
+        "latency_ms" to message.latencyMs,
+        "failures" to message.failures,
+    )
+    is Release -> linkedMapOf(
+        "device_id" to message.deviceId,
+        "epoch" to message.epoch,
+        "number" to message.number,
+        "group" to message.group,
+        "run_id" to message.runId,
+        "bundle" to message.bundle,
+        "model" to message.model,
     )
     is AggregatorStatus -> linkedMapOf(
         "online" to message.online,
@@ -80,7 +107,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
     is Voucher -> linkedMapOf("fleet" to message.fleet, "key" to message.key, "not_after_s" to message.notAfterS)
 }
 
-private fun fieldsOf(metrics: Metrics) =
+internal fun fieldsOf(metrics: Metrics) =
     linkedMapOf("num_examples" to metrics.numExamples, "loss_sum" to metrics.lossSum, "num_correct" to metrics.numCorrect)
 
 /** Reads a message of any type. */
@@ -95,6 +122,13 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         batteryPercent = f.doubleOrNull("battery_percent", "0 to 100") { it in 0.0..100.0 },
         unmetered = f.boolOrNull("unmetered"),
         policy = f.objectOrNull("policy", ::policyOf),
+        hardware = f.text("hardware", ""),
+        freeBytes = f.intOrNull("free_bytes", Fields.COUNT),
+        temperatureC = f.doubleOrNull("temperature_c", "-100 to 300") { it in -100.0..300.0 },
+        charging = f.boolOrNull("charging"),
+        idle = f.boolOrNull("idle"),
+        classes = f.countsOrNull("classes", CheckIn.MOST_CLASSES),
+        moved = f.bool("moved", false),
     )
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"))
     "status" -> DeviceStatus(f.name("device_id"), f.bool("online"))
@@ -143,7 +177,33 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         update = f.maybeDigest("update"),
     )
     "busy" -> Busy(f.name("device_id"), f.digest("update"), f.double("retry_s", expected = "0 to 3600") { it in 0.0..3600.0 })
-    "finish" -> Finish(f.name("device_id"), f.name("run_id"), f.count("epoch"), f.digest("bundle"), f.digest("model"))
+    "finish" -> Finish(
+        deviceId = f.name("device_id"),
+        runId = f.name("run_id"),
+        epoch = f.count("epoch"),
+        bundle = f.digest("bundle"),
+        model = f.digest("model"),
+        releases = f.bool("releases", false),
+    )
+    "in-use" -> InUse(
+        deviceId = f.name("device_id"),
+        number = f.count("number", 0),
+        offered = f.count("offered", 0),
+        problem = f.text("problem", ""),
+        evaluated = f.metrics("evaluated"),
+        before = f.metrics("before"),
+        latencyMs = f.double("latency_ms", 0.0),
+        failures = f.count("failures", 0),
+    )
+    "release" -> Release(
+        deviceId = f.name("device_id"),
+        epoch = f.count("epoch"),
+        number = f.positive("number"),
+        group = f.text("group"),
+        runId = f.name("run_id"),
+        bundle = f.digest("bundle"),
+        model = f.digest("model"),
+    )
     "aggregator" -> AggregatorStatus(
         online = f.bool("online"),
         bootId = f.text("boot_id"),
@@ -156,7 +216,10 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
     else -> throw Malformed("message: unknown type '${type.take(80)}'")
 }
 
-private fun metricsOf(f: Fields) = Metrics(f.count("num_examples", 0), f.double("loss_sum", 0.0), f.count("num_correct", 0))
+internal fun metricsOf(f: Fields) = Metrics(f.count("num_examples", 0), f.double("loss_sum", 0.0), f.count("num_correct", 0))
+
+/** Metrics that may be left out. */
+internal fun Fields.metrics(key: String): Metrics = if (has(key)) metricsOf(obj(key)) else Metrics()
 
 private val REASONS = setOf(
     "unknown-topic", "unknown-device", "malformed", "too-large", "wrong-device", "unknown-run", "wrong-round", "not-in-cohort",

@@ -19,7 +19,8 @@ public data class Metrics(val numExamples: Long = 0, val lossSum: Double = 0.0, 
 
 /**
  * Device to aggregator: here I am, this is what I have. [bundle] is the digest of the bundle it has loaded, or empty; [policy] is what its
- * owner permits, so that the aggregator need not ask in vain.
+ * owner permits, so that the aggregator need not ask in vain. [moved]: its data are no longer those of its last survey. What is null is not
+ * known to the device, or not told.
  */
 public data class CheckIn(
     val deviceId: String,
@@ -31,8 +32,24 @@ public data class CheckIn(
     val batteryPercent: Double? = null,
     val unmetered: Boolean? = null,
     val policy: Policy? = null,
+    val hardware: String = "",
+    /** Storage that the client may still take. */
+    val freeBytes: Long? = null,
+    val temperatureC: Double? = null,
+    /** Whether the device runs on outside power. */
+    val charging: Boolean? = null,
+    /** Whether nothing else wants much of its processor, or nobody uses it. */
+    val idle: Boolean? = null,
+    /** By class number, how many training windows there are; only where the policy permits it. */
+    val classes: List<Long>? = null,
+    val moved: Boolean = false,
 ) : Message {
     override val type: String get() = "check-in"
+
+    internal companion object {
+        /** Classes of which a device tells how many windows it has, at most. */
+        const val MOST_CLASSES = 1000
+    }
 }
 
 /** Device to aggregator: publish this blob (again), I lack it. */
@@ -139,13 +156,52 @@ public data class Busy(override val deviceId: String, val update: String, val re
     override val type: String get() = "busy"
 }
 
-/** Aggregator to device, signed: the run is over; [model] is the one to use from now on. */
+/**
+ * Device to aggregator: which release answers predictions here; after each release that came, and after each check-in. [number] is the one
+ * in use, 0 if none is; [offered] the last that came. If that is not in use, [problem] says why. [evaluated] and [before] are sums over the
+ * windows that the device holds back, with the release offered and with the one that was in use; [failures] counts predictions that failed
+ * since the one in use was taken up.
+ */
+public data class InUse(
+    val deviceId: String,
+    val number: Long = 0,
+    val offered: Long = 0,
+    val problem: String = "",
+    val evaluated: Metrics = Metrics(),
+    val before: Metrics = Metrics(),
+    val latencyMs: Double = 0.0,
+    val failures: Long = 0,
+) : Message {
+    override val type: String get() = "in-use"
+}
+
+/**
+ * Aggregator to device, signed, retained on the device's own topic: the model to use. [number] only grows: a device takes no smaller one
+ * than it was given. [runId] is the run that trained it, of which the device may keep private tensors; [group] what its group is called.
+ */
+public data class Release(
+    val deviceId: String,
+    val epoch: Long,
+    val number: Long,
+    val group: String,
+    val runId: String,
+    val bundle: String,
+    val model: String,
+) : Message {
+    override val type: String get() = "release"
+}
+
+/**
+ * Aggregator to device, signed: the run is over; [model] is the one to use from now on. With [releases] it is not: models to use come as a
+ * [Release].
+ */
 public data class Finish(
     override val deviceId: String,
     val runId: String,
     val epoch: Long,
     val bundle: String,
     val model: String,
+    val releases: Boolean = false,
 ) : Reply {
     override val type: String get() = "finish"
 }

@@ -18,7 +18,7 @@ internal class Topics(fleet: String) {
     val aggregator: String get() = "$root/aggregator"
 
     /**
-     * A device's own topic: check-in, update, decline, fetch and status, which it writes, and plan and reply, which it reads.
+     * A device's own topic: check-in, update, decline, fetch, status and in-use, which it writes, and plan, reply and release, which it reads.
      *
      * @throws ConfigException the device's id cannot stand in a topic
      */
@@ -46,7 +46,7 @@ internal class Topics(fleet: String) {
     }
 
     private companion object {
-        val KINDS = setOf("check-in", "update", "decline", "fetch", "status", "plan", "reply")
+        val KINDS = setOf("check-in", "update", "decline", "fetch", "status", "in-use", "plan", "reply", "release")
 
         fun checked(value: String, what: String): String =
             if (isName(value)) value else throw ConfigException("$what '$value': expected 1 to 64 characters of A-Z a-z 0-9 . _ -")

@@ -1,17 +1,18 @@
-package io.shoal.android
+package io.shoal.core
 
 import java.io.ByteArrayOutputStream
 import java.util.Base64
 
 /**
- * A certificate signing request (PKCS#10, RFC 2986) in PEM for an ECDSA P-256 key: the subject is the common name [name] alone.
+ * A certificate signing request (PKCS#10, RFC 2986) in PEM for an ECDSA P-256 key: the subject is the common name [name] alone, or
+ * nothing where that is empty.
  *
  * @param publicKey the key's SubjectPublicKeyInfo, DER
  * @param sign ECDSA with SHA-256 over the bytes it is given, DER
  */
-internal fun signingRequest(name: String, publicKey: ByteArray, sign: (ByteArray) -> ByteArray): String {
+public fun signingRequest(name: String, publicKey: ByteArray, sign: (ByteArray) -> ByteArray): String {
     val commonName = sequence(objectId(85, 4, 3), der(UTF8_STRING, name.toByteArray()))
-    val subject = sequence(der(SET, commonName))
+    val subject = if (name.isEmpty()) sequence() else sequence(der(SET, commonName))
     val info = sequence(der(INTEGER, byteArrayOf(0)), subject, publicKey, der(ATTRIBUTES, ByteArray(0)))
     val ecdsaWithSha256 = sequence(objectId(42, 0x86, 0x48, 0xCE, 0x3D, 4, 3, 2))
     val signature = der(BIT_STRING, byteArrayOf(0) + sign(info))

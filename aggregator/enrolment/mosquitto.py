@@ -1,0 +1,109 @@
+"""What Mosquitto needs to serve a fleet with TLS: its configuration, certificate and access list, in one folder (deploy/mosquitto)."""
+
+import getpass
+import os
+import pwd
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from aggregator.enrolment.authority import Authority, renew_server, tls_key_pem_of
+from host.files import make_folder, write_atomically
+from wire.errors import ConfigError
+from wire.topics import mosquitto_acl
+
+CONFIGURATION = """\
+# Mosquitto for a Shoal fleet: TLS, one certificate per device whose common name is the device's id, sessions on disk. A client's user
+# name and its client id are its certificate's common name, whatever it says: nobody can end another one's connection or take its session.
+per_listener_settings false
+persistence true
+persistence_location {data}/
+autosave_interval 60
+# What waits for one client, at most: a whole fleet may check in while the aggregator is away.
+max_queued_messages 100000
+max_queued_bytes 536870912
+message_size_limit 67108864
+persistent_client_expiration 7d
+
+listener {port}
+cafile {certs}/ca.pem
+certfile {certs}/broker.pem
+keyfile {certs}/broker.key
+require_certificate true
+use_identity_as_username true
+use_username_as_clientid true
+allow_anonymous false
+acl_file {acl}
+"""
+PLUGIN = """\
+# By this plugin a service bans devices; it knows banned devices alone.
+plugin {plugin}
+plugin_opt_config_file {data}/dynamic-security.json
+"""
+PLUGIN_NAME = "mosquitto_dynamic_security.so"
+
+
+def configuration(certs: Path, data: Path, acl: Path, port: int = 8883) -> str:
+    """Mosquitto's configuration for these places, without the plugin."""
+    return CONFIGURATION.format(certs=certs, data=data, acl=acl, port=port)
+
+
+def make_broker_folder(authority: Authority, folder: Path, hosts: Sequence[str], port: int, now_s: float) -> bool:
+    """Write all that Mosquitto needs into a folder, with which `mosquitto -c FOLDER/mosquitto.conf` starts it. Returns whether this
+    machine has the plugin by which devices are banned.
+
+    Raises:
+        ConfigError: something cannot be written.
+    """
+    folder, plugin = folder.absolute(), find_plugin()
+    data, acl = folder / "data", folder / "shoal.acl"
+    text = configuration(folder, data, acl, port) + f"user {broker_user(folder)}\n"
+    try:
+        make_folder(data)
+        write_atomically(folder / "ca.pem", authority.pem.encode())
+        write_atomically(acl, mosquitto_acl(authority.fleet).encode(), 0o600)
+        renew_broker(authority, folder, now_s, hosts)
+        if plugin is not None:
+            text += PLUGIN.format(plugin=plugin, data=data)
+            if not (data / "dynamic-security.json").exists():
+                write_atomically(data / "dynamic-security.json", b"{}\n", 0o600)
+        write_atomically(folder / "mosquitto.conf", text.encode())
+        if os.geteuid() == 0:
+            for path in (folder, *folder.rglob("*")):
+                shutil.chown(path, broker_user(folder))
+    except OSError as error:
+        raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
+    return plugin is not None
+
+
+def renew_broker(authority: Authority, folder: Path, now_s: float, hosts: Sequence[str] = ()) -> bool:
+    """Make the broker's certificate, or make it anew where it is due. Returns whether it was; Mosquitto then has to be told (SIGHUP).
+
+    Raises:
+        OSError: it cannot be written.
+        Malformed: there is anything else in its place.
+    """
+    pair = folder / "broker.pem"
+    made = renew_server(authority, pair, now_s, hosts)
+    if made or not (folder / "broker.key").exists():
+        write_atomically(folder / "broker.key", tls_key_pem_of(pair), 0o600)
+    return made
+
+
+def broker_user(folder: Path) -> str:
+    """Who Mosquitto is to be, where root starts it: its own user, if that can reach the folder."""
+    if os.geteuid() != 0:
+        return getpass.getuser()
+    reachable = all(path.stat().st_mode & 0o001 for path in folder.parents)
+    try:
+        pwd.getpwnam("mosquitto")
+    except KeyError:
+        return "root"
+    return "mosquitto" if reachable else "root"
+
+
+def find_plugin() -> Path | None:
+    """Mosquitto's plugin for dynamic security, where Mosquitto's packages put it."""
+    places = (Path("/usr/lib"), Path("/usr/local/lib"), Path("/usr/lib64"))
+    patterns = (PLUGIN_NAME, f"*/{PLUGIN_NAME}", f"*/mosquitto/{PLUGIN_NAME}", f"mosquitto/{PLUGIN_NAME}")
+    return next((path for place in places for pattern in patterns for path in place.glob(pattern)), None)

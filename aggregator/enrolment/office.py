@@ -1,0 +1,189 @@
+"""Who gets a certificate: the rules of enrolment and renewal (SPEC.md, 'Enrolment').
+
+Everything that a request changes is changed in one transaction, and what it is answered with is stored in that. So a request that is made
+again, since its answer was lost or a process was killed, is answered in the same way, and a token serves one key only.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from aggregator.adapters.enrolment_store import AuditRow, DeviceRow, EnrolmentStore, TokenRow, Transaction
+from aggregator.enrolment.authority import DEVICE_DAYS, Authority
+from wire.certificates import (
+    TlsPublicKey,
+    certificate_pem,
+    check_issued,
+    check_time,
+    has_signed,
+    key_digest,
+    public_key_of,
+    read_certificate,
+    read_request,
+)
+from wire.enrolment import Answer, Enrol, Enrolled, Reason, Refused, Renew, Renewed, Waiting, read_token, renewal_text
+from wire.errors import ConfigError, WireError, printable
+from wire.topics import check_name
+
+log = logging.getLogger("shoal.enrolment")
+
+RETRY_S = 10.0
+"""A device that waits for approval asks again after so long."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What every device of the fleet is given beside its certificate."""
+
+    broker: str
+    trust: str
+    policy: str = ""
+
+
+class _No(Exception):
+    """A request is refused."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.refused = Refused(reason, printable(detail))
+
+
+class Office:
+    """Answers requests. Any thread may ask."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        store: EnrolmentStore,
+        offer: Offer,
+        clock: Callable[[], float] = time.time,
+        days: float = DEVICE_DAYS,
+    ) -> None:
+        """`days`: for how long a device's certificate is valid."""
+        self._authority, self._store, self._offer, self._clock, self._days = authority, store, offer, clock, days
+
+    @property
+    def authority(self) -> str:
+        """The authority's certificate (PEM)."""
+        return self._authority.pem
+
+    def enrol(self, said: Enrol, peer: str) -> Answer:
+        """Answer a request to enrol; `peer` is where it came from.
+
+        Raises:
+            StorageFailed: the database cannot be read or written; nothing has changed.
+        """
+        return self._decide("enrol", peer, lambda within: self._enrol(within, said))
+
+    def renew(self, said: Renew, peer: str) -> Answer:
+        """Answer a request to renew; as `enrol`."""
+        return self._decide("renew", peer, lambda within: self._renew(within, said))
+
+    def _decide(self, what: str, peer: str, decide: Callable[[Transaction], tuple[Answer, str]]) -> Answer:
+        try:
+            with self._store.transaction() as within:
+                answer, device_id = decide(within)
+        except _No as no:
+            log.warning("%s refused from=%s reason=%s: %s", what, peer, no.refused.reason, no)
+            return no.refused
+        log.info("%s %s from=%s device=%s", what, answer.__struct_config__.tag, peer, device_id)
+        return answer
+
+    def _enrol(self, within: Transaction, said: Enrol) -> tuple[Answer, str]:
+        key, wanted = _requested(said.request)
+        try:
+            token = within.token(read_token(said.token).hash)
+        except ConfigError as error:
+            raise _No("token", str(error)) from None
+        if token is None:
+            raise _No("token", "this service has not made this token, or it expired long ago")
+        digest = key_digest(key)
+        if token.used_key not in ("", digest):
+            raise _No("used", f"another key has used this token, as {token.used_by}")
+        if not token.used_key and self._clock() > token.expires_at_s:
+            raise _No("expired", f"this token expired {self._clock() - token.expires_at_s:.0f} s ago")
+        device_id = token.used_by or token.device_id or wanted or f"device-{digest[:12]}"
+        if wanted not in ("", device_id):
+            raise _No("other-name", f"this token is for {device_id}, not for {wanted}")
+        if within.is_banned(device_id):
+            raise _No("banned", f"{device_id} is banned")
+        device = self._take(within, token, device_id, digest)
+        if device.state == "rejected":
+            raise _No("rejected", f"{device_id} was not approved")
+        if device.state == "waiting":
+            return Waiting(device_id, RETRY_S), device_id
+        if device.state == "approved":
+            device = self._issue(within, device, key, "enrolled")
+        return (
+            Enrolled(
+                device_id,
+                self._authority.fleet,
+                self._offer.broker,
+                device.certificate,
+                self._authority.pem,
+                self._offer.trust,
+                self._offer.policy,
+            ),
+            device_id,
+        )
+
+    def _take(self, within: Transaction, token: TokenRow, device_id: str, digest: str) -> DeviceRow:
+        """The device that uses a token, which serves no other key from now on."""
+        device = within.device(device_id)
+        if device is not None and device.key != digest and (token.used_key or token.device_id != device_id):
+            how = f"`shoal enrol token --device {device_id}` makes a token that may replace it"
+            raise _No("taken", f"another device is enrolled as {device_id}; {how}")
+        if not within.use_token(token.hash, digest, device_id):
+            raise _No("used", "another key has used this token")
+        if device is None or device.key != digest:
+            state = "waiting" if token.approve else "approved"
+            device = DeviceRow(device_id, state, digest, token=token.hash, tags=token.tags, since_s=self._clock())
+            within.put_device(device)
+            if token.approve:
+                within.note(AuditRow(self._clock(), "waiting", device_id, token.hash, ""))
+        return device
+
+    def _renew(self, within: Transaction, said: Renew) -> tuple[Answer, str]:
+        key, wanted = _requested(said.request)
+        try:
+            certificate = read_certificate(said.certificate)
+            device_id = check_name(check_issued(certificate, self._authority.certificate), "device id")
+            old = public_key_of(certificate)
+            check_time(certificate, self._clock())
+        except (WireError, ConfigError) as error:
+            raise _No("malformed", str(error)) from None
+        if not has_signed(old, said.signature, renewal_text(said.request)):
+            raise _No("malformed", f"{device_id}: the key of the certificate has not signed this request")
+        if wanted != device_id:
+            raise _No("other-name", f"the certificate is of {device_id}, not of {wanted or 'nobody'}")
+        if within.is_banned(device_id):
+            raise _No("banned", f"{device_id} is banned")
+        device = within.device(device_id)
+        if device is None or device.state != "enrolled":
+            raise _No("unknown-device", f"{device_id} is not enrolled here: it needs a token")
+        before, now = key_digest(old), key_digest(key)
+        if before == device.key:
+            device = self._issue(within, msgspec.structs.replace(device, key=now, previous_key=before), key, "renewed")
+        elif (before, now) != (device.previous_key, device.key):
+            raise _No("superseded", f"the certificate of {device_id} was renewed already, for another key: was its key copied?")
+        return Renewed(device.certificate), device_id
+
+    def _issue(self, within: Transaction, device: DeviceRow, key: TlsPublicKey, what: str) -> DeviceRow:
+        certificate = self._authority.issue_client(key, device.device_id, self._clock(), self._days)
+        ends_s = certificate.not_valid_after_utc.timestamp()
+        issued = msgspec.structs.replace(device, state="enrolled", certificate=certificate_pem(certificate), not_after_s=ends_s)
+        within.put_device(issued)
+        within.note(AuditRow(self._clock(), what, device.device_id, device.token, f"{certificate.serial_number:x}"))
+        return issued
+
+
+def _requested(request: str) -> tuple[TlsPublicKey, str]:
+    """The key and the name of a request."""
+    try:
+        key, name = read_request(request)
+        return key, check_name(name, "device id") if name else ""
+    except (WireError, ConfigError) as error:
+        raise _No("malformed", str(error)) from None

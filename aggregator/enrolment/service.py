@@ -1,0 +1,98 @@
+"""The part of a service that enrols devices: runs beside the aggregator where its folder has an authority."""
+
+import logging
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from aggregator.adapters.enrolment_store import open_enrolments
+from aggregator.adapters.http_server import HttpServer
+from aggregator.enrolment.api import create_enrolment_api
+from aggregator.enrolment.authority import AGGREGATOR, CERTIFICATE, DEVICE_DAYS, SERVER, read_authority, renew_own
+from aggregator.enrolment.gate import Gate
+from aggregator.enrolment.office import Offer, Office
+from wire.errors import ConfigError, WireError
+from wire.links.mqtt import BrokerAddress
+from wire.messages import Policy
+
+log = logging.getLogger("shoal.enrolment")
+
+
+class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a service enrols devices."""
+
+    host: str = "0.0.0.0"
+    port: int = 8443
+    """0: it enrols nobody, and bans nobody at the broker."""
+    broker: str = ""
+    """The broker's address for devices; the service's own when empty."""
+    policy: Path | None = None
+    """What devices are suggested as their owner's policy (TOML)."""
+    days: float = DEVICE_DAYS
+    """For how long a device's certificate is valid."""
+
+
+@contextmanager
+def enrolment(
+    settings: EnrolmentSettings, folder: Path, fleet: str, broker: BrokerAddress, trust: Path, database: str = ""
+) -> Iterator[None]:
+    """Enrol devices, and keep banned ones off the broker, for as long as the context is open; neither, where the folder has no authority.
+
+    `trust`: the file of the root keys. `database`: as in `ServeSettings`.
+
+    Raises:
+        ConfigError: a setting, the authority or the port cannot be used.
+    """
+    authority = read_authority(folder)
+    if authority is None or not settings.port:
+        yield
+        return
+    if authority.fleet != fleet:
+        raise ConfigError(f"{folder / CERTIFICATE}: it is the authority of the fleet {authority.fleet}, and --fleet is {fleet}")
+    if not 0 < settings.days <= 3650:
+        raise ConfigError(f"--enrol-days {settings.days:g}: expected a number of days above 0, at most 3650")
+    try:
+        renew_own(authority, folder, time.time())
+        offer = Offer(settings.broker or str(broker), trust.read_text(), _policy(settings.policy))
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from None
+    except WireError as error:
+        raise ConfigError(f"authority in {folder}: {error}") from None
+    if not BrokerAddress.parse(offer.broker).tls:
+        raise ConfigError(f"devices are to be enrolled for the broker {offer.broker}: expected mqtts://, or --enrol-port 0")
+    with (
+        closing(open_enrolments(folder, database)) as store,
+        HttpServer(settings.host, settings.port, folder / SERVER) as https,
+        Gate(authority, store, broker, folder),
+    ):
+        https.serve(create_enrolment_api(Office(authority, store, offer, days=settings.days)))
+        yield
+
+
+def own_credentials(folder: Path, url: str, ca: Path | None, certificate: Path | None, key: Path | None) -> BrokerAddress:
+    """A broker's address, with the aggregator's certificate of the folder's own authority where none is given and the broker has TLS.
+
+    Raises:
+        ConfigError: not an address.
+    """
+    if url.startswith("mqtts://") and not (ca or certificate or key) and (folder / AGGREGATOR).exists():
+        ca, certificate = folder / CERTIFICATE, folder / AGGREGATOR
+    return BrokerAddress.parse(url, ca, certificate, key)
+
+
+def _policy(path: Path | None) -> str:
+    if path is None:
+        return ""
+    text = path.read_text()
+    try:
+        given = tomllib.loads(text)
+        if unknown := [name for name in given if name not in Policy.__struct_fields__]:
+            raise ConfigError(f"policy {path}: field {unknown[0]!r} is unknown, expected one of {', '.join(Policy.__struct_fields__)}")
+        msgspec.convert(given, Policy)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ConfigError(f"policy {path}: {error}") from None
+    return text

@@ -1,0 +1,130 @@
+"""When a campaign's models are made releases, and what a release says of them."""
+
+import logging
+from collections.abc import Callable
+from typing import Literal, cast, get_args
+
+from aggregator.core.opening import start_key
+from aggregator.core.ports import BlobLost, Blobs, StorageFailed
+from aggregator.core.releases import Draft
+from aggregator.core.state import DeviceCheckedIn, Event, RoundAggregated, RunState
+from aggregator.rollouts import Rollouts
+from wire.errors import ConfigError
+from wire.messages import LARGEST_COUNT, Metrics
+
+log = logging.getLogger("shoal.aggregator")
+
+When = Literal["off", "manual", "auto"]
+"""*off*: there are no releases: devices take up a run's models when it is over. *manual*: releases are made by order. *auto*: also when a
+run is over, and after so many rounds."""
+
+
+RELEASES = "releases"
+"""The folder in a service's folder with the blobs of releases: what a campaign forgets, a release may still need."""
+
+
+def read_when(text: str) -> When:
+    """
+    Raises:
+        ConfigError: it is none of the words.
+    """
+    for when in get_args(When):
+        if text == when:
+            return cast(When, when)
+    raise ConfigError(f"--release {text}: expected {', '.join(get_args(When))}")
+
+
+class ReleasePolicy:
+    """Makes the releases of campaigns."""
+
+    def __init__(self, rollouts: Rollouts, blobs: Callable[[str], Blobs], when: When, every: int = 0) -> None:
+        """`blobs`: those of a campaign, by its name. `every`: the number of rounds of training after which its models are released; 0: when
+        it is over."""
+        self.rollouts, self._blobs, self._when, self._every = rollouts, blobs, when, every
+        self._due: dict[str, RunState] = {}
+        self._released: dict[str, tuple[str, int]] = {}
+
+    def observe(self, state: RunState, event: Event) -> None:
+        """Tell the releases of a device that checked in, and remember whether the models of this state are to be released."""
+        if isinstance(event, DeviceCheckedIn):
+            self.rollouts.on_check_in(event.device_id)
+        if self._when != "auto":
+            return
+        often = isinstance(event, RoundAggregated) and bool(self._every) and not state.trained % self._every
+        if (often or state.phase == "finished") and state.trained and self._released.get(state.settings.name) != _which(state):
+            self._due[state.settings.name] = state
+
+    def tick(self) -> None:
+        """Let releases go on, and release what is due. What cannot be stored now is tried again."""
+        self.rollouts.tick()
+        for name, state in list(self._due.items()):
+            try:
+                self.release(state)
+            except StorageFailed as error:
+                log.error("the models of campaign=%s are not released yet: %s", name, error)
+                continue
+            except (BlobLost, ConfigError) as error:
+                log.error("the models of campaign=%s are not released: %s", name, error)
+            self._released[name] = _which(state)
+            del self._due[name]
+
+    def release(self, state: RunState, roll_out: bool = True) -> tuple[int, ...]:
+        """Make releases of the models that devices of a campaign start from, and roll them out unless told otherwise; models that were
+        released, or are on their way, are not released again.
+
+        Raises:
+            ConfigError: nothing was trained yet.
+            BlobLost, StorageFailed: nothing was made.
+        """
+        if not state.trained:
+            raise ConfigError(f"campaign {state.settings.name}: no round of training is over, there is nothing to release")
+        name, drafts = state.settings.name, drafts_of(state)
+        groups = {device_id: group_name(name, start_key(state, device_id)) for device_id in state.devices}
+        return self.rollouts.release(drafts, self._blobs(name), groups, group_name(name, start_key(state, "")), roll_out)
+
+
+def _which(state: RunState) -> tuple[str, int]:
+    """By what the models of a state are told from others."""
+    return state.settings.run_id, state.made_in
+
+
+def group_name(campaign: str, key: str) -> str:
+    """What a group of a campaign is called in a fleet, by the key of its model."""
+    return f"{campaign}/{key}"
+
+
+def group_of(state: RunState | None, device_id: str) -> str:
+    """The group that a campaign has put a device into; empty if it has not."""
+    if state is None or device_id not in state.starts:
+        return ""
+    return group_name(state.settings.name, state.starts[device_id])
+
+
+def drafts_of(state: RunState) -> list[Draft]:
+    """The models of a campaign, one for each group that has devices, and that of newcomers."""
+    devices: dict[str, list[str]] = {start_key(state, ""): []}
+    for device_id in sorted(state.devices):
+        devices.setdefault(start_key(state, device_id), []).append(device_id)
+    met = state.received if state.phase in ("evaluating", "finished") else {}
+    drafts = []
+    for key, members in sorted(devices.items()):
+        evaluated = [met[device_id].evaluated for device_id in members if device_id in met]
+        sums = Metrics(
+            min(LARGEST_COUNT, sum(m.num_examples for m in evaluated)),
+            sum(m.loss_sum for m in evaluated),
+            min(LARGEST_COUNT, sum(m.num_correct for m in evaluated)),
+        )
+        drafts.append(
+            Draft(
+                group=group_name(state.settings.name, key),
+                bundle=state.settings.bundle,
+                model=state.models[key],
+                run_id=state.settings.run_id,
+                campaign=state.settings.name,
+                round=state.made_in,
+                algorithm=state.settings.algorithm,
+                devices=len(members),
+                metrics=sums,
+            )
+        )
+    return drafts

@@ -1,0 +1,103 @@
+package io.shoal.core
+
+import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.InUse
+import io.shoal.core.wire.Manifest
+import io.shoal.core.wire.Metrics
+import io.shoal.core.wire.Policy
+
+/**
+ * Takes models that are offered into use, and says which one answers (`edge_client/releases.py`). An offered model takes the place of the one
+ * in use (`Storage.current`) only when its bundle was verified, its graphs were loaded and it has answered on the device's own windows;
+ * until then, and if that fails, the old one answers.
+ */
+internal class Releases(
+    private val deviceId: String,
+    private val storage: Storage,
+    private val loaded: LoadedBundle,
+    private val policy: Policy,
+    private val trial: Trial,
+    private val log: Log,
+) {
+    private var current = storage.current()
+
+    private class Verdict(val manifest: Manifest, val private: Tensors, val measured: Measured)
+
+    /** What is still to be taken into use. */
+    fun open(session: Session): Offer? = Offers.open(session, current)
+
+    /** Whether an offer can be tried now: it is open, and all that it needs is here. */
+    fun ready(session: Session): Boolean = open(session)?.let { storage.hasBlob(it.bundle) && storage.hasBlob(it.model) } ?: false
+
+    /** The blobs that the model in use needs, and those of an offer that is still to be tried. */
+    fun blobs(session: Session): Set<String> =
+        setOfNotNull(current?.bundle, current?.model, open(session)?.bundle, open(session)?.model)
+
+    /** [blobs], and those of the model before, which stay but are not fetched again. */
+    fun kept(session: Session): Set<String> = blobs(session) + setOfNotNull(storage.before()?.bundle, storage.before()?.model)
+
+    /** What the device says of its releases. */
+    fun said(session: Session): InUse = Offers.inUse(session, deviceId, current?.release ?: 0, storage.failures())
+
+    /** The session as it is right: a crash may have come after a model was in use and before that was noted. */
+    fun recovered(session: Session): Session {
+        val offer = session.offer ?: return session
+        return if (offer.tries > 0 && offer.problem.isEmpty() && open(session) == null) Offers.onTaken(session) else session
+    }
+
+    /**
+     * Takes the offer of this session into use, if it can be. [save] stores a session; [checkpoint] is called between batches.
+     *
+     * @throws MissingBlob a blob was damaged
+     * @throws Stopped it was told to stop
+     */
+    fun take(began: Session, checkpoint: () -> Unit, save: (Session) -> Unit) {
+        val offer = open(began) ?: return log.write(Log.Level.ERROR, "the offered model is not used: ${began.offer?.problem}")
+        val tried = try {
+            contained { tryOut(began, offer, checkpoint) }
+        } catch (error: RuntimeException) { // to go on later: it is no try
+            save(Offers.onInterrupted(began))
+            throw error
+        }
+        if (tried !is Contained.Done) {
+            contained { loaded.close() }
+            val detail = (tried as Contained.Failed).detail
+            log.write(Log.Level.ERROR, "the model of ${nameOf(offer)} is not used, the one before stays: $detail")
+            return save(Offers.onFailed(began, detail))
+        }
+        val (manifest, measured) = Pair(tried.value.manifest, tried.value.measured)
+        val session = Offers.onMeasured(began, measured, manifest.name, manifest.version)
+        save(session)
+        val taken = Current(offer.bundle, offer.model, offer.run, tried.value.private, offer.number, offer.group)
+        storage.saveCurrent(taken)
+        current = taken
+        save(Offers.onTaken(session))
+        log.write(Log.Level.INFO, "the model of ${nameOf(offer)} is in use")
+    }
+
+    private fun tryOut(session: Session, offer: Offer, checkpoint: () -> Unit): Verdict {
+        val (x, y) = trial.heldBack(session.plan)
+        val before = current?.let { evaluateUsed(it, x, y, checkpoint) } ?: Metrics()
+        val manifest = loaded.verified(offer.bundle).manifest
+        if (offer.number == 0L) Bundle.checkVersion(manifest, session.versions) // a release may go back: its own number only grows
+        if (policy.bundles?.contains(manifest.name) == false) {
+            throw BundleException("the policy does not permit the bundle ${manifest.name}")
+        }
+        val private = storage.private(offer.run, Long.MAX_VALUE)
+        val tried = Tried(loaded.executor(offer.bundle), loaded.tensors(offer.model), private)
+        tried.tryOut()
+        return Verdict(manifest, private, Measured(trial.evaluate(tried, x, y, checkpoint), before, trial.latencyMs(tried)))
+    }
+
+    /** Null where the model in use cannot be loaded: then there is nothing to compare with. */
+    private fun evaluateUsed(used: Current, x: Tensor, y: Tensor, checkpoint: () -> Unit): Metrics? = try {
+        val evaluated = contained {
+            trial.evaluate(Tried(loaded.executor(used.bundle), loaded.tensors(used.model), used.private), x, y, checkpoint)
+        }
+        (evaluated as? Contained.Done)?.value
+    } catch (_: MissingBlob) {
+        null
+    }
+
+    private fun nameOf(offer: Offer) = if (offer.number > 0) "release ${offer.number}" else "run ${offer.run}"
+}

@@ -1,0 +1,174 @@
+package io.shoal.core
+
+import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.InUse
+import io.shoal.core.wire.Metrics
+import io.shoal.core.wire.Policy
+import io.shoal.core.wire.Train
+import io.shoal.core.wire.decode
+import io.shoal.core.wire.decodeTensors
+import io.shoal.core.wire.digest
+import io.shoal.core.wire.encodeTensors
+import org.junit.jupiter.api.io.TempDir
+import java.io.File
+import kotlin.test.Test
+import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertTrue
+
+/** Releases: which model answers, whatever comes, and what the device says of it. */
+class ReleasesTest {
+    @TempDir
+    lateinit var folder: File
+
+    private fun storage() = FolderStorage(folder)
+
+    private fun device(loader: GraphLoader = FakeLoader(), policy: Policy? = null, windows: Windows = Fixture.windows) =
+        FakeAggregator(storage(), loader = loader, policy = policy, windows = windows).up()
+
+    private fun model(value: Float): ByteArray = encodeTensors(
+        decodeTensors(Fixture.model).tensors.mapValues { (_, it) -> Tensor.of(FloatArray(it.size) { value }, it.shape) },
+    )
+
+    private fun FakeAggregator.release(number: Long, model: ByteArray = Fixture.model, epoch: Long = 5) {
+        blobs += model
+        deliver(topics.device("phone", "release"), Fixture.release(number, model, epoch = epoch))
+        offer()
+    }
+
+    private fun FakeAggregator.said(): InUse = decode(sent("in-use").last())
+
+    private val numTest = Fixture.windows.numTest.toLong()
+
+    @Test
+    fun `a release answers, and the device says so, also after a restart`() {
+        val device = device()
+        assertEquals(InUse("phone"), device.said())
+        device.release(3)
+        val said = device.said()
+        assertEquals(listOf(3L, 3L, "", 0L), listOf(said.number, said.offered, said.problem, said.failures))
+        assertEquals(Pair(Metrics(), numTest), Pair(said.before, said.evaluated.numExamples))
+        assertTrue(said.evaluated.lossSum > 0 && said.latencyMs >= 0)
+        assertEquals(Pair(3L, "left"), storage().current()!!.let { Pair(it.release, it.group) })
+        assertEquals(said, device().said())
+    }
+
+    @Test
+    fun `the one in use is evaluated on the same windows`() {
+        val device = device()
+        device.release(1)
+        val first = device.said()
+        device.release(2, model(2f))
+        assertEquals(first.evaluated, device.said().before)
+    }
+
+    @Test
+    fun `a release that is no newer changes nothing, and an older model under a higher number is taken`() {
+        val device = device()
+        device.release(5)
+        for ((number, epoch) in listOf(4L to 5L, 5L to 6L, 6L to 4L)) device.release(number, model(2f), epoch)
+        assertEquals(digest(Fixture.model), storage().current()!!.model)
+        device.release(6, model(2f))
+        device.release(7)
+        assertEquals(Pair(7L, digest(Fixture.model)), storage().current()!!.let { Pair(it.release, it.model) })
+        assertEquals(digest(model(2f)), storage().before()!!.model)
+    }
+
+    @Test
+    fun `one that fails is said, and the one before stays`() {
+        val device = device()
+        device.release(1)
+        device.release(2, ByteArray(100))
+        val said = device.said()
+        assertEquals(Pair(1L, 2L), Pair(said.number, said.offered))
+        assertTrue(said.problem.isNotEmpty())
+        device.release(3, model(2f))
+        assertEquals(3, device.said().number)
+    }
+
+    @Test
+    fun `one that ends the client is given up and said`() {
+        device().release(1)
+        // Whatever is thrown while an offer is tried becomes a reason; only the end of the process does not. The session says how often it began.
+        val storage = storage()
+        val began = Offers.onRelease(storage.session(), Fixture.release(2, model(2f)))
+        storage.putBlob(digest(model(2f)), model(2f))
+        storage.save((1..Rounds.MOST_TRIES).fold(began) { session, _ -> Offers.onTrying(session) })
+        val device = device()
+        device.work()
+        val said = device.said()
+        assertEquals(Pair(1L, 2L), Pair(said.number, said.offered))
+        assertTrue("ended this client" in said.problem)
+    }
+
+    @Test
+    fun `a finish beside releases offers nothing`() {
+        val device = device()
+        device.release(1)
+        device.blobs += model(2f)
+        device.reply(Fixture.finish(run = "next", epoch = 6, model = model(2f)).copy(releases = true))
+        device.offer()
+        assertEquals(digest(Fixture.model), storage().current()!!.model)
+    }
+
+    @Test
+    fun `the owner may forbid the evaluation`() {
+        val device = device(policy = Policy(minWindows = numTest + 1))
+        device.release(1)
+        assertEquals(Pair(1L, Metrics()), device.said().let { Pair(it.number, it.evaluated) })
+    }
+
+    @Test
+    fun `without test windows those that plans hold out are used`() {
+        val all = Fixture.windows
+        val none = IntArray(0)
+        val device = device(windows = Windows(all.trainX, all.trainY, all.testX.take(none), all.testY.take(none)))
+        device.release(1)
+        assertEquals(Metrics(), device.said().evaluated)
+        device.plan(Fixture.plan(verbs = listOf(Train(8, holdout = 0.25))))
+        device.offer()
+        device.release(2, model(2f))
+        assertEquals(numHeldOut(all.numTrain, 0.25).toLong(), device.said().evaluated.numExamples)
+    }
+
+    @Test
+    fun `the model in use never goes away, and the one before answers for a damaged one`() {
+        val device = device()
+        device.release(1)
+        device.release(2, model(2f))
+        File(folder, "current").writeBytes(ByteArray(50))
+        assertEquals(1, storage().current()!!.release)
+        device().release(3, model(3f))
+        File(folder, "blobs/${digest(model(3f))}").delete()
+        Predictor(storage(), FakeLoader(), Fixture.keys).use { it.predict(Fixture.windows.testX) }
+        assertEquals(1, storage().failures())
+    }
+
+    @Test
+    fun `predictions that fail are counted until another model is in use`() {
+        device().release(1)
+        val failing = object : GraphLoader by FakeLoader() {
+            override fun load(bundle: Bundle): Graphs = throw UnsatisfiedLinkError("load")
+        }
+        Predictor(storage(), failing, Fixture.keys).use { predictor ->
+            repeat(2) { assertFailsWith<UnsatisfiedLinkError> { predictor.predict(Fixture.windows.testX) } }
+        }
+        val device = device()
+        assertEquals(2, device.said().failures)
+        device.release(2, model(2f))
+        assertEquals(0, device.said().failures)
+    }
+
+    @Test
+    fun `an application is told that another model answers`() {
+        val told = ArrayList<Long>()
+        device().release(1)
+        Predictor(storage(), FakeLoader(), Fixture.keys) { told += it.release }.use { predictor ->
+            predictor.predict(Fixture.windows.testX)
+            device().release(2, model(2f))
+            repeat(2) { predictor.predict(Fixture.windows.testX) }
+            assertEquals(2, predictor.current!!.release)
+        }
+        assertEquals(listOf(2L), told)
+    }
+}

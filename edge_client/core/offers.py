@@ -1,0 +1,93 @@
+"""What a device does about a model that is offered to it, as a release or by a finished run (SPEC.md, 'Releases'); pure.
+
+Rules: releases are taken in the order of their numbers, none twice; one whose loading ends the client again and again is given up; what
+becomes of one is remembered until the next.
+"""
+
+import msgspec
+
+from edge_client.core.ports import Current
+from edge_client.core.session import MOST_TRIES, Offer, Session
+from wire.messages import LARGEST_COUNT, InUse, Metrics, Release
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What was measured of an offered model: on the windows held back, and on those with the model in use; and what a prediction takes."""
+
+    evaluated: Metrics = Metrics()
+    before: Metrics = Metrics()
+    latency_ms: float = 0.0
+
+
+def on_release(session: Session, release: Release) -> Session:
+    """A release came. One that is no newer than the last, or speaks for an earlier start of the aggregator, changes nothing."""
+    if release.number <= session.released or release.epoch < session.released_epoch:
+        return session
+    offer = Offer(release.epoch, release.run_id, release.bundle, release.model, release.number, release.group)
+    return msgspec.structs.replace(session, offer=offer, released=release.number, released_epoch=release.epoch)
+
+
+def open_offer(session: Session, current: Current | None) -> Offer | None:
+    """The offer that is still to be taken into use: it has not failed, and is not in use."""
+    offer = session.offer
+    if offer is None or offer.problem:
+        return None
+    if current is not None and (current.run_id, current.bundle, current.model) == (offer.run_id, offer.bundle, offer.model):
+        return offer if offer.number > current.release else None
+    return offer
+
+
+def on_trying(session: Session) -> Session:
+    """The offered model is about to be loaded. To be saved before it is."""
+    assert session.offer is not None
+    if session.offer.tries >= MOST_TRIES:
+        return on_failed(session, f"loading it was started {session.offer.tries} times and ended this client each time")
+    return _with_offer(session, msgspec.structs.replace(session.offer, tries=session.offer.tries + 1))
+
+
+def on_interrupted(session: Session) -> Session:
+    """Taking the offered model into use was broken off in good order: that is no try."""
+    assert session.offer is not None
+    return _with_offer(session, msgspec.structs.replace(session.offer, tries=max(0, session.offer.tries - 1)))
+
+
+def on_failed(session: Session, problem: str) -> Session:
+    """The offered model cannot be used, and why."""
+    assert session.offer is not None
+    return _with_offer(session, msgspec.structs.replace(session.offer, tries=0, problem=problem))
+
+
+def on_measured(session: Session, trial: Trial, name: str, version: int) -> Session:
+    """The offered model was tried and can be used; its bundle has this name and version. To be saved before it is taken into use."""
+    assert session.offer is not None
+    known = {**session.versions, name: max(version, session.versions.get(name, 0))}
+    measured = {"evaluated": trial.evaluated, "before": trial.before, "latency_ms": trial.latency_ms}
+    offer = msgspec.structs.replace(session.offer, **measured)
+    return msgspec.structs.replace(_with_offer(session, offer), versions=known)
+
+
+def on_taken(session: Session) -> Session:
+    """The offered model is in use."""
+    assert session.offer is not None
+    return msgspec.structs.replace(_with_offer(session, msgspec.structs.replace(session.offer, tries=0)), failures=0)
+
+
+def in_use(session: Session, device_id: str, number: int) -> InUse:
+    """What the device says of its releases; `number` is that of the one in use, 0 if there is none."""
+    offer = session.offer
+    if offer is None or offer.number != session.released:
+        offer = Offer(0, "", "", "", session.released)
+    return InUse(
+        device_id=device_id,
+        number=number,
+        offered=session.released,
+        problem=offer.problem,
+        evaluated=offer.evaluated,
+        before=offer.before,
+        latency_ms=offer.latency_ms,
+        failures=min(session.failures, LARGEST_COUNT),
+    )
+
+
+def _with_offer(session: Session, offer: Offer) -> Session:
+    return msgspec.structs.replace(session, offer=offer)

@@ -1,0 +1,1 @@
+"""How a device gets its certificate and all else that it needs to take part, and renews it."""

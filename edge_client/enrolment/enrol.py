@@ -1,0 +1,105 @@
+"""`shoal-edge enrol`: from a token to all that `shoal-edge run` needs. It may be interrupted at any moment, and made again with the same
+token."""
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from edge_client.adapters.policy_file import read_policy
+from edge_client.enrolment.credentials import FOLDER, Credentials
+from edge_client.enrolment.exchange import ask, fetch_authority, read_url
+from edge_client.enrolment.unit import install
+from wire.certificates import make_request
+from wire.enrolment import ENROL, Enrol, Enrolled, Reason, Refused, Waiting, read_token
+from wire.errors import ConfigError, LinkError
+from wire.topics import check_name
+
+WHAT_TO_DO: dict[Reason, str] = {
+    "token": "is it complete, and of this service?",
+    "used": "each device needs a token of its own",
+    "expired": "ask for another",
+    "other-name": "leave --device out, or ask for another token",
+    "banned": "ask whoever runs the service",
+    "rejected": "ask whoever runs the service",
+}
+T = TypeVar("T")
+
+PAUSES_S = (2.0, 5.0, 10.0, 30.0)
+
+
+def enrol(arguments: argparse.Namespace) -> None:
+    """Enrol this device, and print where what it was given lies.
+
+    Raises:
+        ShoalError: the token or another argument cannot be used, the service refuses or cannot be reached, or something cannot be written.
+    """
+    token, wanted, url = read_token(_token(arguments.token)), arguments.device or "", arguments.url
+    read_url(url)
+    if wanted:
+        check_name(wanted, "device id")
+    credentials = Credentials(arguments.enrolled or arguments.state / FOLDER)
+    if credentials.exists and not arguments.again:
+        enrolment, end = credentials.enrolment(), credentials.pair()[1].not_valid_after_utc
+        if end > datetime.now(UTC):
+            with suppress(OSError):
+                credentials.tidy()
+            print(f"{enrolment.device_id} is enrolled already, until {end:%Y-%m-%d}: {credentials.folder}; --again enrols it anew")
+            _install(arguments)
+            return
+    authority = _patiently(arguments, lambda: fetch_authority(url, token.authority))
+    key = credentials.next_key()
+    answer = _patiently(arguments, lambda: ask(url, authority, ENROL, Enrol(str(token), make_request(key, wanted))))
+    while isinstance(answer, Waiting):
+        print(f"{answer.device_id} waits for approval: `shoal enrol approve FOLDER {answer.device_id}`", flush=True)
+        time.sleep(min(max(answer.retry_s, 1.0), 600.0))
+        answer = _patiently(arguments, lambda: ask(url, authority, ENROL, Enrol(str(token), make_request(key, wanted))))
+    if isinstance(answer, Refused):
+        raise ConfigError(f"{url} refuses: {answer.detail or answer.reason}" + _advice(answer.reason))
+    if not isinstance(answer, Enrolled):
+        raise ConfigError(f"{url}: it answers {type(answer).__name__}, expected Enrolled")
+    enrolment = credentials.take(key, answer, url, authority, wanted, time.time())
+    if (policy := credentials.folder / "policy.toml").exists():
+        read_policy(policy)
+    print(f"{enrolment.device_id} is enrolled in the fleet {enrolment.fleet}, broker {enrolment.broker}: {credentials.folder}")
+    _install(arguments)
+
+
+def _token(given: str) -> str:
+    """The token: the argument, or, after an @, the file that it names, so that no list of processes shows it."""
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"token {given}: {error}") from None
+
+
+def _patiently(arguments: argparse.Namespace, attempt: Callable[[], T]) -> T:
+    """Try for `--wait` seconds while there is no network, or the service has too much to do."""
+    end_s, pauses = time.monotonic() + arguments.wait, itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
+    while True:
+        try:
+            answer = attempt()
+            if not (isinstance(answer, Refused) and answer.reason in ("too-many", "busy")):
+                return answer
+            problem = LinkError(f"{arguments.url}: {answer.detail}")
+        except LinkError as error:
+            problem = error
+        pause_s = next(pauses)
+        if time.monotonic() + pause_s > end_s:
+            raise problem
+        time.sleep(pause_s)
+
+
+def _advice(reason: Reason) -> str:
+    return f" ({WHAT_TO_DO[reason]})" if reason in WHAT_TO_DO else ""
+
+
+def _install(arguments: argparse.Namespace) -> None:
+    if arguments.install:
+        install(arguments.state, arguments.enrolled, arguments.data)

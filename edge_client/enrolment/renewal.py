@@ -1,0 +1,92 @@
+"""Renews a device's certificate long before it ends, while the device works."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from edge_client.enrolment.credentials import Credentials, check_pair
+from edge_client.enrolment.exchange import ask
+from wire.certificates import certificate_pem, make_request, sign_text
+from wire.enrolment import RENEW, RENEW_AFTER, Refused, Renew, Renewed, renewal_text
+from wire.errors import ConfigError, LinkError, ShoalError
+
+log = logging.getLogger("shoal.edge")
+
+LOOK_S = 600.0
+"""Seconds between two looks at the certificate."""
+AGAIN_S = (60.0, 300.0, 1800.0, 3600.0)
+"""Seconds after which an attempt that failed is made again."""
+
+
+class Renewal:
+    """Looks at the certificate now and then, in a thread of its own, for as long as the context is open."""
+
+    def __init__(self, credentials: Credentials, renewed: Callable[[], None], wall: Callable[[], float] = time.time) -> None:
+        """`renewed` is called when another certificate is in the folder."""
+        self._credentials, self._renewed, self._wall = credentials, renewed, wall
+        self._share = RENEW_AFTER - random.uniform(0.0, 0.1)  # a fleet that was enrolled in an hour does not renew in one
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="renewal", daemon=True)
+
+    def __enter__(self) -> "Renewal":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._thread.join(timeout=2.0)
+
+    def _keep(self) -> None:
+        failures = 0
+        while True:
+            pause_s = LOOK_S
+            try:
+                if self.is_due():
+                    self.renew()
+                    self._renewed()
+                failures = 0
+            except Exception as error:  # a device works as long as its certificate lasts
+                text = error if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+                log.error("the certificate could not be renewed, trying again: %s", text)
+                pause_s = AGAIN_S[min(failures, len(AGAIN_S) - 1)] * random.uniform(0.8, 1.2)
+                failures += 1
+            if self._over.wait(pause_s):
+                return
+
+    def is_due(self) -> bool:
+        """Whether it is time.
+
+        Raises:
+            ConfigError: the certificate cannot be read.
+        """
+        certificate = self._credentials.pair()[1]
+        begin_s, end_s = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+        return self._wall() > begin_s + self._share * (end_s - begin_s)
+
+    def renew(self) -> None:
+        """Ask for another certificate, for a new key, and take both into use. An attempt that was cut short is gone on with: the key of the
+        request stays until its certificate is here.
+
+        Raises:
+            LinkError: the service cannot be reached, or has too much to do.
+            ConfigError: it refuses, or something cannot be read or written.
+        """
+        enrolment, (key, certificate) = self._credentials.enrolment(), self._credentials.pair()
+        authority = self._credentials.authority()
+        new = self._credentials.next_key()
+        request = make_request(new, enrolment.device_id)
+        asked = Renew(certificate_pem(certificate), request, sign_text(key, renewal_text(request)))
+        answer = ask(enrolment.service, certificate_pem(authority), RENEW, asked)
+        if isinstance(answer, Refused):
+            problem = f"{enrolment.service} refuses: {answer.reason}: {answer.detail}"
+            raise LinkError(problem) if answer.reason in ("too-many", "busy") else ConfigError(problem)
+        if not isinstance(answer, Renewed):
+            raise ConfigError(f"{enrolment.service}: it answers {type(answer).__name__}, expected Renewed")
+        try:
+            fresh = check_pair(new, answer.certificate, authority, enrolment.device_id, self._wall())
+            self._credentials.put_pair(new, fresh)
+        except OSError as error:
+            raise ConfigError(f"{error.filename or self._credentials.folder}: {error.strerror}") from None
+        log.info("the certificate was renewed device=%s until=%s", enrolment.device_id, fresh.not_valid_after_utc.date())

@@ -1,0 +1,64 @@
+"""The systemd unit of an enrolled board: what deploy/systemd has, for this board's places."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from host.files import write_atomically
+from wire.errors import ConfigError
+
+PATH = Path("/etc/systemd/system/shoal-edge.service")
+UNIT = """\
+# The client of a board that `shoal-edge enrol` has enrolled. Its key stays in the state folder, which belongs to this unit's user alone.
+[Unit]
+Description=Shoal edge client
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+ExecStart={program} run --data {data} --state {state}{enrolled}
+Restart=always
+RestartSec=10
+DynamicUser=yes
+StateDirectory=shoal
+UMask=0077
+Nice=10
+CPUWeight=20
+
+[Install]
+WantedBy=multi-user.target
+"""
+STATE = Path("/var/lib/shoal")
+"""Where systemd lets the unit write: the folder below which it makes all belong to its user."""
+
+
+def unit(program: Path, data: Path, state: Path, enrolled: Path | None = None) -> str:
+    """The unit's text."""
+    return UNIT.format(program=program, data=data, state=state, enrolled=f" --enrolled {enrolled}" if enrolled else "")
+
+
+def install(state: Path, enrolled: Path | None, data: Path) -> None:
+    """Install the unit, and start it now and with the machine.
+
+    Raises:
+        ConfigError: not root, no systemd, folders at other places than the unit can use, or systemd refuses.
+    """
+    if os.geteuid() != 0:
+        raise ConfigError("--install: only root may install a unit; run it with sudo")
+    if (systemctl := shutil.which("systemctl")) is None:
+        raise ConfigError("--install: there is no systemd here")
+    for folder in (state, *([enrolled] if enrolled else [])):
+        if STATE not in folder.absolute().parents:
+            raise ConfigError(f"--install: the unit can write below {STATE} alone, and not to {folder}")
+    program = Path(sys.argv[0]).absolute()
+    try:
+        write_atomically(PATH, unit(program, data.absolute(), state.absolute(), enrolled.absolute() if enrolled else None).encode())
+    except OSError as error:
+        raise ConfigError(f"--install: {PATH}: {error.strerror}") from None
+    for words in (["daemon-reload"], ["enable", "--now", PATH.name], ["restart", PATH.name]):
+        done = subprocess.run([systemctl, *words], capture_output=True, text=True)
+        if done.returncode:
+            raise ConfigError(f"--install: systemctl {' '.join(words)}: {done.stderr.strip() or done.returncode}")
+    print(f"{PATH} is installed and started: journalctl -u shoal-edge")

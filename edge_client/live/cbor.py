@@ -1,0 +1,110 @@
+"""Reads CBOR (RFC 8949) into what JSON can say: numbers, text, lists, dictionaries, true, false and null.
+
+Sensors send little of CBOR, and a device installs little: this reads all of its major types, half floats and indefinite lengths included.
+Tags are read through; bytes stay bytes. Lengths are held against what is there before memory is taken.
+"""
+
+import struct
+from typing import Any
+
+from wire.errors import DataError
+
+DEEPEST = 16
+"""Lists and maps inside of each other, at most."""
+_BREAK = object()
+
+
+def decode(payload: bytes) -> Any:
+    """The one item that these bytes are.
+
+    Raises:
+        DataError: they are not one item of CBOR.
+    """
+    try:
+        item, end = _item(payload, 0, 0)
+    except (IndexError, struct.error, UnicodeDecodeError, TypeError) as error:
+        raise DataError(f"CBOR of {len(payload)} bytes: {type(error).__name__}: {error}") from None
+    if item is _BREAK or end != len(payload):
+        raise DataError(f"CBOR of {len(payload)} bytes: {'a break' if item is _BREAK else f'its first item ends at {end}'}")
+    return item
+
+
+def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    major, low = data[at] >> 5, data[at] & 31
+    at += 1
+    if low == 31:
+        return _indefinite(data, at, major, depth)
+    if low > 27:
+        raise DataError(f"CBOR: additional information {low} has no meaning")
+    size = 1 << low - 24 if low >= 24 else 0
+    raw = data[at : at + size]
+    if len(raw) < size:
+        raise DataError(f"CBOR of {len(data)} bytes: it ends early")
+    number = int.from_bytes(raw, "big") if size else low
+    at += size
+    if major == 7:
+        return _simple(raw, low, number), at
+    if major >= 4 and depth >= DEEPEST:
+        raise DataError(f"CBOR: more than {DEEPEST} lists and maps inside of each other")
+    match major:
+        case 0:
+            return number, at
+        case 1:
+            return -1 - number, at
+        case 2 | 3:
+            if number > len(data) - at:
+                raise DataError(f"CBOR of {len(data)} bytes: a text of {number}")
+            part = data[at : at + number]
+            return (part.decode() if major == 3 else part), at + number
+        case 4:
+            return _list(data, at, number, depth)
+        case 5:
+            flat, at = _list(data, at, 2 * number, depth)
+            return dict(zip(flat[::2], flat[1::2], strict=True)), at
+    return _item(data, at, depth + 1)  # a tag says how to understand the item after it: as time, for instance, which its number is
+
+
+def _list(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], int]:
+    if count > len(data) - at:
+        raise DataError(f"CBOR of {len(data)} bytes: {count} items")
+    items = []
+    for _ in range(count):
+        item, at = _item(data, at, depth + 1)
+        if item is _BREAK:
+            raise DataError("CBOR: a break inside a list of known length")
+        items.append(item)
+    return items, at
+
+
+def _indefinite(data: bytes, at: int, major: int, depth: int) -> tuple[Any, int]:
+    if major == 7:
+        return _BREAK, at
+    if major not in (2, 3, 4, 5) or depth >= DEEPEST:
+        raise DataError(f"CBOR: major type {major} without a length")
+    items: list[Any] = []
+    while True:
+        item, at = _item(data, at, depth + 1)
+        if item is _BREAK:
+            break
+        items.append(item)
+    if major == 4:
+        return items, at
+    if major == 5:
+        if len(items) % 2:
+            raise DataError("CBOR: a map with a key that has no value")
+        return dict(zip(items[::2], items[1::2], strict=True)), at
+    kind = str if major == 3 else bytes
+    if not all(isinstance(item, kind) for item in items):
+        raise DataError("CBOR: a text in parts that are none")
+    return kind().join(items), at
+
+
+def _simple(raw: bytes, low: int, number: int) -> Any:
+    match low:
+        case 20 | 21:
+            return low == 21
+        case 22 | 23:
+            return None
+        case 25 | 26 | 27:
+            return struct.unpack({25: ">e", 26: ">f", 27: ">d"}[low], raw)[0]
+    raise DataError(f"CBOR: simple value {number} has no meaning")

@@ -1,0 +1,72 @@
+"""Windows of the live stream, one after the other: cut from stretches as they come, or from the ring of a process that records."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.live.resampling import Stretch
+from edge_client.live.ring import Record, read_records, ring_files
+from wire.tensors import Array
+
+LOOK_S = 0.1
+
+
+class Cutter:
+    """Cuts windows of `length` steps every `stride` steps; none spans a gap."""
+
+    def __init__(self, length: int, stride: int, rate_hz: float, places: Sequence[int]) -> None:
+        """`places`: which channels of a stretch are the window's, in order."""
+        self._length, self._stride, self._rate_hz, self._places = length, stride, rate_hz, list(places)
+        self._x = np.zeros((0, len(self._places)), np.float32)
+        self._t0_s = 0.0
+        self._skip = 0
+
+    def cut(self, stretch: Stretch) -> Iterator[tuple[float, Array]]:
+        """The windows that a stretch completes: the time of the first step, and x (channels, time)."""
+        if stretch.begins:
+            self._x, self._t0_s, self._skip = self._x[:0], stretch.t0_s, 0
+        elif not len(self._x) and not self._skip:
+            self._t0_s = stretch.t0_s
+        self._x = np.concatenate([self._x, stretch.x[:, self._places]])
+        self._advance()
+        while not self._skip and len(self._x) >= self._length:
+            yield self._t0_s, np.ascontiguousarray(self._x[: self._length].T)
+            self._skip = self._stride
+            self._advance()
+
+    def _advance(self) -> None:
+        gone = min(self._skip, len(self._x))
+        self._x, self._skip, self._t0_s = self._x[gone:], self._skip - gone, self._t0_s + gone / self._rate_hz
+
+
+def follow_ring(folder: Path, rate_hz: float, stop: Callable[[], bool]) -> Iterator[Stretch]:
+    """What is recorded into a ring from now on, as soon as it is written."""
+    paths = ring_files(folder)
+    path = paths[-1] if paths else None
+    at = max((end for _, end in read_records(path.read_bytes())), default=0) if path else 0
+    is_first = True
+    while not stop():
+        later = [p for p in ring_files(folder) if path is None or p.name > path.name]  # before the read: a file is then whole
+        found = False
+        if path is not None:
+            for record, end in _records_from(path, at):
+                found, at = True, end
+                yield Stretch(record.t0_s, record.x, record.begins or is_first or record.rate_hz != rate_hz)
+                is_first = False
+        if not found and later:
+            path, at = later[0], 0
+        elif not found:
+            time.sleep(LOOK_S)
+
+
+def _records_from(path: Path, at: int) -> Iterator[tuple[Record, int]]:
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            data = file.read()
+    except OSError:
+        return
+    for record, end in read_records(data):
+        yield record, at + end

@@ -1,0 +1,130 @@
+"""Records: from sources to the ring, for as long as the process lasts."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from edge_client.live.labels import Labels
+from edge_client.live.resampling import Resampler, Stretch
+from edge_client.live.ring import Ring, ring_files, span
+from edge_client.live.samples import Samples, Source
+from wire.errors import DataError
+
+log = logging.getLogger("shoal.edge")
+
+WAIT_S = 0.25
+JOIN_S = 10.0
+REPORT_S = 600.0
+"""Seconds between two lines of the log that say how it goes."""
+
+
+class Recorder:
+    """Reads one source, resamples it, and hands stretches on: to a ring, if there is one, and to `on_stretch`."""
+
+    def __init__(
+        self,
+        source: Source,
+        resampler: Resampler,
+        rate_hz: float,
+        *,
+        ring: Ring | None = None,
+        labels: Labels | None = None,
+        on_stretch: Callable[[Stretch], None] = lambda _stretch: None,
+    ) -> None:
+        self._source, self._resampler, self._rate_hz = source, resampler, rate_hz
+        self._ring, self._labels, self._on_stretch = ring, labels, on_stretch
+        self._unknown: set[str] = set()
+        self._open: tuple[str, float, float] | None = None
+        self.num_steps = 0
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Record until `stop` says so, or the source is over. What goes wrong with what came costs what came."""
+        said_s = time.monotonic()
+        try:
+            while not stop() and not self._source.is_over:
+                try:
+                    for samples in self._source.read(WAIT_S):
+                        self.take(samples)
+                except Exception:
+                    log.exception("samples were lost")
+                    time.sleep(WAIT_S)
+                if time.monotonic() - said_s >= REPORT_S:
+                    said_s = time.monotonic()
+                    log.info("%s", self)
+                    self._forget_labels()
+            self._hand_on(self._resampler.flush())
+        finally:
+            self._say_labels()
+            if self._ring is not None:
+                self._ring.sync()
+        log.info("%s", self)
+
+    @contextlib.contextmanager
+    def at_work(self, stop: Callable[[], bool]) -> Iterator[None]:
+        """Record in a thread of its own meanwhile."""
+        over = threading.Event()
+        thread = threading.Thread(target=self.run, args=(lambda: over.is_set() or stop(),), name="recorder", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(JOIN_S)
+
+    def take(self, samples: Samples) -> None:
+        """Record these samples."""
+        if samples.labels and self._labels is not None:
+            self._take_labels(samples.t, samples.labels)
+        self._hand_on(self._resampler.push(samples))
+
+    def __str__(self) -> str:
+        lost = self._ring.num_lost if self._ring is not None else 0
+        ignored, late = self._source.num_ignored, self._resampler.num_late
+        return f"recorded steps={self.num_steps} lost={lost} late={late} ignored={ignored}"
+
+    def _hand_on(self, stretches: Sequence[Stretch]) -> None:
+        for stretch in stretches:
+            self.num_steps += len(stretch.x)
+            if self._ring is not None:
+                self._ring.append(stretch)
+            self._on_stretch(stretch)
+
+    def _take_labels(self, t: np.ndarray, labels: Sequence[str]) -> None:
+        """Labels that come with samples: each holds from its sample to the next one, and for one step after the last."""
+        for at_s, label in zip(t.tolist(), labels, strict=True):
+            if self._open is not None and self._open[0] == label and 0 <= at_s - self._open[2] < 2.0:
+                self._open = (label, self._open[1], at_s)
+                continue
+            self._say_labels()
+            self._open = (label, at_s, at_s) if label else None
+        if self._open is not None and self._open[2] - self._open[1] > 10.0:
+            label, _, end_s = self._open
+            self._say_labels()
+            self._open = (label, end_s, end_s)
+
+    def _forget_labels(self) -> None:
+        """Labels of samples that are no longer there."""
+        if self._labels is None or self._ring is None or not (paths := ring_files(self._ring.folder)):
+            return
+        try:
+            self._labels.forget(span(paths[0])[0])
+        except OSError as error:
+            log.error("the labels cannot be written anew: %s", error.strerror)
+
+    def _say_labels(self) -> None:
+        if self._open is None or self._labels is None:
+            return
+        label, begin_s, end_s = self._open
+        self._open = None
+        try:
+            self._labels.say(label, begin_s, end_s + 1 / self._rate_hz, durable=False)
+        except DataError as error:
+            if label not in self._unknown and len(self._unknown) < 100:
+                self._unknown.add(label)
+                log.warning("%s", error)
+        except OSError as error:
+            log.error("a label cannot be stored: %s", error.strerror)

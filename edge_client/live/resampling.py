@@ -1,0 +1,231 @@
+"""From samples as they come to values of all channels at one rate; pure.
+
+Samples may come out of order by `LATE_S`, twice, and with values that are not finite; channels may come at rates of their own. What leaves
+is in *stretches*: all channels at each step of the rate, without a gap. Between two samples of a channel its value is on the line between
+them; where a channel comes at more than `FAST` times the rate it is the mean of that line over a step, so that what is too fast for the
+rate does not turn into something slow.
+
+Two samples of a channel are a gap if they are farther apart than `gap_s` and than `SLOW` times what is usual for the channel. A gap of one
+channel is a gap of all. So is a clock that was set: forward, it looks like one; backward, `STREAK` samples in a row come too late, and time
+begins anew with them. Fewer are lost, and counted.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edge_client.live.samples import Samples
+from wire.tensors import Array
+
+LATE_S = 0.5
+"""Samples may come so much later than newer ones; values leave so much later than they came."""
+STREAK = 8
+FAST, SLOW = 1.6, 3.0
+USUAL = 64
+"""What is usual for a channel is the median of so many intervals."""
+FEWEST = 8
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Values x (n, channels) float32 at t0_s, t0_s + 1/rate, ...; `begins`: it does not go on from the stretch before."""
+
+    t0_s: float
+    x: Array = field(repr=False)
+    begins: bool
+
+
+@dataclass
+class _Channel:
+    """Samples of one channel that are not used up, in the order of time, and the last intervals between samples."""
+
+    t: Array = field(default_factory=lambda: np.zeros(0))
+    v: Array = field(default_factory=lambda: np.zeros(0))
+    intervals: Array = field(default_factory=lambda: np.zeros(0))
+    usual_s: float = 0.0
+    seen_s: float = -np.inf
+    """Up to where intervals were taken."""
+
+    def add(self, t: Array, v: Array) -> None:
+        self.t, self.v = np.concatenate([self.t, t]), np.concatenate([self.v, v])
+        if len(self.t) > 1 and (self.t[1:] <= self.t[:-1]).any():
+            self.t, first = np.unique(self.t, return_index=True)
+            self.v = self.v[first]
+
+    def learn(self, until_s: float) -> None:
+        """Take the intervals between samples up to this time into account."""
+        new = self.t[np.searchsorted(self.t, self.seen_s, "right") : np.searchsorted(self.t, until_s, "right")]
+        if not len(new):
+            return
+        if np.isfinite(self.seen_s):
+            new = np.concatenate([[self.seen_s], new])
+        self.seen_s = float(new[-1])
+        self.intervals = np.concatenate([self.intervals, np.diff(new[-USUAL - 1 :])])[-USUAL:]
+        if len(self.intervals) >= FEWEST:
+            self.usual_s = float(np.median(self.intervals))
+
+
+class Resampler:
+    """Samples in, stretches out. `num_late` counts samples that came too late."""
+
+    def __init__(self, num_channels: int, rate_hz: float, gap_s: float = 0.5) -> None:
+        self._rate_hz, self._gap_s = rate_hz, gap_s
+        self._channels = [_Channel() for _ in range(num_channels)]
+        self._newest_s = -np.inf
+        self._begin_s, self._steps = np.nan, 0
+        """Where the stretch in work began, and how many of its steps have left."""
+        self._begins = True
+        self._streak: list[tuple[float, Array]] = []
+        self.num_late = 0
+
+    def push(self, samples: Samples) -> list[Stretch]:
+        """Take in samples; what leaves because of them."""
+        whole = np.isfinite(samples.t)
+        t, values = samples.t[whole], samples.values[whole]
+        if not len(t):
+            return []
+        newest = np.maximum.accumulate(np.concatenate([[self._newest_s], t]))[:-1]
+        if not self._streak and not (t < newest - LATE_S).any():
+            return self._take(t, values)
+        return self._take_one_by_one(t, values)
+
+    def flush(self) -> list[Stretch]:
+        """No more comes: what leaves of what was held back. What comes all the same begins anew."""
+        left = self._emit(np.inf)
+        self._begin_anew()
+        return left
+
+    def _take_one_by_one(self, t: Array, values: Array) -> list[Stretch]:
+        left, begin = [], 0
+        for i, at_s in enumerate(t):
+            newest_s = max(self._newest_s, t[begin:i].max(initial=-np.inf))
+            if at_s >= newest_s - LATE_S:
+                self.num_late += len(self._streak)
+                self._streak = []
+                continue
+            left += self._take(t[begin:i], values[begin:i])
+            begin = i + 1
+            self._streak.append((float(at_s), values[i]))
+            if len(self._streak) == STREAK:
+                left += self.flush()
+                streak, self._streak = self._streak, []
+                left += self._take(np.array([s for s, _ in streak]), np.array([v for _, v in streak]))
+        return left + self._take(t[begin:], values[begin:])
+
+    def _take(self, t: Array, values: Array) -> list[Stretch]:
+        if not len(t):
+            return []
+        finite = np.isfinite(values)
+        if finite.all():
+            for i, channel in enumerate(self._channels):
+                channel.add(t, values[:, i])
+        else:
+            for i, channel in enumerate(self._channels):
+                channel.add(t[finite[:, i]], values[finite[:, i], i])
+        self._newest_s = max(self._newest_s, float(t.max()))
+        return self._emit(self._newest_s - LATE_S)
+
+    def _emit(self, until_s: float) -> list[Stretch]:
+        """What is settled up to this time leaves: nothing comes before it any more."""
+        left = []
+        for channel in self._channels:
+            channel.learn(until_s)
+        while (found := self._common_run(until_s)) is not None:
+            begin_s, end_s, is_closed = found
+            if self._begin_s == self._begin_s:
+                begin_s = self._begin_s
+            else:
+                self._steps, self._begins = 0, True
+            count = int(np.floor((end_s - begin_s) * self._rate_hz + 1e-6)) + 1 - self._steps
+            if count > 0:
+                self._begin_s = begin_s
+                at = self._begin_s + np.arange(self._steps, self._steps + count) / self._rate_hz
+                x = np.stack([self._values(channel, at) for channel in self._channels], axis=1).astype(np.float32)
+                left.append(Stretch(float(at[0]), x, self._begins))
+                self._steps, self._begins = self._steps + count, False
+            if not is_closed:
+                self._forget(begin_s + self._steps / self._rate_hz)
+                break
+            self._begin_s = np.nan
+            for channel in self._channels:
+                kept = channel.t > end_s
+                channel.t, channel.v = channel.t[kept], channel.v[kept]
+        return left
+
+    def _common_run(self, until_s: float) -> tuple[float, float, bool] | None:
+        """From when to when all channels have values, as far as is settled, and whether a gap ends it; None if there is no such time. What
+        is before it is forgotten."""
+        begin_s = self._begin_s if self._begin_s == self._begin_s else -np.inf
+        runs: list[tuple[float, float, bool]] = []
+        while True:
+            runs = []
+            for channel in self._channels:
+                run = self._run(channel, begin_s, until_s)
+                if run is None:
+                    self._forget_silence(until_s)
+                    return None
+                runs.append(run)
+            if self._begin_s == self._begin_s:
+                break
+            latest_s = max(run[0] for run in runs)
+            if latest_s <= begin_s:
+                break
+            begin_s = latest_s
+        end_s = min(run[1] for run in runs)
+        return begin_s, end_s, any(closed and end == end_s for _, end, closed in runs)
+
+    def _run(self, channel: _Channel, begin_s: float, until_s: float) -> tuple[float, float, bool] | None:
+        """The first run of a channel's settled samples that reaches `begin_s`: its begin and end, and whether a gap ends it."""
+        t = channel.t[: int(np.searchsorted(channel.t, until_s, "right"))]
+        if not len(t):
+            return None
+        most_s = self._most_s(channel)
+        breaks = np.flatnonzero(np.diff(t) > most_s)
+        ends = np.concatenate([breaks, [len(t) - 1]])
+        half_s = 0.5 / self._rate_hz if self._is_fast(channel) else 0.0
+        for i, end in enumerate(ends):
+            begin = 0 if i == 0 else int(ends[i - 1]) + 1
+            closed = i < len(ends) - 1 or until_s - t[end] > most_s
+            last_s = float(t[end]) - half_s
+            if not closed or last_s >= max(begin_s, t[begin] + half_s):
+                return max(begin_s, float(t[begin]) + half_s), last_s, closed
+        return None
+
+    def _values(self, channel: _Channel, at: Array) -> Array:
+        if not self._is_fast(channel):
+            return np.interp(at, channel.t, channel.v)
+        edges = np.append(at, at[-1] + 1 / self._rate_hz) - 0.5 / self._rate_hz
+        return np.diff(_integral(channel.t, channel.v, edges)) * self._rate_hz
+
+    def _is_fast(self, channel: _Channel) -> bool:
+        return 0 < channel.usual_s * self._rate_hz * FAST < 1
+
+    def _most_s(self, channel: _Channel) -> float:
+        return max(self._gap_s, SLOW * channel.usual_s)
+
+    def _forget(self, next_s: float) -> None:
+        """What no value from this time on depends on."""
+        for channel in self._channels:
+            first = int(np.searchsorted(channel.t, next_s - 0.5 / self._rate_hz, "right")) - 1
+            if first > 0:
+                channel.t, channel.v = channel.t[first:], channel.v[first:]
+
+    def _forget_silence(self, until_s: float) -> None:
+        """A channel is silent: what others have is of use only if it is recent, or if the channel may still say what is between."""
+        self._begin_s = np.nan
+        oldest_s = until_s - max(self._most_s(channel) for channel in self._channels)
+        for channel in self._channels:
+            kept = channel.t >= oldest_s
+            channel.t, channel.v = channel.t[kept], channel.v[kept]
+
+    def _begin_anew(self) -> None:
+        for channel in self._channels:
+            channel.t, channel.v, channel.seen_s = np.zeros(0), np.zeros(0), -np.inf
+        self._newest_s, self._begin_s = -np.inf, np.nan
+
+
+def _integral(t: Array, v: Array, at: Array) -> Array:
+    """The integral of the line through the samples v (n,) at t (n,), up to each time in `at` (m,)."""
+    areas = np.concatenate([[0.0], np.cumsum(np.diff(t) * (v[1:] + v[:-1]) / 2)])
+    i = np.clip(np.searchsorted(t, at, "right") - 1, 0, len(t) - 1)
+    return np.asarray(areas[i] + (at - t[i]) * (v[i] + np.interp(at, t, v)) / 2)

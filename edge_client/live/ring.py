@@ -1,0 +1,253 @@
+"""Samples on disk, in a ring of files with a quota in bytes and a retention in days.
+
+A file is a sequence of records, each of them a header and the samples of some steps of all channels:
+
+====== ========= =======================================================
+offset type      content
+====== ========= =======================================================
+0      4 bytes   ``SHL1``
+4      uint32    CRC-32 of what follows in the record
+8      uint16    number of channels
+10     uint16    1 if the record does not go on from the one before
+12     uint32    number of steps n
+16     float64   Unix time of the first step, seconds
+24     float64   steps a second
+32     float32   n x channels values
+====== ========= =======================================================
+
+All numbers are little-endian. Samples are stored, not windows: windows overlap, so that each sample would be written twice, and a label
+said later changes what is a training window. A record is written by one call once there are enough steps for it; a process that is killed
+loses only what is in memory. Every `SYNC_S` seconds the file is brought to the disk: that is what a loss of power costs. A record that was
+written in part ends what is read of its file, and is cut off when the ring is opened to be written.
+"""
+
+import contextlib
+import logging
+import os
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.live.resampling import Stretch
+from host.files import make_folder, sync_folder
+from wire.tensors import Array
+
+log = logging.getLogger("shoal.edge")
+
+HEADER = struct.Struct("<4sIHHIdd")
+MAGIC = b"SHL1"
+SUFFIX = ".samples"
+SYNC_S = 60.0
+FILES = 16
+"""The quota is spent on so many files: the oldest is what goes."""
+MOST_STEPS = 2**20
+"""In a record."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Samples x (n, channels) from t0_s on."""
+
+    t0_s: float
+    rate_hz: float
+    begins: bool
+    x: Array
+
+    @property
+    def end_s(self) -> float:
+        """When the step after the last would be."""
+        return self.t0_s + len(self.x) / self.rate_hz
+
+
+def encode_record(stretch: Stretch, rate_hz: float) -> bytes:
+    """A stretch as a record."""
+    x = np.ascontiguousarray(stretch.x, "<f4")
+    body = HEADER.pack(MAGIC, 0, x.shape[1], int(stretch.begins), len(x), stretch.t0_s, rate_hz)[8:] + x.tobytes()
+    return MAGIC + struct.pack("<I", zlib.crc32(body)) + body
+
+
+def read_records(data: bytes, at: int = 0) -> Iterator[tuple[Record, int]]:
+    """The records from this offset on, each with the offset of its end; the first that is not whole ends them."""
+    while len(data) - at >= HEADER.size:
+        magic, crc, channels, begins, count, t0_s, rate_hz = HEADER.unpack_from(data, at)
+        end = at + HEADER.size + 4 * channels * count
+        if magic != MAGIC or not channels or count > MOST_STEPS or end > len(data) or zlib.crc32(data[at + 8 : end]) != crc:
+            return
+        x = np.frombuffer(data, "<f4", channels * count, at + HEADER.size).reshape(count, channels)
+        yield Record(t0_s, rate_hz, bool(begins), x), end
+        at = end
+
+
+def ring_files(folder: Path) -> list[Path]:
+    """The files of a ring, the oldest first."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+class Ring:
+    """The ring, to be written by one process. Nothing that it does raises once it is open: what cannot be stored is counted in `num_lost`
+    (steps), said once, and written again when there is room."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rate_hz: float,
+        quota_bytes: int,
+        retention_s: float,
+        record_steps: int,
+        *,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        spared: Callable[[float, float], bool] = lambda _begin_s, _end_s: False,
+    ) -> None:
+        """`record_steps`: so many make a record. `spared`: whether what was recorded between two times is worth more than the rest.
+
+        Raises:
+            OSError: the folder cannot be used.
+        """
+        make_folder(folder)
+        self.folder, self._rate_hz, self._quota_bytes, self._retention_s = folder, rate_hz, quota_bytes, retention_s
+        self._record_steps, self._wall, self._clock, self._spared = record_steps, wall, clock, spared
+        self._file_bytes = max(4096, quota_bytes // FILES)
+        self._held: list[Stretch] = []
+        self._file = -1
+        self._path: Path | None = None
+        self._size = 0
+        self._synced_s = self._begun_s = clock()
+        self._is_dirty = self._is_full = self._has_gap = False
+        self.num_lost = self.num_bytes = self.num_syncs = 0
+        for path in ring_files(folder)[-1:]:
+            self._continue(path)
+
+    def append(self, stretch: Stretch) -> None:
+        """Take in a stretch; it is written once there is enough for a record."""
+        if stretch.begins or self._has_gap:
+            self._write()
+        if self._has_gap:
+            stretch, self._has_gap = Stretch(stretch.t0_s, stretch.x, True), False
+        self._held.append(stretch)
+        if sum(len(held.x) for held in self._held) >= self._record_steps:
+            self._write()
+        if self._clock() - self._synced_s >= SYNC_S:
+            self.sync()
+
+    def sync(self) -> None:
+        """Write what is held, and bring all that was written to the disk."""
+        self._write()
+        self._synced_s = self._clock()
+        if self._is_dirty:
+            try:
+                os.fsync(self._file)
+                self.num_syncs += 1
+                self._is_dirty = False
+            except OSError as error:
+                self._say_full(error)
+        self.clear_old()
+
+    def close(self) -> None:
+        """Bring all to the disk, and let go of the file."""
+        self.sync()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def clear_old(self) -> None:
+        """Remove the oldest files, as the quota and the retention ask; of what is over the quota, files that are not spared go first while
+        these are more than half."""
+        paths = ring_files(self.folder)
+        sizes = {path: _size(path) for path in paths}
+        removable = [path for path in paths if path != self._path]
+        for path in list(removable):
+            if self._wall() - _changed(path) > self._retention_s:
+                self._remove(path, removable, sizes)
+        while removable and sum(sizes.values()) > self._quota_bytes - self._file_bytes:
+            plain = [path for path in removable if not self._spared(*span(path))]
+            spared_bytes = sum(sizes[path] for path in removable if path not in plain)
+            first = plain[0] if plain and spared_bytes <= self._quota_bytes // 2 else removable[0]
+            self._remove(first, removable, sizes)
+
+    def _remove(self, path: Path, removable: list[Path], sizes: dict[Path, int]) -> None:
+        removable.remove(path)
+        sizes.pop(path)
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+    def _write(self) -> None:
+        if not self._held:
+            return
+        first = self._held[0]
+        whole = Stretch(first.t0_s, np.concatenate([held.x for held in self._held]), first.begins)
+        self._held = []
+        payload = encode_record(whole, self._rate_hz)
+        try:
+            if self._file < 0 or self._size + len(payload) > self._file_bytes or self._clock() - self._begun_s > self._retention_s / FILES:
+                self._begin_file()
+            written = os.write(self._file, payload)
+            if written < len(payload):
+                raise OSError(28, os.strerror(28))
+        except OSError as error:
+            self._say_full(error)
+            self.num_lost, self._has_gap = self.num_lost + len(whole.x), True
+            if self._file >= 0:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, self._size)
+            self.clear_old()
+            return
+        if self._is_full:
+            log.info("samples are stored again; %d steps were lost", self.num_lost)
+        self._size, self._is_dirty, self._is_full = self._size + len(payload), True, False
+        self.num_bytes += len(payload)
+
+    def _begin_file(self) -> None:
+        last = int(self._path.stem) if self._path else 0
+        if self._file >= 0:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = -1
+        path = self.folder / f"{last + 1:010d}{SUFFIX}"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
+        self._path, self._size, self._begun_s = path, 0, self._clock()
+        sync_folder(self.folder)
+        self.clear_old()
+
+    def _continue(self, path: Path) -> None:
+        """Go on with a file, without what was written in part."""
+        data = path.read_bytes()
+        whole = max((end for _, end in read_records(data)), default=0)
+        self._file, self._path, self._size = os.open(path, os.O_WRONLY | os.O_APPEND), path, whole
+        if whole < len(data):
+            log.warning("%s ends in a record that was written in part: %d bytes are cut off", path, len(data) - whole)
+            os.ftruncate(self._file, whole)
+        self._has_gap = True
+
+    def _say_full(self, error: OSError) -> None:
+        if not self._is_full:
+            log.error("samples cannot be stored, and are lost until they can: %s", error.strerror or error)
+        self._is_full = True
+
+
+def span(path: Path) -> tuple[float, float]:
+    """From when to when there are samples in a file; (0, 0) if there are none."""
+    try:
+        records = [record for record, _ in read_records(path.read_bytes())]
+    except OSError:
+        records = []
+    return (min(r.t0_s for r in records), max(r.end_s for r in records)) if records else (0.0, 0.0)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

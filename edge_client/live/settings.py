@@ -1,0 +1,168 @@
+"""What is recorded, from where, how it is kept and labelled: a TOML file, or a few options."""
+
+import argparse
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from wire.bundle import Window, unpack
+from wire.errors import ConfigError
+
+More = Annotated[float, msgspec.Meta(gt=0)]
+PAGE = "127.0.0.1:8765"
+
+
+class WindowPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is recorded. `bundle`: a file that says all of it, as `shoal export` writes one."""
+
+    channels: tuple[str, ...] = ()
+    rate_hz: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    length: Annotated[int, msgspec.Meta(ge=2)] = 128
+    stride: Annotated[int, msgspec.Meta(ge=1)] = 64
+    classes: tuple[str, ...] = ()
+    bundle: str = ""
+
+
+class SourcePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where samples come from."""
+
+    kind: Literal["stdin", "folder", "mqtt", "iio"]
+    path: str = ""
+    """Of kind folder: the folder."""
+    broker: str = "mqtt://localhost"
+    topics: tuple[str, ...] = ()
+    device: str = "0"
+    """Of kind iio: the device's number or its driver's name."""
+    buffered: bool = True
+    rate_hz: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """At which samples without a time stamp are made; not known if it is 0."""
+    addresses: dict[str, str] = {}
+    """By channel, where its values are found if not under its own name."""
+
+
+class RingPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How samples are kept."""
+
+    quota_bytes: Annotated[int, msgspec.Meta(ge=2**16)] = 64 * 2**20
+    retention_days: More = 30.0
+    block_s: More = 60.0
+    """Of five blocks of so many seconds one is held out."""
+    gap_s: More = 0.5
+    look_s: More = 300.0
+    """Seconds between two looks whether the data have moved."""
+
+
+class LabelsPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who says labels."""
+
+    topic: str = ""
+    file: str = ""
+    page: str = ""
+    """HOST:PORT of the page with buttons; none if it is empty."""
+    open_page: bool = False
+    """Permits a page that other machines can reach: it has no password."""
+
+
+class LiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything about live data."""
+
+    source: SourcePart
+    window: WindowPart = WindowPart()
+    ring: RingPart = RingPart()
+    labels: LabelsPart = LabelsPart()
+
+    @property
+    def cut(self) -> Window:
+        """What one example is."""
+        part = self.window
+        return Window(part.channels, part.length, part.stride, part.rate_hz)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.window.classes
+
+
+def add_live_options(command: argparse.ArgumentParser, required: bool) -> None:
+    """The options of live data."""
+    command.add_argument(
+        "--source",
+        required=required,
+        help="where live samples come from: FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC or iio:DEVICE",
+    )
+    command.add_argument("--bundle", type=Path, help="a bundle that says channels, rate, window and classes of live data")
+    command.add_argument("--channels", help="names of the channels of live data, with commas")
+    command.add_argument("--rate", type=float, help="samples a second of live data, to which they are resampled")
+    command.add_argument("--classes", help="names of the classes, with commas")
+    command.add_argument("--page", nargs="?", const=PAGE, help=f"show a page with a button for each class at HOST:PORT (default: {PAGE})")
+
+
+def live_settings(arguments: argparse.Namespace) -> LiveSettings:
+    """The settings that `--source` and the options beside it make; options count more than the file.
+
+    Raises:
+        ConfigError: they cannot be used, or do not say what is recorded.
+    """
+    text: str = arguments.source
+    settings = _from_file(Path(text)) if text.endswith(".toml") else LiveSettings(_short(text))
+    replace = msgspec.structs.replace
+    window = settings.window
+    named = {"channels": _words(arguments.channels), "classes": _words(arguments.classes), "rate_hz": arguments.rate}
+    sizes = {"length": getattr(arguments, "window", None), "stride": getattr(arguments, "stride", None)}
+    window = replace(
+        window, **{k: v for k, v in (named | sizes).items() if v}, **({"bundle": str(arguments.bundle)} if arguments.bundle else {})
+    )
+    window = _from_bundle(window)
+    if not window.channels or not window.rate_hz > 0:
+        raise ConfigError(f"--source {text}: what is recorded? Say --channels and --rate, [window] in a TOML file, or a --bundle")
+    if len(set(window.channels)) < len(window.channels):
+        raise ConfigError(f"--source {text}: a channel comes twice in {','.join(window.channels)}")
+    labels = replace(settings.labels, page=arguments.page) if arguments.page else settings.labels
+    if unknown := settings.source.addresses.keys() - set(window.channels):
+        raise ConfigError(f"--source {text}: an address for {min(unknown)!r}, channels are {', '.join(window.channels)}")
+    return replace(settings, window=window, labels=labels)
+
+
+def _from_file(path: Path) -> LiveSettings:
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), LiveSettings)
+    except OSError as error:
+        raise ConfigError(f"--source {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"--source {path}: {error}") from None
+
+
+def _short(text: str) -> SourcePart:
+    kind, _, rest = text.partition(":")
+    if kind == "stdin" and not rest:
+        return SourcePart("stdin")
+    if kind == "folder" and rest:
+        return SourcePart("folder", path=rest)
+    if kind == "iio" and rest:
+        return SourcePart("iio", device=rest)
+    if kind in ("mqtt", "mqtts"):
+        topic = urlsplit(text.replace("#", "%23")).path.lstrip("/").replace("%23", "#")
+        if topic:
+            return SourcePart("mqtt", broker=text[: -len(topic) - 1], topics=(topic,))
+    raise ConfigError(f"--source {text!r}: expected FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC or iio:DEVICE")
+
+
+def _from_bundle(window: WindowPart) -> WindowPart:
+    if not window.bundle:
+        return window
+    try:
+        manifest = unpack(Path(window.bundle).read_bytes()).manifest
+    except OSError as error:
+        raise ConfigError(f"--bundle {window.bundle}: {error.strerror}") from None
+    held = manifest.window
+    if held.height:
+        raise ConfigError(f"--bundle {window.bundle}: it is for images, which are not recorded")
+    return WindowPart(held.channels, held.rate_hz or window.rate_hz, held.length, held.stride, manifest.classes, window.bundle)
+
+
+def _words(text: str | None) -> Sequence[str]:
+    return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()

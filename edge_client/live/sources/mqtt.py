@@ -1,0 +1,66 @@
+"""Samples from topics of a broker, such as those of Zigbee2MQTT and Home Assistant; `edge_client.live.readings` reads the payloads."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from edge_client.live.readings import Readings, decode_payload
+from edge_client.live.samples import Samples
+from wire.errors import DataError, printable
+from wire.links.port import Delivery, Denied, Link, LinkDown
+
+log = logging.getLogger("shoal.edge")
+
+MOST = 2000
+"""Payloads that are read at once."""
+
+
+class MqttSource:
+    """Reads what is published on some topics. `on_label`: what to do with what comes on `label_topic`."""
+
+    def __init__(
+        self,
+        link: Link,
+        topics: Sequence[str],
+        readings: Readings,
+        label_topic: str = "",
+        on_label: Callable[[bytes], None] = lambda _payload: None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._link, self._readings, self._wall = link, readings, wall
+        self._label_topic, self._on_label = label_topic, on_label
+        self.num_ignored = 0
+        link.subscribe(*topics, *([label_topic] if label_topic else []))
+
+    @property
+    def is_over(self) -> bool:
+        return False
+
+    def read(self, timeout_s: float) -> list[Samples]:
+        end_s = time.monotonic() + timeout_s
+        for _ in range(MOST):
+            event = self._link.receive(timeout_s=max(0.0, end_s - time.monotonic()))
+            if event is None:
+                break
+            if isinstance(event, Delivery):
+                self._take(event)
+            elif isinstance(event, Denied):
+                log.error("the broker does not let this device %s %s", event.action, event.topic)
+            elif isinstance(event, LinkDown):
+                log.warning("connection to the samples' broker lost, trying again: %s", event.reason)
+        return self._readings.take()
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _take(self, delivery: Delivery) -> None:
+        try:
+            if delivery.topic == self._label_topic:
+                if not delivery.retained:  # it was said before this process was there
+                    self._on_label(delivery.payload)
+            elif not delivery.retained:  # a value of some time ago
+                self._readings.add(decode_payload(delivery.payload), self._wall(), delivery.topic)
+        except (DataError, OSError) as error:
+            self.num_ignored += 1
+            if self.num_ignored in (1, 10, 100, 1000) or self.num_ignored % 10_000 == 0:
+                log.warning("a payload is passed over topic=%s times=%d: %s", printable(delivery.topic), self.num_ignored, error)

@@ -1,0 +1,232 @@
+"""The live data of a device: samples, labels, and what windows they make.
+
+The folder holds ``live.json`` (what the samples are, and the salt of the split; fixed when the folder is begun), the ring's files,
+``labels.jsonl``, and ``surveyed.npy``, by what the data of the last survey are known.
+"""
+
+import contextlib
+import io
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from edge_client.core.ports import Windows
+from edge_client.live import drift
+from edge_client.live.labels import Labels
+from edge_client.live.ring import Record, read_records, ring_files
+from edge_client.live.split import HELD_OUT, TRAIN, sides
+from host.files import make_folder, write_atomically
+from wire.bundle import Window
+from wire.errors import ConfigError, DataError
+from wire.tensors import Array
+
+log = logging.getLogger("shoal.edge")
+
+FILE, SURVEYED = "live.json", "surveyed.npy"
+MOST_WINDOWS = 4096
+"""Windows for training, and as many held out, at most: the newest. They bound the memory that training takes."""
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """What the samples of a folder are, and how they are split."""
+
+    channels: tuple[str, ...]
+    rate_hz: float
+    block_s: float
+    salt: str
+
+    def __str__(self) -> str:
+        return f"channels {','.join(self.channels)} at {self.rate_hz:g} Hz in blocks of {self.block_s:g} s"
+
+
+def open_folder(folder: Path, channels: Sequence[str], rate_hz: float, block_s: float) -> Recorded:
+    """Begin a folder, or go on with one that holds the same.
+
+    Raises:
+        ConfigError: it holds samples of other channels or at another rate, or blocks of another length.
+        OSError: it cannot be written.
+    """
+    make_folder(folder)
+    asked = Recorded(tuple(channels), rate_hz, block_s, secrets.token_hex(8))
+    if not (folder / FILE).exists():
+        write_atomically(folder / FILE, msgspec.json.encode(asked))
+        return asked
+    held = read_folder(folder)
+    if (held.channels, held.rate_hz, held.block_s) != (asked.channels, asked.rate_hz, asked.block_s):
+        raise ConfigError(f"live data {folder}: recorded are {held}, asked for are {asked}: use another folder, or remove this one")
+    return held
+
+
+def read_folder(folder: Path) -> Recorded:
+    """What the samples of a folder are.
+
+    Raises:
+        ConfigError: it is none with live data.
+    """
+    try:
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=Recorded)
+    except OSError as error:
+        raise ConfigError(f"live data {folder}: {FILE}: {error.strerror}; shoal-edge record or run --source begins it") from None
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"live data {folder}: {FILE}: {error}") from None
+
+
+@dataclass
+class _Run:
+    """Records that follow each other without a gap."""
+
+    t0_s: float
+    parts: list[Array]
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Windows x (n, channels, time) of the ring, the times of their first and last samples, classes (-1: no label), sides of the split."""
+
+    x: Array
+    begins_s: Array
+    ends_s: Array
+    y: Array
+    sides: Array
+
+    def of(self, chosen: Array) -> tuple[Array, Array]:
+        """The newest `MOST_WINDOWS` of these windows, and their classes."""
+        at = np.flatnonzero(chosen)[-MOST_WINDOWS:]
+        return np.ascontiguousarray(self.x[at], np.float32), self.y[at]
+
+
+class LiveData:
+    """What training and predictions see of a folder of live data. `now` is asked between plans: what it has returned does not change."""
+
+    def __init__(
+        self,
+        folder: Path,
+        labels: Labels,
+        window: Window,
+        classes: Sequence[str],
+        look_s: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`window` and `classes`: what is cut where no bundle says it. `look_s`: seconds between two looks whether the data have moved.
+
+        Raises:
+            ConfigError: the folder holds no live data.
+        """
+        self.folder, self._labels, self._window, self._classes = folder, labels, window, tuple(classes)
+        self._recorded = read_folder(folder)
+        self._look_s, self._clock, self._look_at_s = look_s, clock, clock() + look_s
+        self._surveyed = self._read_surveyed()
+        self.has_moved = False
+        """Whether the data have moved against the last survey, as `look` found."""
+
+    def now(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Windows:
+        """The labelled windows as of now, for training and held out.
+
+        Raises:
+            DataError: the window is of other channels, or at another rate, than what is recorded.
+        """
+        cut = self.cut(window, classes)
+        return Windows(*cut.of((cut.y >= 0) & (cut.sides == TRAIN)), *cut.of((cut.y >= 0) & (cut.sides == HELD_OUT)))
+
+    def unlabelled(self, window: Window | None = None) -> Array:
+        """The newest windows (n, channels, time) that nobody has labelled and that are not held out."""
+        cut = self.cut(window)
+        return cut.of((cut.y < 0) & (cut.sides == TRAIN))[0]
+
+    def surveyed(self) -> None:
+        """The data as they are now are what the next ones are compared with."""
+        cut = self.cut()
+        if len(cut.x) >= drift.FEWEST:
+            newest_s = np.full((1, 2 * cut.x.shape[1]), cut.ends_s.max())
+            self._surveyed = np.vstack([newest_s, drift.some(drift.features(cut.x))])
+            buffer = io.BytesIO()
+            np.save(buffer, self._surveyed)
+            with contextlib.suppress(OSError):  # after a restart the data are then compared with those of the survey before
+                write_atomically(self.folder / SURVEYED, buffer.getvalue())
+        self.has_moved = False
+
+    def look(self) -> bool:
+        """Compare the windows since the last survey with those of it, once there are as many; whether they are found to have moved now."""
+        if self._surveyed is None or self.has_moved or self._clock() < self._look_at_s:
+            return False
+        self._look_at_s = self._clock() + self._look_s
+        newest_s, before = float(self._surveyed[0, 0]), self._surveyed[1:]
+        cut = self.cut()
+        new = np.flatnonzero(cut.begins_s > newest_s)[-drift.MOST :]
+        if len(new) >= len(before) and before.shape[1] == 2 * cut.x.shape[1]:
+            self.has_moved = drift.has_moved(before, drift.features(cut.x[new]))
+        if self.has_moved:
+            log.warning("the data have moved against those of the last survey: another is asked for")
+        return self.has_moved
+
+    def cut(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Cut:
+        """All windows of the ring.
+
+        Raises:
+            DataError: as `now`.
+        """
+        window = window or self._window
+        places = self._places(window)
+        x, begins = [np.zeros((0, len(places), window.length), np.float32)], [np.zeros(0)]
+        for run in _runs(self.folder, self._recorded):
+            samples = np.concatenate(run.parts)[:, places]
+            starts = np.arange(0, len(samples) - window.length + 1, window.stride)
+            if len(starts):
+                views = np.lib.stride_tricks.sliding_window_view(samples, window.length, axis=0)
+                x.append(views[starts])
+                begins.append(run.t0_s + starts / self._recorded.rate_hz)
+        begins_s = np.concatenate(begins)
+        ends_s = begins_s + (window.length - 1) / self._recorded.rate_hz
+        y = self._labels.covering(begins_s, ends_s, classes or self._classes)
+        return Cut(np.concatenate(x), begins_s, ends_s, y, sides(begins_s, ends_s, self._recorded.block_s, self._recorded.salt))
+
+    def _places(self, window: Window) -> list[int]:
+        held = self._recorded
+        if missing := [name for name in window.channels if name not in held.channels]:
+            raise DataError(f"live data {self.folder}: channels {','.join(held.channels)} are recorded, the bundle asks for {missing[0]!r}")
+        if window.height or (window.rate_hz and window.rate_hz != held.rate_hz):
+            asked = "images" if window.height else f"{window.rate_hz:g} Hz"
+            raise DataError(f"live data {self.folder}: recorded at {held.rate_hz:g} Hz, the bundle asks for {asked}")
+        return [held.channels.index(name) for name in window.channels]
+
+    def _read_surveyed(self) -> Array | None:
+        try:
+            rows: Array = np.load(self.folder / SURVEYED, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        return rows if rows.ndim == 2 and len(rows) > 1 else None
+
+
+def _runs(folder: Path, recorded: Recorded) -> Iterator[_Run]:
+    """The samples of a ring without gaps, the oldest first."""
+    run: _Run | None = None
+    for record in _records(folder):
+        if record.rate_hz != recorded.rate_hz or record.x.shape[1] != len(recorded.channels):
+            continue
+        follows = run is not None and not record.begins and abs(record.t0_s - run.end_s) * record.rate_hz < 0.5
+        if run is not None and follows:
+            run.parts.append(record.x)
+            run.end_s = record.end_s
+            continue
+        if run is not None:
+            yield run
+        run = _Run(record.t0_s, [record.x], record.end_s)
+    if run is not None:
+        yield run
+
+
+def _records(folder: Path) -> Iterator[Record]:
+    for path in ring_files(folder):
+        try:
+            data = path.read_bytes()
+        except OSError:  # the ring has removed it meanwhile
+            continue
+        for record, _ in read_records(data):
+            yield record

@@ -1,0 +1,108 @@
+"""A model that a service holds in its folder: which one is meant, and its bundle and tensors."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import database_name
+from aggregator.adapters.salvage import read_database
+from aggregator.adapters.sql_store import SqlStore, has_run
+from aggregator.core.state import RunState
+from wire.bundle import Bundle, unpack
+from wire.errors import ConfigError
+from wire.tensors import OWN_FILES, Tensors, check_layout, decode_tensors
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which model is meant: the digests of its bundle and of its tensors, and what it is called."""
+
+    bundle: str
+    model: str
+    name: str
+
+
+@dataclass(frozen=True)
+class HeldModel:
+    """A model with its bundle. `tensors` are all that its graph reads: what a device keeps to itself has its initial value."""
+
+    chosen: Chosen
+    bundle: Bundle
+    tensors: Tensors
+
+    @property
+    def exchanged(self) -> Tensors:
+        """What devices receive of it."""
+        return {spec.key: self.tensors[spec.key] for spec in self.bundle.manifest.received()}
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What a file says of the model."""
+        manifest = self.bundle.manifest
+        return {
+            "name": self.chosen.name,
+            "classes": "\n".join(manifest.classes),
+            "bundle": f"{manifest.name} {manifest.version} {self.bundle.digest}",
+            "model": self.chosen.model,
+        }
+
+
+def chosen_of_run(state: RunState, run: str, group: str, made_in: int | None) -> Chosen:
+    """The model of a group of a run; of the round that made it, or the one on offer now.
+
+    Raises:
+        ConfigError: the run has no such model, or several and none was named.
+    """
+    models = {state.made_in: state.models} | {version.round: version.models for version in state.history if version.round != state.made_in}
+    number = state.made_in if made_in is None else made_in
+    if number not in models:
+        raise ConfigError(f"--round {made_in}: run {run} remembers the models of the rounds {', '.join(map(str, sorted(models)))}")
+    named = models[number]
+    if not group and len(named) == 1:
+        (group,) = named
+    if group not in named:
+        said = f"--group {group}: run {run} has no such group" if group else f"run {run} has several models: say which with --group"
+        raise ConfigError(f"{said}; its groups are {', '.join(sorted(named))}")
+    return Chosen(state.settings.bundle, named[group], f"{run} {group}@{number}")
+
+
+def read_model(folder: Path, run: str, chosen: Chosen) -> HeldModel:
+    """Read a model that a run holds in a service's folder.
+
+    Raises:
+        BlobLost: its bundle or its tensors are not there, or damaged.
+        WireError: they are not what they should be.
+    """
+    blobs = BlobFolder(folder / "blobs" / run)
+    bundle = unpack(blobs.get(chosen.bundle))
+    model = decode_tensors(blobs.get(chosen.model), OWN_FILES)[0]
+    check_layout(model, [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()], f"model {chosen.model[:12]}")
+    return HeldModel(chosen, bundle, {**bundle.initial, **model})
+
+
+def state_of(folder: Path, run: str, database: str = "") -> RunState:
+    """A run's state. Of SQLite in the folder, it is read without a trace.
+
+    Raises:
+        ConfigError: there is no such run, or the database cannot be opened or is damaged.
+        StorageFailed: the database cannot be read.
+    """
+    path = folder / "shoal.db"
+    if database:
+        if not has_run(database, run):  # a store would make it
+            raise ConfigError(f"database {database_name(database)}: there is no run {run!r} (--run)")
+        with closing(SqlStore(database, run)) as store:
+            state = store.load()
+    elif not path.exists():
+        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
+    else:
+        contents = read_database(path)
+        if contents.damage:
+            raise ConfigError(f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more")
+        if run not in contents.runs:
+            raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
+        state = contents.runs[run].state
+    if state is None:
+        raise ConfigError(f"folder {folder}: run {run!r} has not begun")
+    return state

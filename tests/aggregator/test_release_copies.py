@@ -1,0 +1,131 @@
+"""Releases in a service's folder: found whole or damaged, copied, put back, and read of a damaged database."""
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from aggregator.adapters.blob_folder import BlobFolder, blob_names
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.salvage import read_database
+from aggregator.adapters.sql_store import SqlStore
+from aggregator.doctor.backup import back_up, restore
+from aggregator.doctor.examine import examine
+from aggregator.identity import own_secret, service_signer
+from shoal.cli import application
+from simulation.datasets.windows import FleetData
+from tests.aggregator.bench import Bench
+from tests.aggregator.test_rollouts import Service
+from wire.codec import digest
+from wire.errors import ConfigError
+from wire.keys import new_key
+from wire.messages import InUse, Metrics
+
+ROOT = new_key()
+
+
+@pytest.fixture
+def service(fleet: FleetData, tmp_path: Path) -> Service:
+    return service_with_releases(fleet, tmp_path / "served")
+
+
+def service_with_releases(fleet: FleetData, folder: Path, name: str = "f") -> Service:
+    """A service with a run, and two releases, of which the second is on its way to two devices."""
+    folder.mkdir(parents=True)
+    own_secret(folder / "secret.key")
+    service_signer(folder, "f", (ROOT.public_key(),), ROOT, time.time())
+    store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
+    service = Service(folder, fleet=name)
+    bench = Bench(fleet, store, BlobFolder(folder / "blobs" / "run-1"))
+    bench.close(a=(1.0, 2), b=(1.0, 2))
+    service.check_in("a", "b")
+    service.release("first")
+    for device_id in ("a", "b"):
+        service.rollouts.on_in_use(InUse(device_id, 1, 1, evaluated=Metrics(10, 1.0, 9)))
+    service.tick()
+    service.release("second")
+    service.rollouts.on_in_use(InUse("a", 1, 2, "no graph", Metrics(), Metrics()))
+    service.rollouts.take_in()
+    return service
+
+
+def wrong(folder: Path, mend: bool = False) -> list[str]:
+    return [str(finding) for finding in examine(folder, mend=mend) if finding.verdict == "wrong"]
+
+
+def shoal(*arguments: object) -> None:
+    application("models")(["models", *map(str, arguments)], standalone_mode=False)
+
+
+def test_a_copy_has_the_releases_and_their_blobs_and_can_be_put_back(service: Service, tmp_path: Path) -> None:
+    assert wrong(service.folder) == []
+    back_up(service.folder, tmp_path / "copy")
+    assert read_database(tmp_path / "copy" / "shoal.db").fleets == {"f": service.rollouts.state}
+    assert blob_names(tmp_path / "copy" / "releases") == blob_names(service.folder / "releases")
+    restore(tmp_path / "copy", service.folder)
+    before = service.rollouts.state
+    service.start()
+    assert service.rollouts.state == before
+
+
+def test_a_blob_that_a_release_needs_is_missed_and_a_damaged_one_set_aside(service: Service, tmp_path: Path) -> None:
+    path = service.folder / "releases" / digest(b"second")
+    path.write_bytes(b"damaged")
+    assert any("its bytes are not those that were written" in text for text in wrong(service.folder))
+    assert "a part of release 2 is lost" in " ".join(wrong(service.folder, mend=True))
+    assert not path.exists()
+    with pytest.raises(ConfigError, match=r"blob .* is not here"):
+        back_up(service.folder, tmp_path / "copy")
+
+
+def test_releases_are_read_of_a_damaged_database_up_to_what_is_lost(service: Service) -> None:
+    path, before = service.folder / "shoal.db", service.rollouts.state
+    service.store.close()
+    connection = sqlite3.connect(path)
+    (last,) = connection.execute("SELECT max(seq) FROM release_events").fetchone()
+    connection.execute("UPDATE release_events SET event = ? WHERE seq = ?", (b"{}", last))
+    connection.commit()
+    connection.close()
+    assert any(f"event {last} of releases cannot be read" in text for text in wrong(service.folder))
+    assert wrong(service.folder, mend=True) == []
+    (state,) = read_database(path).fleets.values()
+    assert state.catalogue == before.catalogue
+    assert state.devices["a"].said != before.devices["a"].said
+
+
+def test_commands_show_releases_and_rollouts(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    shoal("list", service.folder, "--fleet", "f")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:4] for line in lines[1:]] == [["1", "0", "released", "1"], ["2", "0", "canary", "1"]]
+    assert [line[5] for line in lines[1:]] == ["2", "0"], "devices that use it"
+    shoal("show", service.folder, 2, "--fleet", "f")
+    assert "parent      1\n" in capsys.readouterr().out
+    shoal("rollout", service.folder, "--fleet", "f")
+    told = capsys.readouterr().out
+    assert told.startswith("c: releases 2: running")
+    assert "1 failed: no graph" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["show", 9], "has none of this number"),
+        (["rollout", "--pause", "--promote"], "one at a time"),
+        (["rollout", "--pause", "--campaign", "other"], "no rollout of campaign other goes on"),
+        (["rollback", "--to", 9], "has no release of this number"),
+    ],
+)
+def test_what_is_not_there_is_told(service: Service, arguments: list[object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        shoal(arguments[0], service.folder, *arguments[1:], "--fleet", "f")
+
+
+def test_a_folder_without_releases_is_told(service: Service) -> None:
+    with pytest.raises(ConfigError, match=r"no releases of fleet 'default' .--fleet.; it has those of f"):
+        shoal("list", service.folder)
+
+
+def test_an_order_waits_for_a_service(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    shoal("rollout", service.folder, "--fleet", "f", "--pause")
+    assert "it is carried out when one starts" in capsys.readouterr().out

@@ -1,0 +1,257 @@
+"""`Rollouts` between the machine and a link: what is saved, what is published, and what a kill or a full disk leaves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from aggregator.adapters import release_store
+from aggregator.adapters.blob_folder import BlobFolder, blob_names
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.memory import MemoryBlobs
+from aggregator.adapters.release_store import ReleaseStore
+from aggregator.core import rollout
+from aggregator.core.ports import BlobLost, StorageFailed
+from aggregator.core.rollout_state import CheckedIn, Gate, RolloutStep
+from aggregator.fleet import Fleet
+from aggregator.rollouts import KEPT, Rollouts, RolloutSettings, read_steps
+from simulation.engine.messages import VirtualClock
+from tests.aggregator.rollout_cases import draft, metrics
+from wire.codec import decode, digest
+from wire.errors import ConfigError
+from wire.links.in_process import InProcessBroker
+from wire.links.port import Delivery
+from wire.messages import InUse, Release
+from wire.topics import Topics
+
+ALL = RolloutSettings(steps=(RolloutStep(1.0),), gate=Gate(patience_s=0.0))
+HALVES = RolloutSettings(steps=(RolloutStep(0.5), RolloutStep(1.0)), gate=Gate(patience_s=0.0))
+
+
+class Service:
+    """Releases of a fleet whose service is started, and killed by being left alone."""
+
+    def __init__(self, folder: Path, settings: RolloutSettings = ALL, fleet: str = "f") -> None:
+        self.folder, self.settings, self.fleet = folder, settings, fleet
+        self.broker, self.topics, self.clock = InProcessBroker(), Topics("f"), VirtualClock()
+        self.devices = self.broker.connect("devices")
+        self.devices.subscribe("shoal/2/f/device/+/release", "shoal/2/f/blob/+")
+        self.online: set[str] = set()
+        self.source = MemoryBlobs()
+        self.starts = 0
+        self.start()
+
+    def start(self) -> None:
+        self.starts += 1
+        self.store = ReleaseStore(sqlite_url(self.folder / "shoal.db"), self.fleet)
+        fleet = Fleet(self.broker.connect("aggregator"), self.topics, f"boot-{self.starts}")
+        self.rollouts = Rollouts(
+            self.store,
+            BlobFolder(self.folder / "releases"),
+            fleet,
+            self.clock,
+            lambda: self.starts,
+            online=lambda device_id: device_id in self.online,
+            settings=self.settings,
+        )
+
+    def check_in(self, *device_ids: str) -> None:
+        for device_id in device_ids:
+            self.online.add(device_id)
+            self.rollouts.on_check_in(device_id)
+
+    def release(self, name: str, *, roll_out: bool = True, **groups: str) -> tuple[int, ...]:
+        bundle, model = self.source.put(b"bundle", name.encode())
+        made = replace(draft(), bundle=bundle, model=model)
+        return self.rollouts.release([made], self.source, groups or dict.fromkeys(self.online, "0"), "0", roll_out)
+
+    def tick(self, seconds: float = 2.0) -> None:
+        self.clock.now_s += seconds
+        self.rollouts.tick()
+
+    def say(self, release: Release, problem: str = "", accuracy: float = 0.9) -> None:
+        number = 0 if problem else release.number
+        self.rollouts.on_in_use(InUse(release.device_id, number, release.number, problem, metrics(accuracy), metrics(0.9)))
+
+    def sent(self) -> list[Any]:
+        """The releases that were published since the last call, and the digests of blobs."""
+        found: list[Any] = []
+        while (event := self.devices.receive(timeout_s=0)) is not None:
+            if isinstance(event, Delivery):
+                kind = self.topics.parse(event.topic).kind
+                found.append(decode(event.payload, Release) if kind == "release" else digest(event.payload))
+        return found
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return Service(tmp_path)
+
+
+def given(found: list[Any]) -> dict[str, int]:
+    return {release.device_id: release.number for release in found if isinstance(release, Release)}
+
+
+def test_a_release_and_its_blobs_are_published_and_retained_for_devices_that_come_later(service: Service) -> None:
+    service.check_in("a", "b")
+    assert service.release("first") == (1,)
+    found = service.sent()
+    assert given(found) == {"a": 1, "b": 1}
+    assert {digest(b"bundle"), digest(b"first")} == {name for name in found if isinstance(name, str)}
+    late = service.broker.connect("late")
+    late.subscribe(service.topics.device("a", "release"), service.topics.blob(digest(b"first")))
+    kept = [event for event in iter(lambda: late.receive(timeout_s=0), None) if isinstance(event, Delivery)]
+    assert [event.retained for event in kept] == [True, True]
+
+
+def test_a_step_is_judged_by_what_devices_say_and_a_worse_model_goes_back(service: Service) -> None:
+    service.check_in("a", "b")
+    service.release("first")
+    for release in service.sent():
+        if isinstance(release, Release):
+            service.say(release)
+    service.tick()
+    assert service.rollouts.state.rollouts["c"].phase == "done"
+    service.release("second")
+    for release in (r for r in service.sent() if isinstance(r, Release)):
+        service.say(release, accuracy=0.1)
+    service.tick()
+    back = [r for r in service.sent() if isinstance(r, Release)]
+    assert given(back) == {"a": 3, "b": 3}
+    assert {r.model for r in back} == {digest(b"first")}
+
+
+def test_a_service_that_is_killed_goes_on_and_gives_again_what_may_be_lost(service: Service) -> None:
+    service.settings = HALVES
+    service.start()
+    names = [f"d{i}" for i in range(8)]
+    service.check_in(*names)
+    service.release("first")
+    first = given(service.sent())
+    assert 0 < len(first) < 8
+    service.start()  # the one before was killed
+    assert service.rollouts.state.rollouts["c"].step == 0
+    service.check_in(*names)
+    service.tick()
+    again = service.sent()
+    assert given(again) == first, "nobody else, and everybody who has not answered"
+    assert {release.epoch for release in again if isinstance(release, Release)} == {3}
+    for release in [r for r in again if isinstance(r, Release)]:
+        service.say(release)
+    service.tick()
+    assert set(given(service.sent())) == set(names) - set(first)
+
+
+def test_what_came_is_not_lost_on_a_full_disk_and_nothing_is_given_that_is_not_saved(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.check_in("a")
+    service.tick()
+
+    def full(*_: object) -> None:
+        raise StorageFailed("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(service.store, "commit", full)
+        with pytest.raises(StorageFailed):
+            service.release("first")
+        service.check_in("b")
+        service.tick(10)
+        assert (service.sent(), service.rollouts.state.catalogue.last, set(service.rollouts.state.devices)) == ([], 0, {"a"})
+    service.tick(10)
+    assert set(service.rollouts.state.devices) == {"a", "b"}
+    service.release("first")
+    assert given(service.sent()) == {"a": 1, "b": 1}
+
+
+def test_the_same_models_of_the_same_round_are_released_once(service: Service) -> None:
+    service.check_in("a")
+    assert service.release("first", roll_out=False) == (1,)
+    assert given(service.sent()) == {}
+    assert service.release("first") == (1,)
+    assert given(service.sent()) == {"a": 1}
+    assert service.release("first") == (1,)
+    assert given(service.sent()) == {}
+
+
+def test_models_that_nobody_needs_are_deleted_and_those_of_devices_stay(service: Service, tmp_path: Path) -> None:
+    service.check_in("a", "away")
+    for number in range(KEPT + 5):
+        service.release(str(number))
+        for release in [r for r in service.sent() if isinstance(r, Release) and r.device_id == "a"]:
+            service.say(release)
+        if number == 0:
+            service.rollouts.on_in_use(InUse("away", 1, 1))
+            service.tick()
+            service.online.discard("away")
+        service.tick()
+    kept = blob_names(tmp_path / "releases")
+    assert digest(b"2") not in kept
+    assert {digest(str(n).encode()) for n in range(5, KEPT + 5)} <= kept
+    assert service.rollouts.needed() <= kept
+
+
+def test_a_lost_blob_keeps_no_other_release_from_devices(service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    service.check_in("a")
+    service.release("first")
+    (tmp_path / "releases" / digest(b"first")).unlink()
+    service.start()
+    service.check_in("a")
+    service.sent()
+    service.tick()
+    assert given(service.sent()) == {}
+    assert "release 1 cannot be given to device=a" in caplog.text
+    service.release("second")
+    assert given(service.sent()) == {"a": 2}
+    with pytest.raises(BlobLost):
+        service.rollouts.release([draft(model="lost")], service.source, {})
+
+
+def test_a_defect_of_the_machine_costs_one_event(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(state: Any, event: Any) -> Any:
+        if isinstance(event, CheckedIn) and event.device_id == "poison":
+            raise RuntimeError("a defect")
+        return rollout.step(state, event)
+
+    monkeypatch.setattr("aggregator.rollouts.step", broken)
+    service.check_in("poison", "a")
+    service.tick()
+    assert (set(service.rollouts.state.devices), service.rollouts.defects) == ({"a"}, 1)
+    assert "defect: an event was left out: CheckedIn" in caplog.text
+
+
+def test_a_long_log_becomes_a_snapshot(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release_store, "SNAPSHOT_EVERY", 5)
+    service.release("first", roll_out=False)
+    for number in range(12):
+        service.check_in(f"d{number}")
+        service.tick()
+    before = service.rollouts.state
+    service.start()
+    assert service.rollouts.state == before
+
+
+def test_a_device_that_is_forgotten_leaves_nothing_at_the_broker(service: Service) -> None:
+    service.check_in("a", "b")
+    service.release("first")
+    service.rollouts.forget("a")
+    late = service.broker.connect("late")
+    late.subscribe("shoal/2/f/device/+/release")
+    assert {e.topic for e in iter(lambda: late.receive(timeout_s=0), None) if isinstance(e, Delivery)} == {
+        service.topics.device("b", "release")
+    }
+    service.start()
+    assert set(service.rollouts.state.devices) == {"b"}
+
+
+@pytest.mark.parametrize("text", ["", "0.5", "0.5,0.2,1", "2", "0,1", "canary", "1,canary", "0.1,,1", "nan,1"])
+def test_steps_that_make_no_rollout_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="rollout steps"):
+        read_steps(text)
+
+
+def test_steps_are_shares_and_tags() -> None:
+    assert read_steps("canary, 0.1,1") == (RolloutStep(tags=("canary",)), RolloutStep(0.1), RolloutStep(1.0))

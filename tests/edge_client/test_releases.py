@@ -1,0 +1,271 @@
+"""Releases: which model answers, whatever comes, and what the device says of it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.adapters.state import FolderState
+from edge_client.core.session import MOST_TRIES
+from simulation.datasets.windows import FleetData
+from tests.conftest import Exported
+from tests.edge_client.device import NOW_S, Device, other_model
+from tests.edge_client.hostile import packed
+from wire import messages as m
+from wire.codec import digest, encode
+from wire.tensors import Array, Tensors
+
+
+@pytest.fixture
+def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
+    return Device(fleet, exported, tmp_path / "state")
+
+
+def answer(device: Device) -> Array:
+    return device.agent.predict(device.windows.test_x)
+
+
+def right(device: Device) -> int:
+    return int((answer(device).argmax(1) == device.windows.test_y).sum())
+
+
+class TestTakingUp:
+    def test_a_release_answers_and_the_device_says_so(self, device: Device) -> None:
+        device.release(3)
+        said = device.in_use()
+        assert (said.number, said.offered, said.problem, said.failures) == (3, 3, "", 0)
+        assert (said.before, said.evaluated.num_examples, said.evaluated.num_correct) == (m.Metrics(), 12, right(device))
+        assert 0 < said.evaluated.mean_loss < 3
+        assert 0 < said.latency_ms < 1000
+        current = FolderState(device.folder).current()
+        assert current is not None
+        assert (current.release, current.group, current.since_s) == (3, "left", NOW_S)
+
+    def test_the_one_in_use_is_evaluated_on_the_same_windows(self, device: Device) -> None:
+        device.release(1)
+        first = device.in_use()
+        device.release(2, other_model(device, 0.1))
+        second = device.in_use()
+        assert second.before == first.evaluated
+        assert second.evaluated != second.before
+
+    def test_it_is_said_again_after_a_restart_and_a_check_in(self, device: Device) -> None:
+        device.release(4)
+        said = device.in_use()
+        device.start()
+        device.turn()
+        assert device.in_use() == said
+        device.say("another boot", epoch=2)
+        device.turn()
+        assert device.in_use() == said
+
+    def test_without_one_the_device_says_that_too(self, device: Device) -> None:
+        device.turn()
+        assert device.in_use() == m.InUse("d0")
+
+    @pytest.mark.parametrize("changes", [{"number": 4}, {"number": 5}, {"number": 6, "epoch": 0}])
+    def test_a_release_that_is_no_newer_changes_nothing(self, device: Device, changes: dict[str, Any]) -> None:
+        device.release(5)
+        before = answer(device)
+        device.release(model=other_model(device), **changes)
+        np.testing.assert_array_equal(answer(device), before)
+        assert device.agent.session.released == 5
+
+    def test_back_to_an_older_model_of_an_older_bundle(self, device: Device) -> None:
+        device.release(1)
+        before = answer(device)
+        newer = packed(device.bundle, version=device.bundle.manifest.version + 1)
+        device.release(2, other_model(device), newer)
+        assert np.abs(answer(device) - before).max() > 0
+        device.release(3)
+        assert device.in_use().number == 3
+        np.testing.assert_array_equal(answer(device), before)
+        device.send_plan()
+        device.turn()
+        (decline,) = device.declines()
+        assert decline.reason == "bundle", "a plan may not go back, and neither may a run that has finished"
+        device.offer(other_model(device))
+        device.finish("s", model=digest(other_model(device)))
+        device.turn()
+        assert device.agent.session.offer is not None
+        assert "StaleBundle" in device.agent.session.offer.problem
+
+    def test_a_finish_beside_releases_offers_nothing(self, device: Device) -> None:
+        device.release(1)
+        before = answer(device)
+        device.offer(other_model(device))
+        device.finish("s", model=digest(other_model(device)), releases=True)
+        device.turn()
+        np.testing.assert_array_equal(answer(device), before)
+        assert device.in_use().number == 1
+
+    def test_private_tensors_of_the_run_that_trained_it_are_used_also_after_another_run(self, device: Device) -> None:
+        device.offer()
+        device.send_plan(verbs=(m.Train(16, 8, hyper={"lr": 0.05}, report=False), m.Evaluate()))
+        device.turn()
+        ((update, _),) = device.updates()
+        device.send_plan(1, run_id="s")
+        device.turn()
+        device.release(1)
+        assert right(device) == update.evaluated.num_correct == device.in_use().evaluated.num_correct
+
+
+class TestFailing:
+    def test_one_that_cannot_be_loaded_is_reported_and_the_one_before_stays(self, device: Device) -> None:
+        device.release(1)
+        before = answer(device)
+        device.release(2, b"junk")
+        said = device.in_use()
+        assert (said.number, said.offered) == (1, 2)
+        assert said.problem.startswith("Malformed: tensor file of 4 bytes")
+        np.testing.assert_array_equal(answer(device), before)
+        device.release(3, other_model(device))
+        assert (device.in_use().number, device.agent.session.released) == (3, 3)
+
+    def test_one_whose_file_answers_otherwise_is_not_taken(self, device: Device) -> None:
+        other = device.bundle.manifest.graphs["predict"].template
+        wrong = packed(device.bundle, files={other: device.bundle.files[other].replace(b"Softmax", b"Sigmoid")})
+        device.release(1, bundle=wrong)
+        assert "the model in one file" in device.in_use().problem
+
+    def test_one_that_is_not_permitted(self, device: Device) -> None:
+        device.options["policy"] = m.Policy(bundles=("other",))
+        device.start()
+        device.release(1)
+        assert "does not permit" in device.in_use().problem
+
+    def test_one_that_ends_the_client_is_given_up_and_said(self, device: Device) -> None:
+        device.release(1)
+
+        def end(_bundle: Any) -> Any:
+            raise KeyboardInterrupt  # as a signal would, it ends the client
+
+        device.load_graphs = end
+        device.start()
+        with pytest.raises(KeyboardInterrupt):
+            device.release(2, other_model(device))
+        for _ in range(MOST_TRIES - 1):
+            device.start()
+            with pytest.raises(KeyboardInterrupt):
+                device.turn()
+        device.load_graphs = OnnxGraphs
+        device.start()
+        device.turn()
+        said = device.in_use()
+        assert (said.number, said.offered) == (1, 2)
+        assert "ended this client" in said.problem
+
+    @pytest.mark.parametrize("method", ["put_current", "save"])
+    def test_a_client_that_dies_at_any_write_has_a_model_that_answers(
+        self, device: Device, monkeypatch: pytest.MonkeyPatch, method: str
+    ) -> None:
+        device.release(1)
+        real, writes = getattr(FolderState, method), 0
+
+        def dying(state: FolderState, *arguments: Any) -> None:
+            nonlocal writes
+            writes += 1
+            if writes % 2:
+                real(state, *arguments)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(FolderState, method, dying)
+        with pytest.raises(KeyboardInterrupt):
+            device.release(2, other_model(device))
+        for _ in range(20):
+            try:
+                device.start()
+                assert answer(device).shape == (12, 3)
+                device.turn()
+            except KeyboardInterrupt:
+                continue
+        monkeypatch.setattr(FolderState, method, real)
+        device.start()
+        device.turn()
+        said = device.in_use()
+        assert said.offered == 2
+        assert said.number == 2 or "ended this client" in said.problem
+        assert answer(device).shape == (12, 3)
+
+    def test_the_one_before_answers_where_the_one_in_use_is_damaged(self, device: Device) -> None:
+        device.release(1)
+        before = answer(device)
+        device.release(2, other_model(device))
+        (device.folder / "blobs" / digest(other_model(device))).write_bytes(b"damaged")
+        device.start()
+        np.testing.assert_array_equal(answer(device), before)
+        device.turn()
+        assert device.in_use().failures == 1
+
+    def test_predictions_that_fail_are_counted_until_another_model_is_in_use(self, device: Device) -> None:
+        class Failing(OnnxGraphs):
+            fails = False
+
+            def run(self, graph: str, inputs: Tensors) -> Tensors:
+                if self.fails:
+                    raise MemoryError
+                return super().run(graph, inputs)
+
+        device.load_graphs = Failing
+        device.start()
+        device.release(1)
+        Failing.fails = True
+        for _ in range(3):
+            with pytest.raises(MemoryError):
+                answer(device)
+        device.now_s += 61
+        device.turn()
+        assert device.in_use().failures == 3
+        Failing.fails = False
+        device.start()
+        device.turn()
+        assert device.in_use().failures == 3
+        device.release(2, other_model(device))
+        assert device.in_use().failures == 0
+
+    def test_windows_of_another_shape_are_no_failure_of_the_model(self, device: Device) -> None:
+        device.release(1)
+        with pytest.raises(Exception, match="expected numbers of shape"):
+            device.agent.predict(np.zeros((1, 9, 9), np.float32))
+        device.now_s += 61
+        device.turn()
+        device.start()
+        device.turn()
+        assert device.in_use().failures == 0
+
+
+class TestWhatIsSaid:
+    @pytest.mark.parametrize("policy", [m.Policy(min_windows=13), m.Policy(verbs=("train",))])
+    def test_the_owner_may_forbid_the_evaluation(self, device: Device, policy: m.Policy) -> None:
+        device.options["policy"] = policy
+        device.start()
+        device.release(1)
+        said = device.in_use()
+        assert (said.number, said.evaluated) == (1, m.Metrics())
+
+    def test_without_test_windows_those_that_plans_hold_out_are_used(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+        x, y = fleet.devices["d0"].train_x, fleet.devices["d0"].train_y
+        device = Device(fleet, exported, tmp_path / "state")
+        device.windows = type(device.windows)(x, y, x[:0], y[:0])
+        device.start()
+        device.release(1)
+        assert device.in_use().evaluated == m.Metrics()
+        device.offer()
+        device.send_plan(verbs=(m.Train(16, holdout=0.25),))
+        device.turn()
+        device.release(2, other_model(device))
+        said = device.in_use()
+        assert said.evaluated.num_examples == said.before.num_examples == 10
+
+    def test_unsigned_releases_and_those_of_others_are_ignored(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+        device = Device(fleet, exported, tmp_path / "state", signed=True)
+        device.turn()
+        device.sent("in-use")
+        topic = device.topics.device("d0", "release")
+        release = m.Release("d0", 1, 1, "", "r", device.bundle.digest, digest(device.model))
+        device.server.publish(topic, encode(release))
+        device.server.publish(topic, device.sign(m.Release("d1", 1, 1, "", "r", device.bundle.digest, digest(device.model))))
+        device.turn()
+        assert (device.agent.session.released, device.sent("in-use")) == (0, [])

@@ -1,0 +1,76 @@
+"""A service's enrolment alone, over HTTPS, for tests."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
+from aggregator.adapters.http_server import HttpServer
+from aggregator.enrolment.api import create_enrolment_api
+from aggregator.enrolment.authority import SERVER, Authority, make_authority
+from aggregator.enrolment.desk import make_token
+from aggregator.enrolment.office import Offer, Office
+from simulation.local.broker import free_port
+from wire.certificates import TlsKey, make_request, new_tls_key, sign_text
+from wire.enrolment import Answer, Enrol, Enrolled, Renew, renewal_text
+from wire.keys import new_key, public_pem
+
+TRUST = public_pem(new_key()).decode()
+OFFER = Offer("mqtts://broker.example", TRUST, "max_epochs = 5.0\n")
+
+
+@dataclass
+class Clock:
+    """A clock that a test moves."""
+
+    now_s: float = field(default_factory=time.time)
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class EnrolmentBench:
+    """An authority, a database and an office in a folder; `url` where HTTPS answers."""
+
+    folder: Path
+    authority: Authority
+    store: EnrolmentStore
+    office: Office
+    clock: Clock
+    url: str = ""
+
+    def token(self, expires_in_s: float = 1000.0, device_id: str = "", approve: bool = False, tags: tuple[str, ...] = ()) -> str:
+        return str(make_token(self.store, self.authority.fingerprint, expires_in_s, tags, device_id, approve))
+
+    def enrol(self, token: str, key: TlsKey | None = None, name: str = "") -> Answer:
+        return self.office.enrol(Enrol(token, make_request(key or new_tls_key(), name)), "test")
+
+    def enrolled(self, name: str, key: TlsKey) -> str:
+        """The certificate of a device that enrols now."""
+        answer = self.enrol(self.token(), key, name)
+        assert isinstance(answer, Enrolled)
+        return answer.certificate
+
+    def renew(self, certificate: str, old: TlsKey, new: TlsKey, name: str) -> Answer:
+        request = make_request(new, name)
+        return self.office.renew(Renew(certificate, request, sign_text(old, renewal_text(request))), "test")
+
+
+@contextmanager
+def enrolment_bench(folder: Path, serves: bool = False, days: float = 90.0) -> Iterator[EnrolmentBench]:
+    """A bench in this folder, new or as it was left."""
+    folder.mkdir(exist_ok=True)
+    authority, clock, port = make_authority(folder, "default", ["localhost"], time.time()), Clock(), free_port()
+    with closing(open_enrolments(folder)) as store:
+        office = Office(authority, store, OFFER, clock, days)
+        bench = EnrolmentBench(folder, authority, store, office, clock)
+        if not serves:
+            yield bench
+            return
+        with HttpServer("127.0.0.1", port, folder / SERVER) as https:
+            https.serve(create_enrolment_api(office))
+            bench.url = f"https://localhost:{port}"
+            yield bench

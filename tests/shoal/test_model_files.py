@@ -1,0 +1,157 @@
+"""`shoal models export`, `inspect` and `diff`, on the folder of a run of which three rounds are over; the files are read without Shoal."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from safetensors import safe_open
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.sql_store import SqlStore
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import Started
+from export.publish import SERVER_FILE
+from export.runtimes import load_graph
+from shoal.cli import application
+from simulation.datasets.windows import FleetData
+from tests.conftest import Exported
+from wire import names
+from wire.errors import ConfigError
+from wire.tensors import Array, Tensors, encode_tensors
+
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def shoal(capsys: pytest.CaptureFixture[str]) -> Say:
+    def run(*arguments: object) -> str:
+        application("models")(["models", *map(str, arguments)], standalone_mode=False)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def served(exported: Exported, tmp_path: Path) -> Path:
+    """A folder as a service leaves it: a run with two models of the exported bundle."""
+    model = {s.key: exported.bundle.initial[s.key] for s in exported.bundle.manifest.received()}
+    other = {key: (value * 1.5).astype(value.dtype) for key, value in model.items()}
+    bundle, one, two, memory = BlobFolder(tmp_path / "blobs" / "run-1").put(
+        exported.bundle.payload, encode_tensors(model), encode_tensors(other), b"memory"
+    )
+    settings = RunSettings(
+        run_id="r",
+        algorithm="distfl",
+        data="x",
+        bundle=bundle,
+        rounds=5,
+        min_devices=2,
+        deadline_s=9.0,
+        grace_s=1.0,
+        reported={},
+        responses={},
+        max_update_norm=1.0,
+    )
+    with closing(SqlStore(sqlite_url(tmp_path / "shoal.db"), "run-1")) as store:
+        store.commit([Started(0.0, settings, {"0": one, "1": two}, memory, {}, starts={"": "0"})])
+    return tmp_path
+
+
+def expected(exported: Exported, x: Array, scale: float = 1.0) -> Array:
+    """What the bundle's graph says, of a model whose weights are this multiple."""
+    bundle = exported.bundle
+    received = {s.key for s in bundle.manifest.received()}
+    held: Tensors = {k: (v * scale).astype(v.dtype) if k in received else v for k, v in bundle.initial.items()}
+    return load_graph(bundle, "predict")({**held, names.X: x})[names.PROBABILITIES]
+
+
+class TestExport:
+    def test_onnx(self, shoal: Say, served: Path, exported: Exported, fleet: FleetData) -> None:
+        said = shoal("export", served, "--group", "1", "--to", served / "m.onnx")
+        assert "model run-1 1@0" in said
+        x = fleet.devices["d0"].test_x
+        session = onnxruntime.InferenceSession(served / "m.onnx")
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(exported, x, 1.5), atol=1e-5)
+        about = session.get_modelmeta().custom_metadata_map
+        assert (about["name"], about["classes"].split("\n")) == ("run-1 1@0", list(fleet.classes))
+
+    def test_pt_is_a_state_dict_for_the_users_own_model(self, shoal: Say, served: Path, exported: Exported) -> None:
+        shoal("export", served, "--group", "0", "--to", served / "m.pt")
+        read = torch.load(served / "m.pt", weights_only=True)
+        assert read["about"]["name"] == "run-1 0@0"
+        own = {k: v for role in ("shared", "statistic") for k, v in names.part(exported.bundle.initial, role).items()}
+        assert read["state_dict"].keys() == own.keys()
+        for key, value in own.items():
+            np.testing.assert_array_equal(read["state_dict"][key].numpy(), value)
+
+    def test_safetensors(self, shoal: Say, served: Path, exported: Exported) -> None:
+        shoal("export", served, "--group", "0", "--to", served / "m.safetensors")
+        with safe_open(served / "m.safetensors", "numpy") as file:
+            assert file.metadata()["bundle"].endswith(exported.bundle.digest)
+            for key in file.keys():  # noqa: SIM118
+                np.testing.assert_array_equal(file.get_tensor(key), exported.bundle.initial[key])
+
+    def test_pte(self, shoal: Say, served: Path, exported: Exported, fleet: FleetData) -> None:
+        pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
+        shoal("export", served, "--group", "1", "--to", served / "m.pte", "--probe", exported.folder / SERVER_FILE)
+        from executorch.runtime import Runtime
+
+        method = Runtime.get().load_program(served / "m.pte").load_method("forward")
+        assert method is not None
+        x = fleet.devices["d0"].test_x
+        for count in (1, 5, 12):
+            (answer,) = method.execute([torch.from_numpy(x[:count].copy())])
+            np.testing.assert_allclose(answer.numpy(), expected(exported, x, 1.5)[:count], atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            (["--to", "m.onnx"], r"several models: say which with --group; its groups are 0, 1"),
+            (["--to", "m.onnx", "--group", 7], r"--group 7: run run-1 has no such group; its groups are 0, 1"),
+            (["--to", "m.onnx", "--group", 0, "--round", 4], r"--round 4: run run-1 remembers the models of the rounds 0"),
+            (["--to", "m.onnx", "--run", "other"], r"there is no run 'other'"),
+            (["--to", "m.txt", "--group", 0], r"--to m\.txt: expected a name that ends with \.onnx, \.pte, \.pt, \.safetensors"),
+            (["--to", "m.pte", "--group", 0], r"--probe names server\.pt2"),
+            (["--to", "m.pte", "--group", 0, "--probe", "none.pt2"], r"--probe none\.pt2: No such file"),
+            (["--to", "none/m.pt", "--group", 0], r"--to none/m\.pt: No such file"),
+        ],
+    )
+    def test_wrong_input_is_one_clear_error(
+        self, shoal: Say, served: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], error: str
+    ) -> None:
+        monkeypatch.chdir(served)
+        with pytest.raises(ConfigError, match=error):
+            shoal("export", served, *arguments)
+        assert not [*served.glob("m.*")]
+
+
+class TestLooking:
+    def test_inspect_names_the_bundle_and_every_tensor(self, shoal: Say, served: Path, exported: Exported) -> None:
+        said = shoal("inspect", served, "--group", "0")
+        assert f"{exported.bundle.manifest.name} 1 {exported.bundle.digest}" in said
+        rows = {line.split()[0]: line.split()[-1] for line in said.splitlines() if line.startswith(("shared/", "statistic/"))}
+        assert rows.keys() == {s.key for s in exported.bundle.manifest.received()}
+        for key, norm in rows.items():
+            assert float(norm) == pytest.approx(float(np.linalg.norm(exported.bundle.initial[key])), rel=1e-3)
+
+    def test_diff_says_how_far_each_tensor_is_and_how_often_both_agree(
+        self, shoal: Say, served: Path, exported: Exported, fleet: FleetData
+    ) -> None:
+        x = fleet.devices["d0"].test_x
+        np.save(served / "x.npy", x)
+        said = shoal("diff", served, "0", "1@0", "--data", served / "x.npy")
+        rows = [line.split() for line in said.splitlines() if line.startswith(("shared/", "statistic/"))]
+        assert {row[2] for row in rows} <= {"50.00%", "0.00%"}
+        same = (expected(exported, x).argmax(1) == expected(exported, x, 1.5).argmax(1)).mean()
+        assert f"both say the same of {same:.2%} of 12 windows" in said
+        assert "100.00% of 12 windows" in shoal("diff", served, "0", "0", "--data", served / "x.npy")
+
+    @pytest.mark.parametrize("text", ["0@", "0@x"])
+    def test_what_is_no_model_is_refused(self, shoal: Say, served: Path, text: str) -> None:
+        with pytest.raises(ConfigError, match="expected GROUP or GROUP@ROUND"):
+            shoal("diff", served, text, "0")
