@@ -24,7 +24,7 @@ from aggregator.desk import Desk
 from aggregator.device_orders import DeviceOrders
 from aggregator.devices import Devices
 from aggregator.duties import Duties
-from aggregator.enrolment.service import enrolment
+from aggregator.enrolment.service import enrolled_tags, enrolment
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.opening import Opening
@@ -127,11 +127,11 @@ def _serve(
 
     fleet = Fleet(link, topics, boot_id, signer)
     registry = RegistryTable(opening.place.database, opening.place.fence())
-    devices = Devices(registry, clock)
-    releases = _releases(settings, opening.place, fleet, clock, lambda: runner) if settings.release != "off" else None
+    devices = Devices(registry, clock, partial(enrolled_tags, folder, settings.database))
+    releases = _releases(settings, opening.place, devices, fleet, clock, lambda: runner) if settings.release != "off" else None
     rollouts = releases.rollouts if releases is not None else None
     runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices)
-    steering = Steering(runner, opening.place, observe_too)
+    steering = Steering(runner, opening.place, observe_too, rollouts.source if rollouts is not None else lambda: None)
     try:
         started_s = time.monotonic()
         for charter in opening.charters(settings.run):
@@ -170,7 +170,9 @@ def _serve(
         registry.close()
 
 
-def _releases(settings: ServeSettings, place: Place, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]) -> ReleasePolicy:
+def _releases(
+    settings: ServeSettings, place: Place, devices: Devices, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]
+) -> ReleasePolicy:
     """The fleet's releases, and what makes them of campaigns' models. `runner`: what runs these."""
 
     def is_online(device_id: str) -> bool:
@@ -189,6 +191,7 @@ def _releases(settings: ServeSettings, place: Place, fleet: Fleet, clock: Clock,
         lambda: runner().epoch,
         online=is_online,
         group=group,
+        tags=lambda device_id: devices.entry(device_id).tags,
         settings=settings.rollout,
     )
     return ReleasePolicy(rollouts, lambda name: runner().campaigns[name].blobs, settings.release, settings.release_every)
