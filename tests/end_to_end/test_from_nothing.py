@@ -1,4 +1,4 @@
-"""From nothing to a release in use on two enrolled devices, with TLS, by the commands of docs/operate.md as they stand there, and how long it
+"""From nothing to a release in use on two enrolled devices, with TLS, by the commands of docs/operate.md as they stand, and how long it
 takes."""
 
 import json
@@ -57,7 +57,7 @@ def test_from_nothing_to_a_release_in_use_in_ten_minutes(started: list["subproce
         assert done.returncode == 0, f"{' '.join(words)}\n{done.stderr}"
         return done.stdout
 
-    export, _ = commands("# Run an aggregator")
+    export, *_ = commands("# Run an aggregator")
     init, broker, serve, token, enrol, work = commands("### TLS and enrolled devices, in ten minutes")[:6]
     run(export)
     run(init)
