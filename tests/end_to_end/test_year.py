@@ -104,7 +104,7 @@ def the_algorithm_changes_with_an_earlier_client_beside(year: YearFleet) -> None
         year.keeps_accuracy("autumn")
         year.wait(lambda: earlier.finished)
         assert earlier.accuracy() > 0.8
-        assert year.get("/devices/earlier")["updates"] >= 2
+        assert year.get("/devices/earlier")["entry"]["updates"] >= 2
     before = year.last_release
     year.campaign("set", "autumn", "--rounds", 4)
     year.rolled_out("autumn", after=before)
@@ -133,7 +133,7 @@ def the_machine_is_lost(year: YearFleet) -> None:
     year.init(year.bundle("first"))
     year.start_broker()
     year.serve(*SERVICE)
-    year.wait(lambda: sum(device["online"] for device in year.get("/devices").values()) == len(year.devices))
+    year.wait(lambda: sum(device["online"] for device in year.get("/devices")["devices"]) == len(year.devices))
     assert year.in_use(year.devices) == before
     year.agrees(year.devices)
     year.keeps_accuracy("the loss of the machine")
