@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.schema import newest
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.schema import current, newest
 from tests.end_to_end.earlier_client import EarlierClient
 from tests.end_to_end.fleet import find_mosquitto
 from tests.end_to_end.year_fleet import YearFleet
@@ -145,11 +146,11 @@ def an_earlier_database_is_migrated_and_a_campaign_goes_on(year: YearFleet) -> N
         database.executescript(
             "DROP TABLE alembic_version; DROP TABLE leases; ALTER TABLE runs DROP COLUMN commits; UPDATE schema_version SET version = 2;"
         )
-    assert "0002" in year.run("shoal", "database", "check", year.served)
+    assert current(sqlite_url(year.served / "shoal.db")) == "0002"
     year.serve(*SERVICE)
     assert newest() in year.run("shoal", "database", "check", year.served)
     before = year.last_release
-    year.campaign("start", "winter", "--bundle", year.bundle("larger"), "--start-from", "autumn", "--rounds", 2, *TRAINING)
+    year.campaign("start", "winter", "--bundle", year.bundle("larger"), "--rounds", 2, *TRAINING)
     year.rolled_out("winter")
     year.wait_for_use(year.devices, before)
     year.keeps_accuracy("winter")
