@@ -26,6 +26,7 @@ def year(tmp_path: Path) -> Iterator[YearFleet]:
     year.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_year_of_a_fleet(year: YearFleet) -> None:
     a_fleet_is_made(year)
