@@ -16,7 +16,7 @@ from aggregator.doctor.backup import KEYS
 from aggregator.enrolment.authority import FILES, hosts_of, make_authority, read_authority
 from aggregator.enrolment.desk import approve, forget, reject, restore, revoke
 from aggregator.enrolment.mosquitto import configuration, make_broker_folder, renew_broker
-from aggregator.enrolment.rates import Rates
+from aggregator.rates import Rates
 from tests.enrolment import EnrolmentBench, enrolment_bench
 from wire.certificates import check_issued, common_name, make_request, new_tls_key, read_certificate, read_tls_key, sign_text
 from wire.enrolment import Answer, Enrol, Enrolled, Refused, Renew, Renewed, Token, Waiting, read_token, renewal_text
