@@ -6,7 +6,7 @@ from wire.codec import encode
 from wire.links.port import Link
 from wire.messages import AggregatorStatus, Plan, Release, Reply
 from wire.signed import Sign
-from wire.topics import Topics
+from wire.topics import RETAINED_OF_DEVICE, Topics
 
 
 class Fleet:
@@ -50,6 +50,11 @@ class Fleet:
     def reply(self, reply: Reply) -> None:
         """Publish a reply to a device."""
         self.link.publish(self.topics.device(reply.device_id, "reply"), self._sign(reply))
+
+    def clear(self, device_id: str) -> None:
+        """Take away what the broker retains of a device."""
+        for kind in RETAINED_OF_DEVICE:
+            self.link.publish(self.topics.of_kind(kind, device_id), b"", retain=True)
 
     def offer(self, owner: object, digests: Iterable[str], read: Callable[[str], bytes]) -> None:
         """Publish these blobs, retained, unless they are on offer already. Each stays as long as an owner needs it who offered it."""

@@ -16,6 +16,7 @@ from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.fleet_lease import LeaseLost
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.schema import current, has_leases, newest, upgrade
 from aggregator.adapters.sql_store import load_run
@@ -27,6 +28,8 @@ from aggregator.core.ports import Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import Event, RunState
 from aggregator.desk import Desk
+from aggregator.device_orders import DeviceOrders
+from aggregator.devices import Devices
 from aggregator.duties import Duties
 from aggregator.enrolment.service import EnrolmentSettings, enrolment
 from aggregator.fleet import Fleet
@@ -35,7 +38,7 @@ from aggregator.release_orders import release_handlers
 from aggregator.release_policy import RELEASES, ReleasePolicy, When, group_of
 from aggregator.rollouts import Rollouts, RolloutSettings
 from aggregator.runner import Runner
-from aggregator.start import Exported, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
+from aggregator.start import Exported, check_asking, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
 from aggregator.steering import Place, Steering, unfinished_or_latest
 from aggregator.storage import kept_blobs, open_blobs, open_lease
 from algorithms.registry import AlgorithmSpec, make_algorithm
@@ -80,6 +83,18 @@ class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=Tru
     max_drop: float = 0.3
     """As in `RunSettings`."""
     keep_models: int = 3
+    """As in `RunSettings`."""
+    where: str = ""
+    """As in `RunSettings`."""
+    cohort: int = 0
+    """As in `RunSettings`."""
+    over_select: float = 1.0
+    """As in `RunSettings`."""
+    quorum: float = 0.0
+    """As in `RunSettings`."""
+    pace_s: float = 0.0
+    """As in `RunSettings`."""
+    hours: str = ""
     """As in `RunSettings`."""
 
 
@@ -268,9 +283,11 @@ def _serve(
         observe(state, event)
 
     fleet = Fleet(link, topics, boot_id, signer)
+    registry = RegistryTable(opening.place.database, opening.place.fence())
+    devices = Devices(registry, clock)
     releases = _releases(settings, opening.place, fleet, clock, lambda: runner) if settings.release != "off" else None
     rollouts = releases.rollouts if releases is not None else None
-    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts)
+    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices)
     steering = Steering(runner, opening.place, observe_too)
     try:
         started_s = time.monotonic()
@@ -291,20 +308,23 @@ def _serve(
                 releases.tick()
             return duties.done()
 
-        handlers = dict(steering.handlers)
+        orders = DeviceOrders(devices, folder, opening.place.database, opening.place.blobs, runner)
+        handlers = {**steering.handlers, **orders.handlers}
         if releases is not None:
             handlers |= release_handlers(releases, lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()})
         duties = Duties(runner, Desk(folder, handlers), clock, renew)
         conditions = partial(_conditions, runner, steering, duties, counted)
         released = None if rollouts is None else lambda: rollouts.state
-        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, released))
+        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, released))
         runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or done() or (runner.finished and not settings.stay))
         fleet.announce(runner.epoch, clock(), "", online=False)
+        devices.save()
         last = runner.campaigns.get(settings.run) or next(reversed(runner.campaigns.values()), None)
         return last.known() if last is not None else None
     finally:
         link.close()
         steering.close()
+        registry.close()
 
 
 def _releases(settings: ServeSettings, place: Place, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]) -> ReleasePolicy:
@@ -334,14 +354,26 @@ def _releases(settings: ServeSettings, place: Place, fleet: Fleet, clock: Clock,
 def _conditions(runner: Runner, steering: Steering, duties: Duties, counted: Counted) -> Conditions:
     """What the HTTP API says of the service beside its campaigns."""
     broken = "; ".join(f"campaign {name} cannot be opened: {why}" for name, why in steering.broken.items())
-    return Conditions(dict(runner.refused), runner.connected, runner.paused or broken, duties.unvouched, counted)
+    return Conditions(
+        dict(runner.refused), runner.connected, runner.paused or broken, duties.unvouched, counted, dict(runner.devices.declined)
+    )
 
 
 def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> RunSettings:
-    """What the round core needs of a campaign's settings, for the run of this identity."""
-    return RunSettings.for_bundle(
+    """What the round core needs of a campaign's settings, for the run of this identity.
+
+    Raises:
+        ConfigError: a rule or hours cannot be read, or a cohort is too small.
+    """
+    made = RunSettings.for_bundle(
         bundle,
         settings,
+        where=settings.where,
+        cohort=settings.cohort,
+        over_select=settings.over_select,
+        quorum=settings.quorum,
+        pace_s=settings.pace_s,
+        hours=settings.hours,
         run_id=run_id,
         name=settings.run,
         min_updates=settings.min_devices,
@@ -356,3 +388,5 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
         deadline_s=settings.deadline_s,
         grace_s=settings.grace_s,
     )
+    check_asking(made)
+    return made

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 from edge_client.adapters.health import linux_health
 from edge_client.adapters.state import FolderState, only_process
@@ -75,7 +76,7 @@ def _take_part(
             load_graphs,
             trusted=trusted,
             policy=policy,
-            health=linux_health,
+            health=partial(linux_health, arguments.state),
             runtime=RUNTIMES[arguments.runtime],
             live=live,
         )

@@ -33,6 +33,7 @@ COMMANDS = {
     "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
     "campaign": Command("aggregator", "Start, list, pause, resume, change, roll back and end campaigns of a service."),
     "models": Command("aggregator", "A fleet's releases and their rollouts, models as files, and the models of a run's last rounds."),
+    "devices": Command("aggregator", "List a fleet's devices; tag, ban or forget one."),
     "database": Command("aggregator", "Look at the schema of a service's database, and migrate it."),
     "backup": Command("aggregator", "Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment."),
     "restore": Command("aggregator", "Put a copy in the place of a service's folder, once it has been found whole."),

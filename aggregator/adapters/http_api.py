@@ -7,13 +7,15 @@ import msgspec
 from fastapi import FastAPI, HTTPException, Query, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from aggregator.adapters.http_devices import device_routes
 from aggregator.adapters.http_releases import release_routes
 from aggregator.adapters.metrics import CampaignMetrics
 from aggregator.core.conditions import Conditions
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
 from aggregator.core.rollout_state import FleetState
 from aggregator.core.state import RunState
-from aggregator.core.summary import accuracy_of, count_groups, group_number, spread, summarize
+from aggregator.core.summary import accuracy_of, count_groups, spread, summarize
+from aggregator.devices import Devices
 
 DOWNLOAD = "application/octet-stream"
 
@@ -39,6 +41,7 @@ def create_api(
     campaigns: Callable[[], Mapping[str, Shown]],
     conditions: Callable[[], Conditions],
     wall_s: Callable[[], float],
+    devices: Devices,
     releases: Callable[[], FleetState] | None = None,
 ) -> FastAPI:
     """The application.
@@ -51,7 +54,7 @@ def create_api(
 
     if releases is not None:
         api.include_router(release_routes(releases))
-    scraped = CampaignMetrics(lambda: {name: shown.known() for name, shown in campaigns().items()}, conditions)
+    scraped = CampaignMetrics(lambda: {name: shown.known() for name, shown in campaigns().items()}, conditions, lambda: devices.state)
 
     def find(name: str) -> Shown:
         shown = campaigns()
@@ -139,24 +142,10 @@ def create_api(
             for r in find(name).store.rounds()
         ]
 
-    @api.get("/devices")
-    def devices(name: Chosen = "") -> dict[str, Any]:
-        """Every device that has checked in with a campaign."""
-        state = find(name).known()
-        return {
-            device_id: {
-                "online": d.online,
-                "failures": d.failures,
-                "last_seen_s": d.last_seen_s,
-                "num_train": d.num_train,
-                "num_test": d.num_test,
-                "runtime": d.runtime,
-                "group": group_number(state.starts.get(device_id)),
-                "in_cohort": device_id in state.cohort,
-                "received": device_id in state.received,
-            }
-            for device_id, d in sorted(state.devices.items())
-        }
+    def current(name: str) -> RunState | None:
+        return find(name).known() if name or campaigns() else None
+
+    api.include_router(device_routes(current, devices))
 
     @api.get("/models")
     def models(name: Chosen = "") -> dict[str, str]:

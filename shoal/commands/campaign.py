@@ -46,6 +46,13 @@ def start(
     max_norm: opt.MaxNorm = 1e6,
     max_drop: opt.MaxDrop = 0.3,
     keep_models: opt.KeepModels = 3,
+    where: opt.Where = "",
+    cohort: opt.RoundCohort = 0,
+    over_select: opt.OverSelect = 1.0,
+    quorum: opt.Quorum = 0.0,
+    pace: opt.Pace = 0.0,
+    window: opt.Window = "",
+    time_zone: opt.TimeZone = "UTC",
     start_from: opt.StartFrom = "latest",
 ) -> None:
     """Start a campaign. It takes the devices of campaigns before it until it is over."""
@@ -72,6 +79,12 @@ def start(
         max_update_norm=max_norm,
         max_drop=max_drop,
         keep_models=keep_models,
+        where=where,
+        cohort=cohort,
+        over_select=over_select,
+        quorum=quorum,
+        pace_s=pace,
+        hours=f"{window} {time_zone}" if window else "",
         start_from=start_from,
     )
     exported = read_exported(bundle, read_trust(bundle))

@@ -42,9 +42,10 @@ OPERATOR = (
     "shoal campaign",
     "shoal doctor",
     "shoal models",
+    "shoal devices",
     "shoal database",
 )
-"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them."""
+"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them, and tests/shoal/test_devices.py those on devices."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""
 
