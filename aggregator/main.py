@@ -20,6 +20,7 @@ from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.schema import current, has_leases, newest, upgrade
 from aggregator.adapters.sql_store import load_run
+from aggregator.adapters.token_file import http_access
 from aggregator.aggregation import check_fit
 from aggregator.campaign import Observer
 from aggregator.charter import LATEST, Charter, accept, charters, check_campaign_name, next_number, propose
@@ -34,6 +35,7 @@ from aggregator.duties import Duties
 from aggregator.enrolment.service import EnrolmentSettings, enrolment
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
+from aggregator.order_queue import OrderQueue
 from aggregator.release_orders import release_handlers
 from aggregator.release_policy import RELEASES, ReleasePolicy, When, group_of
 from aggregator.rollouts import Rollouts, RolloutSettings
@@ -312,10 +314,12 @@ def _serve(
         handlers = {**steering.handlers, **orders.handlers}
         if releases is not None:
             handlers |= release_handlers(releases, lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()})
-        duties = Duties(runner, Desk(folder, handlers), clock, renew)
+        queue, access = OrderQueue(), http_access(folder, settings.http_host)
+        duties = Duties(runner, Desk(folder, handlers), clock, renew, queue)
         conditions = partial(_conditions, runner, steering, duties, counted)
         released = None if rollouts is None else lambda: rollouts.state
-        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, released))
+        shown = (lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, released)
+        http.serve(create_api(*shown, access, queue))
         runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or done() or (runner.finished and not settings.stay))
         fleet.announce(runner.epoch, clock(), "", online=False)
         devices.save()

@@ -1,10 +1,6 @@
 """Stands before the HTTP API: who asks, whether they may, and how often. It also answers HEAD."""
 
 import logging
-import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Response
@@ -12,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator.access import Caller, Verify
+from aggregator.access import Access, Caller
 from aggregator.adapters.http_problem import RETRY_S, problem
 from aggregator.rates import Rates
 from wire.errors import ShoalError, printable
@@ -23,24 +19,6 @@ FREE = "/health"
 """The one path that never needs a token."""
 READING = ("GET", "HEAD")
 """The methods for which a viewer's token will do."""
-
-
-@dataclass(frozen=True)
-class Access:
-    """By what a guard goes."""
-
-    verify: Verify
-    required: Callable[[], bool]
-    """Whether reading needs a token. Orders always do."""
-    note: Callable[[str, str, str, str], None]
-    """Adds a line to the audit log: who, what, what came of it, why."""
-    clock: Callable[[], float] = time.monotonic
-    """Seconds, from a clock that cannot be set."""
-    burst: float = 100.0
-    """Requests of one token at once; and `per_s` a second after that."""
-    per_s: float = 20.0
-    refused: Counter[str] = field(default_factory=Counter)
-    """How often a request was refused, by reason."""
 
 
 class _Refused(Exception):
@@ -57,7 +35,7 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
         self._by_token = Rates(access.clock, access.burst, access.per_s, 10 * access.burst, 10 * access.per_s)
-        self._failures = Rates(access.clock, burst=10, per_s=0.2, burst_all=100, per_s_all=2)
+        self._failures = Rates(access.clock, access.failed_burst, access.failed_per_s, 10 * access.failed_burst, 10 * access.failed_per_s)
         self._noted = Rates(access.clock, burst=1, per_s=1 / 60, burst_all=60, per_s_all=1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

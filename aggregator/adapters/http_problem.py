@@ -14,6 +14,8 @@ from starlette.exceptions import HTTPException
 from aggregator.core.ports import StorageFailed
 
 PROBLEM = "application/problem+json"
+STRUCT = "x-struct"
+"""In a field's description: the msgspec struct that it holds."""
 RETRY_S = 5
 """Seconds after which to ask again, where the service cannot do it now."""
 
@@ -87,7 +89,11 @@ def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:
         if api.openapi_schema is None:
             said = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
             parts = said["components"]
-            parts["schemas"] |= msgspec.json.schema_components(structs, "#/components/schemas/{name}")[1]
+            for part in parts["schemas"].values():
+                for name, field in part.get("properties", {}).items():
+                    if STRUCT in field:
+                        part["properties"][name] = {"$ref": f"#/components/schemas/{field[STRUCT]}"}
+            parts["schemas"] |= msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")[1]
             parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             for path, operations in said["paths"].items():
                 for operation in operations.values():

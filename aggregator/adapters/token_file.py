@@ -4,6 +4,7 @@ while the service runs; the service looks at it for each request, so that what w
 import fcntl
 import hashlib
 import hmac
+import logging
 import os
 import secrets
 import time
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from aggregator.access import Caller, Role
+from aggregator.access import Access, Caller, Role, is_loopback
 from aggregator.audit import note
 from host.files import write_atomically
 from wire.errors import ConfigError
 from wire.topics import check_name
+
+log = logging.getLogger("shoal.aggregator")
 
 FILE = "http-tokens.json"
 SECRET_BYTES = 32
@@ -108,12 +111,10 @@ class TokenFile:
         """
         with self._changing() as held:
             if name not in {known.name for known in held}:
-                raise ConfigError(f"token {name!r}: there is none of this name; those that are: {', '.join(t.name for t in held) or 'none'}")
+                raise ConfigError(
+                    f"token {name!r}: there is none of this name; those that are: {', '.join(t.name for t in held) or 'none'}"
+                )
             self._write([known for known in held if known.name != name])
-
-    def note(self, by: str, what: str, outcome: str, **details: str) -> None:
-        """Add a line to the folder's audit log."""
-        note(self._folder, by, what, outcome, **details)
 
     @contextmanager
     def _changing(self) -> Iterator[tuple[HttpToken, ...]]:
@@ -133,6 +134,19 @@ class TokenFile:
             write_atomically(self._path, msgspec.json.format(msgspec.json.encode(held)) + b"\n", 0o600)
         except OSError as error:
             raise ConfigError(f"tokens {self._path}: {error.strerror}") from None
+
+
+def http_access(folder: Path, host: str) -> Access:
+    """Who may ask what of the service of this folder, which listens on this host: once there is a token, or where other machines reach it,
+    everything needs one."""
+    tokens, open_to_others = TokenFile(folder), not is_loopback(host)
+    if open_to_others and not tokens.exists():
+        log.warning("HTTP listens on %s and there is no token: it answers /health alone; `shoal token new %s` makes one", host, folder)
+    return Access(
+        tokens.verify,
+        lambda: open_to_others or tokens.exists(),
+        lambda by, what, outcome, why: note(folder, by, what, outcome, text=why),
+    )
 
 
 def _hash(token: str) -> str:
