@@ -38,7 +38,6 @@ from aggregator.devices import Devices
 from aggregator.order_queue import OrderQueue
 
 DOWNLOAD = "application/octet-stream"
-BODY_BYTES = 2**16
 
 
 class Shown(Protocol):
@@ -77,7 +76,6 @@ def create_api(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        max_body_size=BODY_BYTES,
         dependencies=[Depends(refuse_unknown)],
     )
     answer_with_problems(api)

@@ -19,6 +19,8 @@ FREE = "/health"
 """The one path that never needs a token."""
 READING = ("GET", "HEAD")
 """The methods for which a viewer's token will do."""
+BODY_BYTES = 2**16
+"""The most that an order may have."""
 
 
 class _Refused(Exception):
@@ -80,6 +82,11 @@ class Guard:
             told = f"the token {caller.name} is a viewer's; orders need one of the role operator"
             access.note(caller.name, _asked(scope), "refused", told)
             raise _Refused("role", problem(403, told, {"WWW-Authenticate": 'Bearer realm="shoal", error="insufficient_scope"'}))
+        headers = Headers(scope=scope)
+        if "transfer-encoding" in headers:
+            raise _Refused("too-large", problem(411, "expected the header Content-Length"))
+        if int(headers.get("content-length", 0)) > BODY_BYTES:
+            raise _Refused("too-large", problem(413, f"a body of {headers['content-length']} bytes: at most {BODY_BYTES} are accepted"))
         return caller
 
     def _failed(self, scope: Scope, reason: str, told: str, more: str) -> _Refused:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from aggregator import release_orders as release
 from aggregator.adapters.http_problem import RETRY_S, refusals
@@ -28,6 +28,14 @@ class OrderView(BaseModel):
     text: str
 
 
+def _whole(given: Any) -> Any:
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A whole number as JSON Schema has it: 3.0 is one too."""
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -45,11 +53,11 @@ class SettingsChange(_Body):
     """Settings of a campaign from its next round on; at least one. Those that are absent stay."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
-    rounds: int = _maybe(ge=1, le=1_000_000, description="Rounds of training in all.")
+    rounds: Whole = _maybe(ge=1, le=1_000_000, description="Rounds of training in all.")
     deadline_s: float = _maybe(ge=1, le=YEAR_S, description="Seconds a round is open at most.")
     grace_s: float = _maybe(ge=0, le=YEAR_S, description="Seconds a round waits for a device that was lost.")
-    min_devices: int = _maybe(ge=1, le=1_000_000, description="No round is aggregated with fewer devices.")
-    local_epochs: int = _maybe(ge=1, le=1000, description="Passes over a device's windows in each round.")
+    min_devices: Whole = _maybe(ge=1, le=1_000_000, description="No round is aggregated with fewer devices.")
+    local_epochs: Whole = _maybe(ge=1, le=1000, description="Passes over a device's windows in each round.")
     lr: float = _maybe(ge=0, le=1e6, description="Learning rate.")
     algorithm: str = _maybe(min_length=1, max_length=200, description="The same algorithm with another mean.")
 
@@ -57,13 +65,13 @@ class SettingsChange(_Body):
 class RoundChoice(_Body):
     """A round of a campaign."""
 
-    to: int = Field(ge=0, le=LARGEST, description="The round that made the models; it has to be one of those that are remembered.")
+    to: Whole = Field(ge=0, le=LARGEST, description="The round that made the models; it has to be one of those that are remembered.")
 
 
 class StepChoice(_Body):
     """A step of a rollout."""
 
-    step: int = Field(ge=0, le=1000, description="The step that it is at, from 0: an order that comes twice promotes once.")
+    step: Whole = Field(ge=0, le=1000, description="The step that it is at, from 0: an order that comes twice promotes once.")
 
 
 class GroupChoice(_Body):
@@ -79,11 +87,11 @@ class Releasing(_Body):
     roll_out: bool = Field(default=True, description="Whether to begin to give it to devices.")
 
 
-_REFUSALS = refusals(401, 403, 409, 413, 422, 429, 503)
+_REFUSALS = refusals(400, 401, 403, 409, 411, 413, 422, 429, 503)
 _ANSWERS: dict[int | str, dict[str, Any]] = {202: {"model": OrderView, "description": "It waits."}, **_REFUSALS}
 
 
-def order_routes(orders: OrderQueue, releasing: bool, wait_s: float = WAIT_S) -> APIRouter:
+def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
     """The routes. `releasing`: whether the fleet has releases."""
     routes = APIRouter(responses=_ANSWERS, tags=["orders"])
 
@@ -97,10 +105,10 @@ def order_routes(orders: OrderQueue, releasing: bool, wait_s: float = WAIT_S) ->
         except queue.Full:
             raise HTTPException(503, "too many orders wait already", retry) from None
         try:
-            answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(given)), wait_s)
+            answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(given)), WAIT_S)
         except TimeoutError:
             response.status_code = 202
-            return OrderView(state="waiting", text=f"the service was busy for {wait_s:g} s; it carries the order out when it can")
+            return OrderView(state="waiting", text=f"the service was busy for {WAIT_S:g} s; it carries the order out when it can")
         match answer.cause:
             case "refused":
                 raise HTTPException(409, answer.text)

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from aggregator.core.ports import StorageFailed
 
@@ -37,10 +38,12 @@ class Problem(BaseModel):
 
 
 REASONS: dict[int, str] = {
+    400: "The body is not what its media type says.",
     401: "Without a valid token.",
     403: "The token's role does not permit it.",
     404: "There is nothing of this name.",
     409: "The service refuses the order as things are.",
+    411: "The length of the body is not said.",
     413: "The body is too large.",
     422: "A value is not one that is expected, or a parameter is unknown.",
     429: "Too many requests; `Retry-After` says when to ask again.",
@@ -62,8 +65,9 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, 
 def answer_with_problems(api: FastAPI) -> None:
     """Let every refusal of an application have this shape."""
 
-    def refused(_request: Request, error: Any) -> Response:
-        return problem(error.status_code, str(error.detail), error.headers)
+    def refused(request: Request, error: Any) -> Response:
+        allowed = {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else error.headers
+        return problem(error.status_code, str(error.detail), allowed)
 
     def invalid(_request: Request, error: Any) -> Response:
         faults = tuple(Fault(where=".".join(str(part) for part in e["loc"]), problem=e["msg"]) for e in error.errors())
@@ -79,6 +83,15 @@ def answer_with_problems(api: FastAPI) -> None:
     api.add_exception_handler(RequestValidationError, invalid)
     api.add_exception_handler(StorageFailed, not_stored)
     api.add_exception_handler(Exception, defect)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods that the path of a request has."""
+
+    def has(method: str) -> bool:
+        return any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+
+    return [*(["GET", "HEAD"] if has("GET") else []), *(["POST"] if has("POST") else [])]
 
 
 def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:

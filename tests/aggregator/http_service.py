@@ -60,7 +60,7 @@ def http_service(fleet: FleetData, folder: Path, host: str = "127.0.0.1", **acce
         releasing.order(MakeReleases("run-1"))
     bench, rollouts, orders = releasing.bench, releasing.rollouts, OrderQueue()
     assert rollouts is not None
-    steering = Steering(bench.runner, Place(folder, "", "", Trust((), None)), lambda _state, _event: None)
+    steering = Steering(bench.runner, Place(folder, "", trust=Trust((), None), blobs=""), lambda _state, _event: None)
     desk = Desk(folder, {**steering.handlers, **releasing.handlers})
     duties = Duties(bench.runner, desk, bench.clock, lambda: time.time() + 1e6, orders)
     let_in: Access = replace(http_access(folder, host), **access)

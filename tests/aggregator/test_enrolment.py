@@ -273,7 +273,7 @@ def test_rates_bound_an_address_and_all_of_them() -> None:
     assert [rates.permits("a") for _ in range(3)] == [True, True, False]
     for n in range(10_000):
         rates.permits(str(n))
-    assert len(rates._by_address) <= 4096
+    assert len(rates._by_caller) <= 4096
 
 
 def test_the_authority_is_the_same_after_a_restart_and_its_keys_are_its_owners(tmp_path: Path) -> None:
