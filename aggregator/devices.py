@@ -16,7 +16,7 @@ from aggregator.core.eligibility import read_rule
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
 from aggregator.core.state import DeviceLost, Event, RoundAggregated, RunState
-from wire.errors import ConfigError
+from wire.errors import ConfigError, ShoalError
 from wire.messages import CheckIn, Decline, InUse, Update
 from wire.topics import check_name
 
@@ -28,12 +28,13 @@ SAVE_EVERY_S = 10.0
 class Devices:
     """Keeps the registry. One thread writes; `state` is replaced as a whole, so that others may read it."""
 
-    def __init__(self, store: RegistryStore, clock: Clock) -> None:
-        """
+    def __init__(self, store: RegistryStore, clock: Clock, tags: Callable[[str], tuple[str, ...]] = lambda _device_id: ()) -> None:
+        """`tags`: those that a device has from its enrolment, when it is here for the first time.
+
         Raises:
             StorageFailed: the registry cannot be read.
         """
-        self._store, self._clock = store, clock
+        self._store, self._clock, self._first_tags = store, clock, tags
         self.state = core.Registry(Map({d: core.away(entry) for d, entry in store.load().items()}))
         self._unsaved: set[str] = set()
         self._unseen: dict[str, set[str]] = {}
@@ -110,7 +111,17 @@ class Devices:
 
     def on_check_in(self, said: CheckIn) -> None:
         """A device says what it is and how it is."""
+        is_new = said.device_id not in self.state.devices
         self._take(said.device_id, core.Told(self._clock(), said))
+        if is_new:
+            self._tag_first(said.device_id)
+
+    def _tag_first(self, device_id: str) -> None:
+        try:
+            if tags := self._first_tags(device_id):
+                self.tag([device_id], tags)
+        except ShoalError as error:
+            log.error("device=%s has not got the tags of its enrolment: %s", device_id, error)
 
     def on_heard(self, device_id: str) -> None:
         """Something came from a device. It changes nothing but the time, so that it is not written for this alone."""

@@ -54,8 +54,9 @@ class Place:
 class Steering:
     """Opens campaigns and carries out orders to them."""
 
-    def __init__(self, runner: Runner, place: Place, observe: Observer) -> None:
-        self._runner, self._place, self._observe = runner, place, observe
+    def __init__(self, runner: Runner, place: Place, observe: Observer, released: Callable[[], Source | None] = lambda: None) -> None:
+        """`released`: the models that the fleet has released, which a campaign starts from by default."""
+        self._runner, self._place, self._observe, self._released = runner, place, observe, released
         self._stores = ExitStack()
         self.broken: dict[str, str] = {}
         """By campaign of this folder that could not be opened, why."""
@@ -131,7 +132,7 @@ class Steering:
             return None
         trained = [c for c in self._runner.campaigns.values() if c.known().made_in and c.name != charter.settings.name]
         if charter.start_from == LATEST:
-            return source_of(trained[-1]) if trained else None
+            return self._released() or (source_of(trained[-1]) if trained else None)
         named = next((c for c in trained if c.name == charter.start_from), None)
         if named is None:
             has = ", ".join(c.name for c in trained) or "none"

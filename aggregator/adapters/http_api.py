@@ -76,6 +76,7 @@ def create_api(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
         dependencies=[Depends(refuse_unknown)],
     )
     answer_with_problems(api)

@@ -62,16 +62,14 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from aggregator.core import membership, orders
+from aggregator.core import membership, orders, resumption
 from aggregator.core.opening import (
     Step,
     absent,
-    acknowledgements,
     close,
     close_if_full,
     failed,
     finish_command,
-    finish_commands,
     is_missing,
     key_now,
     lacks_updates,
@@ -86,7 +84,6 @@ from aggregator.core.plan import plan_for
 from aggregator.core.state import (
     Aborted,
     Acknowledge,
-    Aggregate,
     DeadlinePassed,
     Device,
     DeviceCheckedIn,
@@ -275,36 +272,6 @@ def _ask_again(state: RunState, event: UpdatesLost) -> Step:
     return open_again(replace(state, phase=phase), received, event.at_s)
 
 
-# Transitions: the aggregator came up again. What was commanded before it stopped may be lost, so that what is open is commanded again.
-
-
-def _take_epoch(state: RunState, event: Resumed) -> Step:
-    """Speak with the new epoch."""
-    return replace(state, epoch=event.epoch), []
-
-
-def _command_again(state: RunState, event: Resumed) -> Step:
-    """Deadlines, the plans of devices whose updates are missing, and acknowledgements of those that are not."""
-    state, _ = _take_epoch(state, event)
-    missing = [d for d in state.cohort if is_missing(state, d)]
-    plans = [SendPlan(plan_for(state, d)) for d in missing]
-    ends = [state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online]
-    times = (state.deadline_at_s, *([state.newcomers_until_s] if state.newcomers_until_s else []), *ends)
-    return state, [*(SetDeadline(state.round, at_s) for at_s in times), *plans, *acknowledgements(state)]
-
-
-def _aggregate_again(state: RunState, event: Resumed) -> Step:
-    """The algorithm, and acknowledgements of the updates that it is applied to."""
-    state, _ = _take_epoch(state, event)
-    return state, [*acknowledgements(state), Aggregate(state.round)]
-
-
-def _dismiss_all(state: RunState, event: Resumed) -> Step:
-    """Every device's model."""
-    state, _ = _take_epoch(state, event)
-    return state, [*acknowledgements(state), *finish_commands(state)]
-
-
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceCheckedIn: _send_plan,
     DeviceHeard: _send_plan,
@@ -317,7 +284,7 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     RolledBack: orders.roll_back,
     Retuned: orders.retune,
     Aborted: orders.end,
-    Resumed: _command_again,
+    Resumed: resumption.command_again,
 }
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "waiting": {
@@ -327,7 +294,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceLost: _mark_lost,
         Retuned: orders.retune_idle,
         Aborted: orders.end,
-        Resumed: _take_epoch,
+        Resumed: resumption.take_epoch,
     },
     "preparing": _OPEN_ROUND,
     "training": _OPEN_ROUND,
@@ -341,7 +308,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         RolledBack: orders.roll_back,
         Retuned: orders.retune,
         Aborted: orders.end,
-        Resumed: _aggregate_again,
+        Resumed: resumption.aggregate_again,
     },
     "evaluating": _OPEN_ROUND,
     "finished": {
@@ -351,7 +318,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceLost: _mark_lost,
         RolledBack: orders.replace_all,
         Retuned: orders.retune_idle,
-        Resumed: _dismiss_all,
+        Resumed: resumption.dismiss_all,
     },
 }
 """What each event does in each phase; an event that is not there is ignored."""

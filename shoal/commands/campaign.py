@@ -56,7 +56,7 @@ def start(
     start_from: opt.StartFrom = "latest",
 ) -> None:
     """Start a campaign. It takes the devices of campaigns before it until it is over."""
-    from aggregator.main import CampaignSettings, run_settings  # these need torch, which the other commands do without
+    from aggregator.service_settings import CampaignSettings, run_settings  # these need torch, which the other commands do without
     from aggregator.start import read_exported, read_trust
     from algorithms.registry import read_algorithm
 

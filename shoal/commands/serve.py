@@ -12,10 +12,10 @@ from aggregator.core.rollout_state import Gate
 from aggregator.core.state import Event, RoundAggregated, RunState
 from aggregator.core.summary import count_groups
 from aggregator.enrolment.service import EnrolmentSettings, own_credentials
-from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
 from aggregator.release_policy import read_when
 from aggregator.rollouts import RolloutSettings, read_steps
+from aggregator.service_settings import ServeSettings
 from algorithms.registry import read_algorithm
 from host.logs import FORMS, log_to_stderr
 from host.supervisor import alive

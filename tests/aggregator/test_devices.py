@@ -229,3 +229,23 @@ class TestForget:
         assert "its ban stays" in orders.forget(ForgetDevice("a"))
         assert bench.runner.devices.is_banned("a")
         assert "a" not in bench.state.devices
+
+
+def test_a_device_has_the_tags_of_its_enrolment_from_its_first_check_in_on(url: str) -> None:
+    devices = Devices(RegistryTable(url), Watch(), lambda device_id: ("nights", "lab") if device_id == "new" else ())
+    devices.on_check_in(said("new"))
+    devices.on_check_in(said("other"))
+    assert [sorted(devices.entry(d).tags) for d in ("new", "other")] == [["lab", "nights"], []]
+    devices.untag(["new"], ["lab"])
+    devices.on_check_in(said("new"))
+    assert sorted(devices.entry("new").tags) == ["nights"], "what an operator took away stays away"
+
+
+def test_an_enrolment_that_cannot_be_read_costs_the_tags_and_not_the_device(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_device_id: str) -> tuple[str, ...]:
+        raise StorageFailed("the disk is gone")
+
+    devices = Devices(RegistryTable(url), Watch(), broken)
+    devices.on_check_in(said("new"))
+    assert devices.entry("new").online
+    assert "device=new has not got the tags of its enrolment: the disk is gone" in caplog.text

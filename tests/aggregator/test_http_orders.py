@@ -152,6 +152,8 @@ def test_nothing_is_loaded_from_elsewhere(client: TestClient) -> None:
     assert (client.get("/docs").status_code, client.get("/redoc").status_code) == (404, 404)
     described = client.get("/openapi.json")
     assert described.status_code == 200
+    named = [operation["operationId"] for methods in described.json()["paths"].values() for operation in methods.values()]
+    assert len(named) == len(set(named)) > 20
     assert "http" not in {word.partition("://")[0] for word in described.text.split('"') if "://" in word}
 
 

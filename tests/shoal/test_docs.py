@@ -47,7 +47,8 @@ OPERATOR = (
     "shoal token",
     "curl ",
 )
-"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them, tests/shoal/test_devices.py those on devices, and tests/shoal/test_token_page.py those on tokens."""
+"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them, tests/shoal/test_devices.py those on devices, and
+tests/shoal/test_token_page.py those on tokens."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""
 
