@@ -31,7 +31,7 @@ from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service,
 from aggregator.opening import Opening
 from aggregator.order_queue import OrderQueue
 from aggregator.release_orders import release_handlers
-from aggregator.release_policy import RELEASES, ReleasePolicy, group_of
+from aggregator.release_policy import RELEASES, ReleasePolicy, group_of, released_group
 from aggregator.rollouts import Rollouts
 from aggregator.runner import Runner
 from aggregator.service_settings import ServeSettings
@@ -184,8 +184,10 @@ def _releases(
         return any(device is not None and device.online for device in known)
 
     def group(device_id: str) -> str:
-        campaign = runner().campaign_of(device_id)
-        return group_of(campaign.known(), device_id) if campaign is not None else ""
+        running = runner()
+        latest = released_group([c.known() for c in running.campaigns.values() if c.may_ask(device_id)], rollouts.state, device_id)
+        campaign = running.campaign_of(device_id)
+        return latest or (group_of(campaign.known(), device_id) if campaign is not None else "")
 
     rollouts = Rollouts(
         ReleaseStore(place.database, settings.fleet, place.fence()),
