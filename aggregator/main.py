@@ -20,6 +20,7 @@ from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.schema import is_behind, upgrade
 from aggregator.adapters.sql_store import load_run
 from aggregator.aggregation import check_fit
+from aggregator.assembly import Assembly
 from aggregator.campaign import Observer
 from aggregator.charter import LATEST, Charter, accept, charters, check_campaign_name, next_number, propose
 from aggregator.core.conditions import Conditions, Counted
@@ -45,6 +46,7 @@ from wire.errors import OtherAggregator
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
 from wire.messages import AggregatorStatus
+from wire.pieces import MOST_BYTES
 from wire.signed import Signer, Verifier
 from wire.topics import Topics, aggregator_role
 
@@ -100,6 +102,8 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     """``sqlite:///PATH`` or ``postgresql://...``; SQLite in the folder when empty."""
     blobs: str = ""
     """``s3://BUCKET/PREFIX``, or a folder; one in `folder` when empty."""
+    max_payload: int = MOST_BYTES >> 20
+    """MiB of the largest update and model."""
     http_host: str = "127.0.0.1"
     http_port: int = 8080
     release: When = "off"
@@ -269,7 +273,8 @@ def _serve(
     fleet = Fleet(link, topics, boot_id, signer)
     releases = _releases(settings, opening.place, lease, fleet, clock, lambda: runner) if settings.release != "off" else None
     rollouts = releases.rollouts if releases is not None else None
-    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts)
+    assembly = Assembly(folder / "pieces", settings.max_payload << 20)
+    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, assembly=assembly)
     steering = Steering(runner, opening.place, observe_too, lease)
     try:
         started_s = time.monotonic()

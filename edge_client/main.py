@@ -78,6 +78,7 @@ def _take_part(
             health=linux_health,
             runtime=RUNTIMES[arguments.runtime],
             live=live,
+            most_bytes=arguments.max_payload << 20,
         )
         with Renewal(credentials, link.renew_certificate) if credentials else nullcontext():
             agent.run(stop)
