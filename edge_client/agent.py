@@ -258,7 +258,7 @@ class Agent:
             return
         self._backoff.tried()
         self._outbox.ask(self._fetching.unanswered)
-        self._send_update()
+        self._send_update(again=True)
         if self._unstored is not None:
             self._on_delivery(self._unstored)
         self._rest()
@@ -355,6 +355,6 @@ class Agent:
         """Unix time: the later of this device's clock and the aggregator's."""
         return max(self._wall(), self._time.now_s)
 
-    def _send_update(self) -> None:
-        if self._sending.begin(self.session) and self._backoff.at_s == math.inf:
+    def _send_update(self, again: bool = False) -> None:
+        if self._sending.begin(self.session, again) and self._backoff.at_s == math.inf:
             self._backoff.begin()

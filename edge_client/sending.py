@@ -27,8 +27,9 @@ class Sending:
         """The aggregator says what it takes."""
         self._takes_pieces = status.pieces
 
-    def begin(self, session: Session) -> bool:
-        """Send the pending update, or offer it (again). Returns whether there is one."""
+    def begin(self, session: Session, again: bool = False) -> bool:
+        """Send the pending update, or offer it. Returns whether there is one. `again`: what was sent of it may be lost, since nothing was
+        heard for a while; over a connection that was cut the link sends it again by itself."""
         size = self._state.update_size() if session.stage == "pending" and self._outbox.connected else 0
         if not size:
             return False
@@ -37,8 +38,9 @@ class Sending:
                 self._outbox.publish("update", payload)
             return True
         if self._offered is None or self._offered.digest != session.update:
-            self._offered = cut(size, self._state.update_part)
-        self._sent = set()
+            self._offered, self._sent = cut(size, self._state.update_part), set()
+        if again:
+            self._sent = set()
         self._outbox.publish("offer", encode(Offer(self._device_id, session.plan.run_id, session.plan.round, self._offered)))
         return True
 

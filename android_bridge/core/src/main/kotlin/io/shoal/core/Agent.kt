@@ -121,7 +121,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         if (retry.isDue && outbox.connected) { // what is published without a connection would wait in the link, again and again
             retry.tried()
             downloads.ask(again = true)
-            sendUpdate()
+            sendUpdate(again = true)
             rest()
         }
     }
@@ -314,10 +314,10 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     /** Sends the pending update, if the day's bytes permit that. Without a connection it waits for the next one. */
-    private fun sendUpdate() {
+    private fun sendUpdate(again: Boolean = false) {
         heldBack = false
         if (session.stage != Stage.PENDING || !outbox.connected) return
-        if (!sending.begin(session)) {
+        if (!sending.begin(session, again)) {
             log.write(Log.Level.WARNING, "the finished update is lost: its plan is carried out again device=$deviceId")
             save(session.copy(stage = Stage.WORKING, update = ""))
             return prepare()

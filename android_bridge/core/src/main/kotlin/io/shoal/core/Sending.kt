@@ -24,8 +24,12 @@ internal class Sending(
     /** Whether the aggregator takes pieces. */
     var takesPieces: Boolean = false
 
-    /** Sends the update of a session, or offers it (again), if the day's bytes permit that. False: the update is lost. */
-    fun begin(session: Session): Boolean {
+    /**
+     * Sends the update of a session, or offers it, if the day's bytes permit that. False: the update is lost. [again]: what was sent of it may
+     * be lost, since nothing was heard for a while; over a connection that was cut the link sends it again by itself.
+     */
+    fun begin(session: Session, again: Boolean): Boolean {
+        if (again) sent.clear()
         val (plan, bytes) = Pair(session.plan, storage.updateSize())
         return if (plan == null || !takesPieces || bytes <= WHOLE_BYTES) whole(session) else offer(session, plan, bytes)
     }
@@ -40,8 +44,8 @@ internal class Sending(
     private fun offer(session: Session, plan: Plan, bytes: Long): Boolean {
         val pieces = offered?.takeIf { it.digest == session.update } ?: cut(bytes, storage::updatePart)
         if (pieces.digest != session.update) return false
+        if (pieces != offered) sent.clear()
         offered = pieces
-        sent.clear()
         outbox.offer(UpdateOffer(deviceId, plan.runId, plan.round, pieces))
         return true
     }
