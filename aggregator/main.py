@@ -16,6 +16,7 @@ from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.schema import current, has_leases, newest, upgrade
 from aggregator.adapters.token_file import http_access
+from aggregator.assembly import Assembly
 from aggregator.campaign import Observer
 from aggregator.charter import check_campaign_name
 from aggregator.core.conditions import Conditions, Counted
@@ -132,7 +133,10 @@ def _serve(
     devices = Devices(registry, clock, partial(enrolled_tags, folder, settings.database))
     releases = _releases(settings, opening.place, devices, fleet, clock, lambda: runner) if settings.release != "off" else None
     rollouts = releases.rollouts if releases is not None else None
-    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices)
+    assembly = Assembly(folder / "pieces", settings.max_payload << 20)
+    runner = Runner(
+        fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices, assembly=assembly
+    )
     steering = Steering(runner, opening.place, observe_too, rollouts.source if rollouts is not None else lambda: None)
     try:
         started_s = time.monotonic()

@@ -247,7 +247,7 @@ class Rollouts:
         whole = True
         for name in sorted(digests):
             try:
-                self._fleet.offer(self, {name}, self._blobs.get)
+                self._fleet.offer(self, {name}, self._blobs)
             except (BlobLost, StorageFailed) as error:
                 log.error("a part of a release cannot be offered: %s", error)
                 whole = False

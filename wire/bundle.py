@@ -19,7 +19,7 @@ from wire.codec import digest
 from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
 from wire.keys import PrivateKey, PublicKey, verifies
 from wire.messages import Count, Digest, Name, Positive, Text
-from wire.tensors import Tensors, TensorSpec, decode_tensors, encode_tensors
+from wire.tensors import RECEIVED_FILES, Tensors, TensorSpec, decode_tensors, encode_tensors
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """(name, dtype, shape) of each tensor that a message must carry."""
@@ -132,7 +132,7 @@ class Bundle:
     @cached_property
     def initial(self) -> Tensors:
         """The initial value of every tensor that has one, by ``ROLE/NAME``; not to be written into."""
-        return decode_tensors(self.files[INITIAL])[0]
+        return decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0]
 
     def graph_bytes(self, name: str) -> bytes:
         """The bytes of one graph.

@@ -34,6 +34,8 @@ MOST_CLASSES = 1000
 """Classes of which a device tells how many windows it has, at most."""
 MOST_CHOICES = 64
 """Models that a device can be asked to choose from."""
+MOST_PIECES = 512
+"""Something large is cut into so many pieces at most: their hashes have to fit into a message."""
 
 Reason = Literal[
     "unknown-topic",
@@ -147,10 +149,47 @@ class InUse(msgspec.Struct, frozen=True, tag="in-use"):
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
-    """Device to aggregator: publish this blob (again), I lack it."""
+    """Device to aggregator: publish this blob, or this piece of one (again), I lack it. `pieces`: the device can put pieces together; for
+    one that cannot, a large blob is published whole."""
 
     device_id: Name
     digest: Digest
+    pieces: bool = False
+
+
+class Pieces(msgspec.Struct, frozen=True, tag="pieces"):
+    """Aggregator to device, signed: what is retained in place of a large blob; and part of an `Offer`. The bytes with the SHA-256 `digest`
+    are these pieces, by their own SHA-256, in order. Each has `piece_bytes` but for the last, which has the rest."""
+
+    digest: Digest
+    num_bytes: Positive
+    piece_bytes: Annotated[int, msgspec.Meta(ge=2**16, le=2**22)]
+    pieces: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_PIECES)]
+
+
+class Offer(msgspec.Struct, frozen=True, tag="offer"):
+    """Device to aggregator: an update that is too large to be sent whole, of this round. The aggregator says which pieces it wants."""
+
+    device_id: Name
+    run_id: Name
+    round: Positive
+    pieces: Pieces
+
+
+class Piece(msgspec.Struct, frozen=True, tag="piece"):
+    """Device to aggregator: a piece of the update with this digest. Its bytes follow after a line feed."""
+
+    device_id: Name
+    update: Digest
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_PIECES)]
+
+
+class Want(msgspec.Struct, frozen=True, tag="want"):
+    """Aggregator to device, signed: these pieces of the update that was offered, by index, are to be sent next."""
+
+    device_id: Name
+    update: Digest
+    pieces: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=MOST_PIECES)], ...], msgspec.Meta(max_length=MOST_PIECES)]
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, tag="status"):
@@ -174,6 +213,8 @@ class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):
     run_id: Text = ""
     paused: Text = ""
     """Why the aggregator takes no updates now; empty while it does."""
+    pieces: bool = False
+    """Whether it takes updates in pieces."""
 
 
 class Train(msgspec.Struct, frozen=True, tag="train"):
@@ -365,9 +406,9 @@ class Voucher(msgspec.Struct, frozen=True, tag="voucher"):
     not_after_s: float
 
 
-FromDeviceMessage = CheckIn | InUse | Fetch | DeviceStatus | Update | Decline
+FromDeviceMessage = CheckIn | InUse | Fetch | DeviceStatus | Update | Offer | Piece | Decline
 Reply = Acknowledge | Refuse | Busy | Finish
 """What comes on a device's reply topic."""
-ToDeviceMessage = Plan | Reply | Release | AggregatorStatus
+ToDeviceMessage = Plan | Reply | Release | Want | Pieces | AggregatorStatus
 """What an aggregator sends; all of it is signed."""
 Message = FromDeviceMessage | ToDeviceMessage | Voucher
