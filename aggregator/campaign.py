@@ -32,7 +32,9 @@ from aggregator.core.state import (
     UpdatesLost,
 )
 from aggregator.core.versions import returned
+from aggregator.devices import Devices
 from aggregator.fleet import Fleet
+from aggregator.forgetting import forgotten
 from aggregator.group import Group
 from aggregator.inherit import Source
 from aggregator.offers import Offers, offered
@@ -70,12 +72,13 @@ class Campaign:
         count: Callable[[str, str], None],
         observe: Observer,
         takes: Callable[[str], bool],
+        devices: Devices,
     ) -> None:
         """`announce`: publishes the service's status; `count`: counts what goes wrong, by a reason and a text; `takes`: whether it may ask
         a device."""
         self._algorithm, self.bundle, self._probe = algorithm, bundle, probe
         self.store, self.blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
-        self._announce, self._count, self.takes = announce, count, takes
+        self._announce, self._count, self.takes, self._devices = announce, count, takes, devices
         self.releases = False
         """Whether devices get the models to use as releases, and not from the campaign."""
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
@@ -102,7 +105,7 @@ class Campaign:
         else:
             self._offers.offer(offered(self.state))
             told = retune(self.state, settings, self._algorithm, self.blobs, self._clock())
-            self.dispatch(Resumed(self._clock(), epoch), *told)
+            self.dispatch(*self._devices.changes(self.state), Resumed(self._clock(), epoch), *told)
         return self.known()
 
     def retune(self, settings: RunSettings, mean: Mean) -> bool:
@@ -168,6 +171,21 @@ class Campaign:
         self._announce()
         return saved
 
+    def may_ask(self, device_id: str) -> bool:
+        """Whether it may ask a device for anything."""
+        return self.takes(device_id) and self._devices.may_be_asked(device_id, self.known().settings.where)
+
+    def forget(self, device_id: str) -> None:
+        """Forget a device: what came from it, what the algorithm remembers of it, what records say of it.
+
+        Raises:
+            BlobLost, StorageFailed: it is not forgotten.
+        """
+        found = forgotten(self.known(), self.store, self._algorithm, self.blobs, device_id, self._clock())
+        if not self.commit(found.group):
+            raise StorageFailed(self.paused)
+        self._offers.drop(found.needless, found.views)
+
     def abort(self) -> bool:
         """End the campaign where it stands. Returns whether that was saved."""
         self._pause.end()
@@ -206,7 +224,8 @@ class Campaign:
             if group.updates:
                 self.blobs.put(*(payload for _, payload in group.updates))
             if group.steps:
-                self.store.commit([event for event, _ in group.steps], group.records, group.state if group.records else None)
+                snapshot = group.state if group.records or group.whole else None
+                self.store.commit([event for event, _ in group.steps], group.records, snapshot)
         except StorageFailed as error:
             for device_id, payload in group.updates:
                 self.tell_busy(device_id, digest(payload))
@@ -215,6 +234,7 @@ class Campaign:
         self.state = group.state
         for event, state in group.steps:
             self._observe(state, event)
+            self._devices.observe(state, event)
         self._offers.keep_views({record.views for record in group.records} - {""})
         for command in group.commands:
             self._carry_out(command)
@@ -237,6 +257,7 @@ class Campaign:
                     chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
                     self._offers.offer({plan.bundle, plan.model, *chosen})
                     self._fleet.send_plan(plan)
+                    self._devices.on_plan(plan.device_id, self.name)
                 case SetDeadline(number, at_s):
                     heapq.heappush(self._deadlines, (at_s, number))
                 case Acknowledge(device_id, update):

@@ -29,8 +29,8 @@ class Charter(msgspec.Struct, frozen=True):
     where: str = ""
     """Which devices it may ask; empty: all."""
     start_from: str = LATEST
-    """Whose models it started from: a campaign's name, ``latest`` for the latest that has trained, or ``initial`` for the bundle's
-    weights."""
+    """Whose models it started from: a campaign's name, ``latest`` for what the fleet has released, else for the latest campaign that
+    has trained, or ``initial`` for the bundle's weights."""
     held: bool = False
     """Whether the operator has paused it."""
 

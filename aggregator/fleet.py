@@ -11,7 +11,7 @@ from wire.links.port import Link
 from wire.messages import AggregatorStatus, Plan, Release, Reply, Want
 from wire.pieces import MOST_BYTES
 from wire.signed import Sign
-from wire.topics import Topics
+from wire.topics import RETAINED_OF_DEVICE, Topics
 
 WHOLE_EVERY_S = 5.0
 """A large blob is published as a whole at most so often."""
@@ -65,6 +65,11 @@ class Fleet:
     def reply(self, reply: Reply) -> None:
         """Publish a reply to a device."""
         self.link.publish(self.topics.device(reply.device_id, "reply"), self._sign(reply))
+
+    def clear(self, device_id: str) -> None:
+        """Take away what the broker retains of a device."""
+        for kind in RETAINED_OF_DEVICE:
+            self.link.publish(self.topics.of_kind(kind, device_id), b"", retain=True)
 
     def offer(self, owner: object, digests: Iterable[str], blobs: Blobs) -> None:
         """Publish these blobs, retained, unless they are on offer already. Each stays as long as an owner needs it who offered it."""

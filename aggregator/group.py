@@ -19,6 +19,8 @@ class Group:
     """Of the rounds that were closed."""
     commands: list[Command | Reply] = field(default_factory=list)
     """What follows, in order: a reply to a later message must not overtake a plan."""
+    whole: bool = False
+    """Whether the state is to be saved as a whole, so that the log of events before it is deleted."""
     updates: list[tuple[str, bytes]] = field(default_factory=list)
     """The device and the bytes of each update among the events."""
 

@@ -11,6 +11,7 @@ from aggregator.core.admission import Duplicate, Refused, admit, expect
 from aggregator.core.opening import is_missing
 from aggregator.core.ports import Clock
 from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, Event, RunState, UpdateAdmitted
+from aggregator.devices import Devices
 from wire import names
 from wire.bundle import Manifest
 from wire.codec import LARGEST_SUM, decode, decode_piece, decode_update, digest
@@ -96,10 +97,12 @@ Found = tuple[str, RunState] | None
 class Inbox:
     """Reads what devices send. Nothing that arrives raises: it is refused with a reason, or counted."""
 
-    def __init__(self, topics: Topics, clock: Clock, offered: Callable[[str], bytes], assembly: Assembly | None = None) -> None:
+    def __init__(
+        self, topics: Topics, clock: Clock, offered: Callable[[str], bytes], devices: Devices, assembly: Assembly | None = None
+    ) -> None:
         """`offered`: the bytes of a blob that is on offer, by its digest. `assembly`: where large updates are put together; without, they
         have to come whole."""
-        self._topics, self._clock, self._offered, self._assembly = topics, clock, offered, assembly
+        self._topics, self._clock, self._offered, self._devices, self._assembly = topics, clock, offered, devices, assembly
         self._statistics = lru_cache(MOST_MODELS)(self._read_statistics)
         self._limits = Limits(0, 0, 0)
         self._budgets: dict[tuple[str, str], tuple[float, float]] = {}
@@ -134,6 +137,11 @@ class Inbox:
             raise ConfigError(f"{update}, {most} are the most that are taken: --max-payload permits more, here and on devices")
         self._limits = self._limits.or_more(limits)
 
+    def forget(self, device_id: str) -> None:
+        """Remember nothing of a device."""
+        self.heard.pop(device_id, None)
+        self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != device_id}
+
     def read(self, delivery: Delivery, of_device: Callable[[str], Found], of_run: Callable[[str], Found]) -> Reading:
         """What follows from one message. `of_device`, `of_run`: the campaign that a device works for, and that a run is."""
         try:
@@ -144,12 +152,15 @@ class Inbox:
         reading = Reading(address.device_id, address.kind)
         if address.kind not in self._readers:
             return reading
+        if self._devices.is_banned(address.device_id):
+            self.count("banned", f"device={address.device_id} {address.kind}")
+            return reading
         if not self._affords((address.device_id, address.kind), *RATES[address.kind]):
             self.refused["too-many"] = self.refused.get("too-many", 0) + 1
             return reading
         if address.kind == "update":
             reading.digest = digest(delivery.payload)
-        self._of_run = of_run
+        self._of_run, self._of_device = of_run, of_device
         reading.is_for(of_device(reading.device_id))
         try:
             self._readers[address.kind](delivery.payload, reading)
@@ -188,9 +199,14 @@ class Inbox:
 
     def _check_in(self, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
-        if self._own(message, reading) and reading.state is not None:
+        if not self._own(message, reading):
+            return
+        self._devices.on_check_in(message)
+        reading.is_for(self._of_device(reading.device_id))  # by what it says now
+        if reading.state is not None:
             said = (message.num_train, message.num_test, message.runtime, message.bundle, message.moved)
-            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said))
+            eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
+            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible))
 
     def _update(self, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)
@@ -210,6 +226,7 @@ class Inbox:
             case _:
                 reading.update = payload
                 reading.events.append(UpdateAdmitted(self._clock(), reading.device_id, message.round, verdict))
+                self._devices.on_update(message, len(payload))
 
     def _offer(self, payload: bytes, reading: Reading) -> None:
         message: Offer = decode(payload, Offer)
@@ -277,6 +294,7 @@ class Inbox:
         detail = printable(message.detail)
         log.warning("declined device=%s round=%d reason=%s: %s", reading.device_id, message.round, message.reason, detail)
         state = reading.state
+        self._devices.on_decline(message, reading.campaign, detail)
         if state is not None and (message.round, message.attempt) == (state.round, state.attempt):
             if message.reason == "stale":
                 reading.proof = message.proof
@@ -297,8 +315,12 @@ class Inbox:
             raise Malformed(f"in-use: latency_ms {message.latency_ms}")
         if self._own(message, reading):
             reading.in_use = message
+            self._devices.on_in_use(message)
 
     def _status(self, payload: bytes, reading: Reading) -> None:
+        if not payload:  # it was cleared
+            reading.gone = True
+            return
         message: DeviceStatus = decode(payload, DeviceStatus)
         reading.gone = not message.online
         known = reading.state.devices.get(reading.device_id) if reading.state is not None else None
@@ -329,6 +351,7 @@ class Inbox:
                 reading.replies.append(Refuse(reading.device_id, "unknown-device", detail, reading.about))
             return
         self.heard[reading.device_id] = self._clock()
+        self._devices.on_heard(reading.device_id)
         if not known.online and not any(isinstance(event, DeviceCheckedIn) for event in reading.events):
             reading.events.insert(0, DeviceHeard(self._clock(), reading.device_id))
 

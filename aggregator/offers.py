@@ -29,14 +29,28 @@ class Offers:
         """Keep what groupings have compared in these rounds as well."""
         self._views |= set(views)
 
+    def drop(self, digests: set[str], views: Iterable[str]) -> None:
+        """Delete these blobs, which nobody needs any more. `views` are those that stay.
+
+        Raises:
+            StorageFailed: not all are deleted.
+        """
+        self._views = set(views)
+        self._blobs.drop(digests)
+
     def forget(self, state: RunState) -> None:
         """Take away what nobody needs any more. What stays for want of a disk is forgotten after a later round."""
         self._fleet.withdraw_all_but(self, offered(state))
         try:
-            earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
-            self._blobs.keep(offered(state) | self._views | earlier | {state.memory} | {r.blob for r in state.received.values()})
+            self._blobs.keep(needed(state) | self._views)
         except OSError as error:
             log.warning("blobs that are not needed cannot be deleted: %s", error)
+
+
+def needed(state: RunState) -> set[str]:
+    """The digests of the blobs that a run's state names."""
+    earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
+    return offered(state) | earlier | {state.memory} | {received.blob for received in state.received.values()}
 
 
 def offered(state: RunState) -> set[str]:

@@ -1,14 +1,17 @@
 """When a campaign's models are made releases, and what a release says of them."""
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Literal, cast, get_args
 
 from aggregator.core.opening import start_key
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
 from aggregator.core.releases import Draft
+from aggregator.core.rollout_state import GOING, FleetState
 from aggregator.core.state import DeviceCheckedIn, Event, RoundAggregated, RunState
 from aggregator.rollouts import Rollouts
+from algorithms.core.keys import is_no_group
 from wire.errors import ConfigError
 from wire.messages import LARGEST_COUNT, Metrics
 
@@ -78,9 +81,10 @@ class ReleasePolicy:
         """
         if not state.trained:
             raise ConfigError(f"campaign {state.settings.name}: no round of training is over, there is nothing to release")
-        name, drafts = state.settings.name, drafts_of(state)
-        groups = {device_id: group_name(name, start_key(state, device_id)) for device_id in state.devices}
-        return self.rollouts.release(drafts, self._blobs(name), groups, group_name(name, start_key(state, "")), roll_out)
+        name, newcomers = state.settings.name, newcomers_key(state)
+        groups = {device_id: group_name(name, _key(state, device_id, newcomers)) for device_id in state.devices}
+        drafts = drafts_of(state)
+        return self.rollouts.release(drafts, self._blobs(name), groups, group_name(name, newcomers), roll_out)
 
 
 def _which(state: RunState) -> tuple[str, int]:
@@ -100,11 +104,40 @@ def group_of(state: RunState | None, device_id: str) -> str:
     return group_name(state.settings.name, state.starts[device_id])
 
 
+def released_group(states: Sequence[RunState], fleet: FleetState, device_id: str) -> str:
+    """The group of a device in the latest of these campaigns whose models were released, or are being; empty if none were. A device that
+    the campaign has put into no group is in that of newcomers."""
+    groups = set(fleet.catalogue.released)
+    groups |= {group for rollout in fleet.rollouts.values() if rollout.phase in GOING for group in rollout.releases}
+    for state in reversed(states):
+        name = state.settings.name
+        newcomers = fleet.rollouts[name].newcomers if name in fleet.rollouts else ""
+        for group in (group_name(name, start_key(state, device_id)), newcomers):
+            if group in groups:
+                return group
+    return ""
+
+
+def newcomers_key(state: RunState) -> str:
+    """The key of the model that devices are to use which the campaign has put into no group. That is not what they would begin to train
+    from, which may never have been trained: it is the largest group's, where a group has more than one device."""
+    key = start_key(state, "")
+    sizes = Counter(own for device_id in sorted(state.devices) if not is_no_group(own := start_key(state, device_id)))
+    largest, size = sizes.most_common(1)[0] if sizes else (key, 0)
+    return largest if is_no_group(key) and size > 1 else key
+
+
+def _key(state: RunState, device_id: str, newcomers: str) -> str:
+    key = start_key(state, device_id)
+    return newcomers if is_no_group(key) else key
+
+
 def drafts_of(state: RunState) -> list[Draft]:
     """The models of a campaign, one for each group that has devices, and that of newcomers."""
-    devices: dict[str, list[str]] = {start_key(state, ""): []}
+    newcomers = newcomers_key(state)
+    devices: dict[str, list[str]] = {newcomers: []}
     for device_id in sorted(state.devices):
-        devices.setdefault(start_key(state, device_id), []).append(device_id)
+        devices.setdefault(_key(state, device_id, newcomers), []).append(device_id)
     met = state.received if state.phase in ("evaluating", "finished") else {}
     drafts = []
     for key, members in sorted(devices.items()):

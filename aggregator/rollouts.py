@@ -31,6 +31,8 @@ from aggregator.core.rollout_state import (
     Ticked,
 )
 from aggregator.fleet import Fleet
+from aggregator.inherit import Source
+from aggregator.released import released_source
 from wire.errors import ConfigError
 from wire.messages import InUse, Release
 
@@ -83,6 +85,14 @@ class Rollouts:
         """How many events were left out that the machine could not take in."""
         self.state = store.load()
         self._offer(self.needed())
+
+    def source(self) -> Source | None:
+        """What a new campaign starts from: the models that are released (`aggregator.released`).
+
+        Raises:
+            BlobLost: a model is damaged.
+        """
+        return released_source(self.state, self._blobs.get)
 
     def on_check_in(self, device_id: str) -> None:
         """A device has checked in, or is heard again."""

@@ -11,11 +11,13 @@ A device works for one campaign at a time: the one that was started last of thos
 import logging
 from collections.abc import Callable, Iterable
 
+from aggregator.adapters.memory import MemoryRegistry
 from aggregator.assembly import Assembly
 from aggregator.campaign import Campaign, Observer
 from aggregator.core.ports import Blobs, Clock, Store
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceLost, Resumed, RunState
+from aggregator.devices import Devices
 from aggregator.fleet import Fleet
 from aggregator.group import Group
 from aggregator.inbox import Inbox
@@ -50,6 +52,7 @@ class Runner:
         epoch: int = 1,
         silence_s: float = float("inf"),
         verifier: Verifier | None = None,
+        devices: Devices | None = None,
         rollouts: Rollouts | None = None,
         assembly: Assembly | None = None,
     ) -> None:
@@ -59,7 +62,8 @@ class Runner:
         large updates are put together; without, all have to come whole."""
         self._rollouts = rollouts
         self._fleet, self._clock, self._epoch, self._silence_s = fleet, clock, epoch, silence_s
-        self._inbox, self._assembly = Inbox(fleet.topics, clock, fleet.offered, assembly), assembly
+        self.devices, self._assembly = devices or Devices(MemoryRegistry(), clock), assembly
+        self._inbox = Inbox(fleet.topics, clock, fleet.offered, self.devices, assembly)
         fleet.takes_pieces = assembly is not None
         self._rivals = Rivals(verifier, clock, self._inbox.count)
         self._was_connected, self.connected = False, False
@@ -89,9 +93,8 @@ class Runner:
             ConfigError: the algorithm does not fit the bundle, or its updates are larger than what is taken.
             StorageFailed: the campaign cannot be begun.
         """
-        campaign = Campaign(
-            algorithm, bundle, probe, store, blobs, self._fleet, self._clock, self.announce, self._inbox.count, observe, takes
-        )
+        count, devices = self._inbox.count, self.devices
+        campaign = Campaign(algorithm, bundle, probe, store, blobs, self._fleet, self._clock, self.announce, count, observe, takes, devices)
         campaign.releases = self._rollouts is not None
         self._inbox.admit_updates_of(bundle.manifest)
         campaign.start_or_resume(settings, self.epoch, source)
@@ -157,7 +160,28 @@ class Runner:
                 for campaign in self.campaigns.values():
                     if not campaign.paused:
                         campaign.dispatch(*(DeviceLost(now_s, d) for d in self._inbox.silent(campaign.known(), now_s - self._silence_s)))
+        self.devices.tick()
+        self.tell_devices()
         self._reassign_if_needed()
+
+    def tell_devices(self) -> bool:
+        """Tell the campaigns which devices they may ask, where that has changed. Returns whether all have saved it."""
+        saved = [self.devices.tell(c.known(), c.dispatch) for c in self.campaigns.values() if not c.paused]
+        self.reassign(self.devices.changed())
+        return all(saved) and len(saved) == len(self.campaigns)
+
+    def forget(self, device_id: str) -> None:
+        """Forget a device in every campaign, and on the broker.
+
+        Raises:
+            BlobLost, StorageFailed: it is not forgotten everywhere.
+        """
+        for campaign in self.campaigns.values():
+            campaign.forget(device_id)
+        if self._rollouts is not None:
+            self._rollouts.forget(device_id)
+        self._inbox.forget(device_id)
+        self._fleet.clear(device_id)
 
     def handle(self, *events: LinkEvent) -> None:
         """Act on events of the link, and save what follows from them together. Whatever a message holds, it raises nothing: it is refused
@@ -221,13 +245,14 @@ class Runner:
     def campaign_of(self, device_id: str) -> Campaign | None:
         """The campaign that a device works for; where none asks it, the last that it worked for, or the last of all."""
         latest = list(reversed(self.campaigns.values()))
-        asking = (c for c in latest if c.asks and c.takes(device_id))
+        asking = (c for c in latest if c.asks and c.may_ask(device_id))
         knowing = (c for c in latest if device_id in c.known().devices)
         return next(asking, None) or next(knowing, None) or next((c for c in latest if c.takes(device_id)), None)
 
     def reassign(self, device_ids: Iterable[str] | None = None) -> None:
         """Let devices that are there, all or these, go to the campaigns that they are to work for now."""
-        self._asking = self._names_asking()
+        if device_ids is None:
+            self._asking = self._names_asking()
         names = list(self.campaigns)
         chosen = {d for c in self.campaigns.values() for d in c.known().devices} if device_ids is None else set(device_ids)
         moved: dict[str, list[DeviceCheckedIn | DeviceLost]] = {name: [] for name in names}
@@ -242,7 +267,7 @@ class Runner:
                     moved[campaign.name].append(DeviceLost(now_s, device_id))
             if target not in held:
                 said = (device.num_train, device.num_test, device.runtime, device.bundle)
-                moved[target.name].append(DeviceCheckedIn(now_s, device_id, *said))
+                moved[target.name].append(DeviceCheckedIn(now_s, device_id, *said, eligible=target.may_ask(device_id)))
         for name, events in moved.items():
             if events:
                 self.campaigns[name].dispatch(*events)

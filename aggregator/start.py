@@ -12,6 +12,8 @@ from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import has_run
 from aggregator.aggregation import start_run
+from aggregator.core.eligibility import read_rule
+from aggregator.core.hours import read_hours
 from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
 from aggregator.identity import own_secret
 from algorithms.algorithm import Algorithm
@@ -96,6 +98,23 @@ def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, expor
         )
 
 
+def check_asking(settings: RunSettings) -> None:
+    """Check whom a run is to ask, and when.
+
+    Raises:
+        ConfigError: a rule or hours cannot be read, a number is out of range, or a cohort is too small.
+    """
+    read_rule(settings.where)
+    read_hours(settings.hours)
+    if not (1 <= settings.over_select <= 10 and 0 <= settings.quorum <= 1 and settings.pace_s >= 0 and settings.cohort >= 0):
+        told = f"{settings.over_select:g}, {settings.quorum:g}, {settings.pace_s:g}, {settings.cohort}"
+        raise ConfigError(f"over_select, quorum, pace_s and cohort are {told}: expected 1 to 10, 0 to 1, and 0 or more")
+    if 0 < settings.cohort < settings.min_updates:
+        raise ConfigError(
+            f"a cohort of {settings.cohort}: no round is aggregated with fewer updates than {settings.min_updates} (min_devices)"
+        )
+
+
 def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> None:
     """Check that a run may go on with these settings, and log what is new. Another bundle, seed or algorithm, but for its mean, makes
     another run; and the epsilon of a privacy mechanism is computed for one way of training.
@@ -103,6 +122,7 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> Non
     Raises:
         ConfigError: it may not; the text names what differs.
     """
+    check_asking(wanted)
     fields = [name for name in RunSettings.__struct_fields__ if name not in ("reported", "responses", "run_id")]
     differing = [name for name in fields if getattr(stored, name) != getattr(wanted, name)]
     had, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)

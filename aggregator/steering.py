@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from aggregator.adapters.fleet_lease import FleetLease
-from aggregator.adapters.sql_store import SqlStore
+from aggregator.adapters.sql_store import Fence, SqlStore
 from aggregator.aggregation import check_fit, load_models
 from aggregator.campaign import Campaign, Observer
 from aggregator.charter import INITIAL, LATEST, Charter, accept, campaign_folder, charters, proposed, write_charter
@@ -21,7 +21,7 @@ from aggregator.inherit import Source
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from aggregator.runner import Runner
 from aggregator.start import Exported, Trust, check_retuned, read_exported, refuse_lost_run, run_secret
-from aggregator.storage import blobs_name, open_blobs
+from aggregator.storage import kept_blobs, open_blobs
 from algorithms.core.keys import is_no_group
 from algorithms.registry import make_algorithm, read_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -37,17 +37,26 @@ class Place:
     folder: Path
     database: str
     """SQLAlchemy URL."""
-    blobs: str
-    """As in `aggregator.storage.open_blobs`."""
     trust: Trust
+    blobs: str = ""
+    """As in `aggregator.storage.open_blobs`."""
+    lease: FleetLease | None = None
+
+    def fence(self) -> Fence | None:
+        """What has to hold in every transaction that writes."""
+        return self.lease.fence if self.lease is not None else None
+
+    def may_delete(self) -> bool:
+        """Whether this service may still delete blobs."""
+        return self.lease is None or self.lease.holds()
 
 
 class Steering:
     """Opens campaigns and carries out orders to them."""
 
-    def __init__(self, runner: Runner, place: Place, observe: Observer, lease: FleetLease | None = None) -> None:
-        """`lease`: by which this service may write, where others share its database."""
-        self._runner, self._place, self._observe, self._lease = runner, place, observe, lease
+    def __init__(self, runner: Runner, place: Place, observe: Observer, released: Callable[[], Source | None] = lambda: None) -> None:
+        """`released`: the models that the fleet has released, which a campaign starts from by default."""
+        self._runner, self._place, self._observe, self._released = runner, place, observe, released
         self._stores = ExitStack()
         self.broken: dict[str, str] = {}
         """By campaign of this folder that could not be opened, why."""
@@ -77,11 +86,9 @@ class Steering:
         exported = exported or read_exported(campaign_folder(place.folder, settings.name), place.trust)
         algorithm = make_algorithm(read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic())
         check_fit(wanted or settings, algorithm, exported.bundle.manifest)
-        lease, named = self._lease, (place.blobs, place.folder, settings.name)
-        blobs = open_blobs(*named, lease.holds if lease else lambda: True)
-        refuse_lost_run(place.database, settings, algorithm, exported, blobs.names(), blobs_name(*named))
+        refuse_lost_run(place.database, settings, algorithm, exported, *kept_blobs(place.blobs, place.folder, settings.name))
         with ExitStack() as opened:
-            store = SqlStore(place.database, settings.name, lease.fence if lease else None)
+            store = SqlStore(place.database, settings.name, place.fence())
             opened.callback(store.close)
             stored = store.load()
             if stored is not None:
@@ -95,7 +102,7 @@ class Steering:
                 exported.bundle,
                 exported.probe,
                 store,
-                blobs,
+                open_blobs(place.blobs, place.folder, settings.name, place.may_delete),
                 observe=self._observe,
                 source=self.source(charter) if stored is None else None,
                 held=charter.held,
@@ -125,7 +132,7 @@ class Steering:
             return None
         trained = [c for c in self._runner.campaigns.values() if c.known().made_in and c.name != charter.settings.name]
         if charter.start_from == LATEST:
-            return source_of(trained[-1]) if trained else None
+            return self._released() or (source_of(trained[-1]) if trained else None)
         named = next((c for c in trained if c.name == charter.start_from), None)
         if named is None:
             has = ", ".join(c.name for c in trained) or "none"

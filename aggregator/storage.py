@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aggregator.adapters.blob_bucket import BlobBucket
-from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.blob_folder import BlobFolder, blob_names
 from aggregator.adapters.engine import database_name, is_server
 from aggregator.adapters.fleet_lease import FleetLease
 from aggregator.core.ports import Blobs
@@ -44,6 +44,18 @@ def open_blobs(where: str, folder: Path, run: str, may_delete: Callable[[], bool
 def blobs_name(where: str, folder: Path, run: str) -> str:
     """Where a run's blobs are, for people."""
     return f"{where.rstrip('/') or folder / 'blobs'}/{run}"
+
+
+def kept_blobs(where: str, folder: Path, run: str) -> tuple[set[str], str]:
+    """The digests of a run's blobs that are kept, and where.
+
+    Raises:
+        ConfigError: they cannot be opened.
+        StorageFailed: they cannot be listed.
+    """
+    if not where:
+        return blob_names(folder / "blobs" / run), blobs_name(where, folder, run)  # no folder is made by looking
+    return open_blobs(where, folder, run).names(), blobs_name(where, folder, run)
 
 
 def open_lease(database: str, fleet: str, holder: str, standby: bool) -> FleetLease | None:

@@ -27,7 +27,7 @@ from aggregator.core.influence import FLOOR
 from aggregator.core.record import record_of
 from aggregator.core.round import step
 from aggregator.core.state import Aggregate, Command, DeviceCheckedIn, Event, Received, RunState, SendPlan, UpdateAdmitted
-from aggregator.main import ServeSettings, run_settings
+from aggregator.service_settings import ServeSettings, run_settings
 from algorithms.core.contract import Objective, Probe
 from algorithms.core.probe import make_probe
 from algorithms.registry import GROUPINGS, MEANS, make_algorithm, read_algorithm

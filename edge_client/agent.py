@@ -8,9 +8,11 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from edge_client.core import session as core
 from edge_client.core.backoff import Backoff
+from edge_client.core.policy import told_classes
 from edge_client.core.ports import DeviceState, GraphLoader, Health, LiveWindows, Windows
 from edge_client.core.time import AggregatorTime
 from edge_client.current import CurrentModel
@@ -32,6 +34,7 @@ from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.pieces import MOST_BYTES
 from wire.tensors import Array
 from wire.topics import RECEIVED, Topics
+from wire.version import CLIENT
 
 log = logging.getLogger("shoal.edge")
 
@@ -231,18 +234,18 @@ class Agent:
 
     def _check_in(self) -> None:
         """Say what there is on this device, and send again what had no answer."""
-        health, windows = self._health(), self._windows_now()
+        windows = self._windows_now()
         message = m.CheckIn(
             self.device_id,
             windows.num_train,
             windows.num_test,
             bundle=self._work.bundle.digest if self._work.bundle else "",
-            client="shoal",
+            client=CLIENT,
             runtime=self._runtime,
-            battery_percent=health.battery_percent,
-            unmetered=health.unmetered,
             policy=self._policy,
+            classes=told_classes(self._permitted, windows.train_y),
             moved=self._live is not None and self._live.has_moved,
+            **asdict(self._health()),
         )
         self._outbox.check_in(message)
         self._releases.report()

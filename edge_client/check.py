@@ -17,10 +17,10 @@ from edge_client.adapters.state import FolderState
 from edge_client.core.ports import Windows
 from edge_client.current import CurrentModel
 from edge_client.live.labels import Labels
-from edge_client.live.recording import live_folder
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
 from edge_client.options import broker_address, graph_loader, is_local, policy_of, trusted_keys, windows_of
+from edge_client.recording import live_folder
 from host.files import is_locked
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
 from wire.links.mqtt import MqttLink

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 from edge_client.adapters.health import linux_health
 from edge_client.adapters.state import FolderState, only_process
@@ -15,12 +16,12 @@ from edge_client.check import check
 from edge_client.enrolment.credentials import Credentials, fill_in
 from edge_client.enrolment.enrol import enrol
 from edge_client.enrolment.renewal import Renewal
-from edge_client.live.command import predict_live, record
-from edge_client.live.recording import recording
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
+from edge_client.live_commands import predict_live, record
 from edge_client.options import RUNTIMES, broker_address, graph_loader, parser, policy_of, trusted_keys, windows_of
 from edge_client.predict import predict
+from edge_client.recording import recording
 from host.logs import log_to_stderr
 from host.supervisor import alive
 from wire.codec import encode
@@ -75,7 +76,7 @@ def _take_part(
             load_graphs,
             trusted=trusted,
             policy=policy,
-            health=linux_health,
+            health=partial(linux_health, arguments.state),
             runtime=RUNTIMES[arguments.runtime],
             live=live,
             most_bytes=arguments.max_payload << 20,

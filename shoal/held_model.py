@@ -9,6 +9,7 @@ from aggregator.adapters.engine import database_name
 from aggregator.adapters.salvage import read_database
 from aggregator.adapters.sql_store import SqlStore, has_run
 from aggregator.core.state import RunState
+from aggregator.release_policy import RELEASES
 from wire.bundle import Bundle, unpack
 from wire.errors import ConfigError
 from wire.tensors import OWN_FILES, Tensors, check_layout, decode_tensors
@@ -67,6 +68,32 @@ def chosen_of_run(state: RunState, run: str, group: str, made_in: int | None) ->
     return Chosen(state.settings.bundle, named[group], f"{run} {group}@{number}")
 
 
+def chosen_release(folder: Path, fleet: str, number: int) -> Chosen:
+    """The model of a release, in the database of a service's folder.
+
+    Raises:
+        ConfigError: the fleet has no such release.
+    """
+    path = folder / "shoal.db"
+    if not path.exists():
+        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
+    state = read_database(path).fleets.get(fleet)
+    release = state.catalogue.releases.get(number) if state is not None else None
+    if release is None:
+        raise ConfigError(f"--release {number}: fleet {fleet} has none of this number; `shoal models list` says which there are")
+    return Chosen(release.bundle, release.model, f"release {number}, {release.group}")
+
+
+def read_release(folder: Path, chosen: Chosen) -> HeldModel:
+    """Read a model that a fleet has released.
+
+    Raises:
+        BlobLost: it is not kept any more, or damaged.
+        WireError: it is not what it should be.
+    """
+    return _read(BlobFolder(folder / RELEASES), chosen)
+
+
 def read_model(folder: Path, run: str, chosen: Chosen) -> HeldModel:
     """Read a model that a run holds in a service's folder.
 
@@ -74,7 +101,10 @@ def read_model(folder: Path, run: str, chosen: Chosen) -> HeldModel:
         BlobLost: its bundle or its tensors are not there, or damaged.
         WireError: they are not what they should be.
     """
-    blobs = BlobFolder(folder / "blobs" / run)
+    return _read(BlobFolder(folder / "blobs" / run), chosen)
+
+
+def _read(blobs: BlobFolder, chosen: Chosen) -> HeldModel:
     bundle = unpack(blobs.get(chosen.bundle))
     model = decode_tensors(blobs.get(chosen.model), OWN_FILES)[0]
     check_layout(model, [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()], f"model {chosen.model[:12]}")

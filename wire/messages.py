@@ -30,6 +30,8 @@ Epoch = Count
 """Which start of a service speaks: every start takes a greater one than any before it."""
 MOST_EPOCHS = 10_000
 """Passes that one verb can ask for."""
+MOST_CLASSES = 1000
+"""Classes of which a device tells how many windows it has, at most."""
 MOST_CHOICES = 64
 """Models that a device can be asked to choose from."""
 MOST_PIECES = 512
@@ -95,11 +97,14 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """The least noise of that ``protect``, its standard deviation divided by its `clip_norm`."""
     min_windows: Positive = 1
     """Windows that have to be behind each reported measurement, and behind each training."""
+    tell_classes: bool = False
+    """Whether a check-in may say how many training windows there are of each class."""
 
 
 class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     """Device to aggregator: here I am, this is what I have. `bundle` is the digest of the bundle it has loaded, or empty; `policy` is
-    what its owner permits, so that the aggregator need not ask in vain. `moved`: its data are no longer those of its last survey."""
+    what its owner permits, so that the aggregator need not ask in vain. `moved`: its data are no longer those of its last survey. What is
+    None is not known to the device, or not told."""
 
     device_id: Name
     num_train: Count
@@ -110,6 +115,16 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
     unmetered: bool | None = None
     policy: Policy | None = None
+    hardware: Text = ""
+    free_bytes: Count | None = None
+    """Storage that the client may still take."""
+    temperature_c: Annotated[float, msgspec.Meta(ge=-100, le=300)] | None = None
+    charging: bool | None = None
+    """Whether the device runs on outside power."""
+    idle: bool | None = None
+    """Whether nothing else wants much of its processor."""
+    classes: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_CLASSES)] | None = None
+    """By class number, how many training windows there are; only where the policy permits it (`Policy.tell_classes`)."""
     moved: bool = False
 
 

@@ -30,11 +30,13 @@ class Access(NamedTuple):
     readers: tuple[Role, ...]
     retained: bool = False
     """Whether the broker keeps the last publication for later readers."""
+    clears: Role | None = None
+    """Who beside the writer may publish nothing, retained, so that the broker keeps nothing of a device that is forgotten."""
 
 
 TABLE = (
     Access("check-in", "device", ("aggregator",)),
-    Access("status", "device", ("aggregator",), retained=True),
+    Access("status", "device", ("aggregator",), retained=True, clears="aggregator"),
     Access("update", "device", ("aggregator",)),
     Access("offer", "device", ("aggregator",)),
     Access("piece", "device", ("aggregator",)),
@@ -52,6 +54,8 @@ TABLE = (
 _ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "read"}
 """Mosquitto's words, by whether somebody may write and may read."""
 
+RETAINED_OF_DEVICE: tuple[Kind, ...] = tuple(row.kind for row in TABLE if row.retained and row.kind not in ("blob", "aggregator"))
+"""The kinds of a device's topics that a broker retains."""
 RECEIVED: tuple[ToDevice, ...] = get_args(ToDevice)
 """A device's own topics that it reads."""
 CONTROL = "$CONTROL/dynamic-security/v1"
@@ -158,7 +162,7 @@ def mosquitto_acl(fleet: str) -> str:
         f"user {role}",
     ]
     for row in TABLE:
-        rights = (row.writer == "aggregator", "aggregator" in row.readers)
+        rights = ("aggregator" in (row.writer, row.clears), "aggregator" in row.readers)
         lines.append(f"topic {_ACCESS[rights]} {topics.of_kind(row.kind)}")
     lines.append("")
     for row in TABLE:

@@ -96,6 +96,13 @@ class BlobBucket:
         except StorageFailed as error:
             log.warning("blobs that nothing needs stay for now: %s", error)
 
+    def drop(self, digests: set[str]) -> None:
+        with self._asking():
+            if not self._may_delete():
+                raise StorageFailed("this service may not delete blobs: another has the fleet")
+            for _ in self._pool.map(self._delete, digests):
+                pass
+
     def check(self) -> None:
         with self._asking():
             name = f"check.{secrets.token_hex(8)}"

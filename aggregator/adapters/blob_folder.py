@@ -96,6 +96,15 @@ class BlobFolder:
         except OSError as error:
             return f"it cannot be read: {error.strerror}"
 
+    def drop(self, digests: set[str]) -> None:
+        try:
+            for name in digests:
+                (self._folder / name).unlink(missing_ok=True)
+                (self._folder / (name + DAMAGED)).unlink(missing_ok=True)
+            sync_folder(self._folder)
+        except OSError as error:
+            raise StorageFailed(f"blob folder {self._folder}: {error.strerror}") from None
+
     def check(self) -> None:
         path = self._folder / f"check.{threading.get_ident()}"
         try:

@@ -1,9 +1,10 @@
 """A store and a blob store in memory: for simulation, and the reference that the durable ones are tested against."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from aggregator.core.ports import BlobLost
 from aggregator.core.record import RoundRecord
+from aggregator.core.registry import Entry
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState
 from wire.codec import digest
@@ -36,6 +37,22 @@ class MemoryStore:
         pass
 
 
+class MemoryRegistry:
+    """An `aggregator.core.ports.RegistryStore` that lives as long as the process."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+
+    def load(self) -> dict[str, Entry]:
+        return dict(self._entries)
+
+    def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
+        self._entries = {d: entry for d, entry in self._entries.items() if d not in {*gone}} | dict(entries)
+
+    def scrub(self) -> None:
+        pass
+
+
 class MemoryBlobs:
     """An `aggregator.core.ports.Blobs` in a dictionary."""
 
@@ -58,6 +75,9 @@ class MemoryBlobs:
 
     def keep(self, digests: set[str]) -> None:
         self._blobs = {name: payload for name, payload in self._blobs.items() if name in digests}
+
+    def drop(self, digests: set[str]) -> None:
+        self.keep(self._blobs.keys() - digests)
 
     def check(self) -> None:
         pass

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from aggregator.core.conditions import Conditions
+from aggregator.core.registry import Registry
 from aggregator.core.state import Phase, RunState
 from aggregator.core.summary import count_groups
 
@@ -17,15 +18,34 @@ class CampaignMetrics(Collector):
     """Reads campaigns and their service when it is asked; keeps nothing. What is said of a campaign has its name as the label
     ``campaign``."""
 
-    def __init__(self, current: Callable[[], Mapping[str, RunState]], conditions: Callable[[], Conditions]) -> None:
-        """`current`: the campaigns' states as they are now, by name."""
-        self._current, self._conditions = current, conditions
+    def __init__(
+        self,
+        current: Callable[[], Mapping[str, RunState]],
+        conditions: Callable[[], Conditions],
+        registry: Callable[[], Registry],
+        http_refused: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """`current`: the campaigns' states as they are now, by name. `http_refused`: how many HTTP requests were refused, by reason."""
+        self._current, self._conditions, self._devices, self._http_refused = current, conditions, registry, http_refused
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def text(self) -> bytes:
         """Everything, as a scrape wants it."""
         return generate_latest(self._registry)
+
+    def _registered(self) -> dict[str, float]:
+        """Counts, with no label for a single device: there may be many."""
+        counts = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0.0)
+        for entry in self._devices().devices.values():
+            counts["known"] += 1
+            counts["online"] += entry.online
+            counts["banned"] += entry.ban is not None
+            if (said := entry.said) is not None:
+                counts["metered"] += said.unmetered is False
+                counts["charging"] += said.charging is True
+                counts["idle"] += said.idle is True
+        return counts
 
     def collect(self) -> Iterable[Metric]:
         """The metrics now."""
@@ -46,6 +66,10 @@ class CampaignMetrics(Collector):
         yield _gauge("shoal_broker_connected", "1 while there is a connection to the broker.", now.connected)
         yield _gauge("shoal_unvouched", "1 while devices believe nothing that the service signs.", bool(now.unvouched))
         yield _counters("shoal_refused", "What arrived and was refused since the service was started.", "reason", now.refused)
+        yield _gauges("shoal_devices_by", "Devices that the registry knows, by what there is to say of them.", "what", self._registered())
+        yield _counters("shoal_declined", "Plans that devices declined since the service was started.", "reason", now.declined)
+        yield CounterMetricFamily("shoal_stragglers", "Devices that had not answered when their round was closed.", now.counted.stragglers)
+        yield _counters("shoal_http_refused", "HTTP requests that were refused.", "reason", dict(self._http_refused()))
         yield _counters("shoal_events", "Events since the service was started.", "event", now.counted.events)
         yield _counters("shoal_bytes", "Bytes of models and updates since the service was started.", "direction", now.counted.bytes)
 
@@ -56,6 +80,7 @@ _OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[RunState], float]], ...] = (
         "Devices without an update in their last rounds.",
         lambda state: sum(d.failures > 0 for d in state.devices.values()),
     ),
+    ("shoal_devices_eligible", "Devices that a campaign may ask.", lambda state: sum(d.eligible for d in state.devices.values())),
     ("shoal_round", "Number of the latest round.", lambda state: state.round),
     ("shoal_round_attempt", "How often the latest round was opened again.", lambda state: state.attempt),
     ("shoal_round_opened_seconds", "When the latest round was opened, in Unix seconds.", lambda state: state.opened_at_s),

@@ -9,17 +9,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.adapters.engine import database_name, make_engine
 from aggregator.adapters.sql_store import Fence
+from aggregator.adapters.tables import NUMBER
 from aggregator.core.ports import StorageFailed
 from aggregator.core.rollout import step
 from aggregator.core.rollout_state import FleetEvent, FleetState, decode_fleet, encode_fleet
 from wire.errors import ConfigError
 
 METADATA = sql.MetaData()
-_number = sql.BigInteger().with_variant(sql.Integer, "sqlite")  # SQLite counts up by itself only in a column of this very type
 _events = sql.Table(
     "release_events",
     METADATA,
-    sql.Column("seq", _number, primary_key=True, autoincrement=True),
+    sql.Column("seq", NUMBER, primary_key=True, autoincrement=True),
     sql.Column("fleet", sql.String(64), nullable=False, index=True),
     sql.Column("event", sql.LargeBinary, nullable=False),
 )

@@ -4,7 +4,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +14,12 @@ from typing import Any
 import msgspec
 
 from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
+from aggregator.core.registry import Entry
 from aggregator.core.rollout import step as step_fleet
 from aggregator.core.rollout_state import FleetEvent, FleetState, decode_fleet
 from aggregator.core.round import step
@@ -65,6 +67,8 @@ class Contents:
     """What a new database will not have."""
     revision: str = ""
     """Of the schema; a number in a database from before there were revisions."""
+    registry: dict[str, Entry] = field(default_factory=dict)
+    """The entries of devices, by id."""
 
 
 def read_database(path: Path) -> Contents:
@@ -132,8 +136,9 @@ def salvage(path: Path) -> Contents:
     return second if second.runs else first
 
 
-def write_database(path: Path, runs: dict[str, SavedRun], fleets: dict[str, FleetState]) -> None:
-    """Make a new database of these runs, but for those that cannot be read, and of the releases of these fleets.
+def write_database(path: Path, runs: dict[str, SavedRun], fleets: dict[str, FleetState], registry: Mapping[str, Entry]) -> None:
+    """Make a new database of these runs, but for those that cannot be read, of the releases of these fleets, and of these entries of
+    devices.
 
     Raises:
         ShoalError: it cannot be written.
@@ -150,6 +155,8 @@ def write_database(path: Path, runs: dict[str, SavedRun], fleets: dict[str, Flee
                 store.commit(run.events, run.records)
         finally:
             store.close()
+    with closing(RegistryTable(sqlite_url(path))) as table:
+        table.save(registry)
     for name, state in fleets.items():
         releases = ReleaseStore(sqlite_url(path), name)
         try:
@@ -212,6 +219,12 @@ def _read(connection: sqlite3.Connection, damage: list[str]) -> Contents:
             if (record := _decoded(payload, partial(msgspec.json.decode, type=RoundRecord), f"a record of run {name}", damage)) is not None:
                 run.records.append(record)
         _tell_lost(name, run, bool(damage), contents)
+    if _has_table(connection, "devices"):
+        for device_id, payload in _rows(connection, "devices", "device_id, entry", damage).values():
+            entry = _decoded(payload, partial(msgspec.json.decode, type=Entry), f"the entry of device {device_id!r}", damage)
+            contents.registry |= {str(device_id): entry} if entry is not None else {}
+        if damage:
+            contents.lost.append(f"the registry: devices beside the {len(contents.registry)} that could be read, with their tags and bans")
     _read_releases(connection, contents)
     if damage and not contents.runs:
         contents.lost.append("every run")
@@ -297,6 +310,16 @@ def _decoded(payload: Any, decode: Callable[[Any], Any], what: str, damage: list
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         damage.append(f"{what} cannot be read: {error}")
         return None
+
+
+def _has_table(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether there is such a table, or the list of tables cannot be read."""
+    try:
+        return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
+    except sqlite3.Error as error:
+        if _unreadable(error):
+            raise
+        return True
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: str, damage: list[str]) -> dict[int, Row]:

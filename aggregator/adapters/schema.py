@@ -12,7 +12,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy.exc import SQLAlchemyError
 
-from aggregator.adapters.engine import database_name, make_engine
+from aggregator.adapters.engine import database_name, make_engine, sqlite_file
 from aggregator.adapters.migrations.versions import r0002_first
 from wire.errors import ConfigError
 
@@ -105,6 +105,8 @@ def current(url: str) -> str:
     """
     engine = make_engine(url)
     try:
+        if (file := sqlite_file(engine)) is not None and not (file.exists() and file.stat().st_size):
+            return ""  # SQLite would make it
         with engine.connect() as connection:
             return revision_of(connection)
     except (SQLAlchemyError, OSError) as error:
@@ -113,13 +115,9 @@ def current(url: str) -> str:
         engine.dispose()
 
 
-def is_behind(url: str) -> bool:
-    """Whether a database that another service may be using has to be migrated.
-
-    Raises:
-        ConfigError: it cannot be opened, or was written by a newer Shoal.
-    """
-    return current(url) not in ("", r0002_first.revision, newest())  # before the second revision there were no two services
+def has_leases(revision: str) -> bool:
+    """Whether two services may share a database of this revision."""
+    return revision not in ("", r0002_first.revision)
 
 
 def migrate(connection: sql.Connection, folder: Path) -> None:

@@ -78,6 +78,25 @@ def load_run(url: str, run: str) -> RunState | None:
         return store.load()
 
 
+def run_names(url: str) -> list[str]:
+    """The runs in a database, in the order they were started; none where the database is not there. Nothing is written into it.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+    """
+    engine = make_engine(url)
+    try:
+        if (file := sqlite_file(engine)) is not None and not (file.exists() and file.stat().st_size):
+            return []
+        with engine.connect() as connection:
+            there = sql.inspect(connection).has_table(RUNS.name)
+            return list(connection.scalars(sql.select(RUNS.c.run).order_by(RUNS.c.number))) if there else []
+    except SQLAlchemyError as error:
+        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
+    finally:
+        engine.dispose()
+
+
 class SqlStore:
     """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
 

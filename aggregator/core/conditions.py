@@ -14,8 +14,15 @@ class Counted:
     bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
     """Of updates that came, and of bundles and models that went to the devices that sent them."""
 
-    def observe(self, _state: RunState, event: Event) -> None:
+    stragglers: int = 0
+    """Devices that a round had asked, and that had neither answered nor declined when it was closed."""
+    _closed: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def observe(self, state: RunState, event: Event) -> None:
         """Count an event."""
+        if state.phase == "aggregating" and (attempt := (state.round, state.attempt)) != self._closed.get(state.settings.run_id):
+            self._closed[state.settings.run_id] = attempt
+            self.stragglers += len(state.cohort) - len(state.received)
         kind = str(event.__struct_config__.tag)
         self.events[kind] = self.events.get(kind, 0) + 1
         if isinstance(event, UpdateAdmitted):
@@ -36,3 +43,5 @@ class Conditions:
     unvouched: str
     """Why devices believe nothing that the service signs; empty while they do."""
     counted: Counted
+    declined: dict[str, int]
+    """Plans that devices declined, by reason."""

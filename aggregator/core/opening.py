@@ -1,10 +1,13 @@
 """What transitions of the round are made of: opening and closing it, and what is asked of its devices. Pure."""
 
+import math
 from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from aggregator.core.plan import NEW, plan_for
+from aggregator.core.cohort import Cohort, drawn
+from aggregator.core.hours import read_hours
+from aggregator.core.plan import NEW, plan_for, round_seed
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
@@ -19,6 +22,8 @@ from aggregator.core.state import (
 )
 from algorithms.core.keys import NEWCOMER
 
+LOOK_S = 60.0
+"""Seconds after which a round looks again that asks nobody, since too few devices may be asked again."""
 LONGEST_REST = 64
 """Rounds after which a device that failed again and again is asked again, at most."""
 
@@ -27,21 +32,32 @@ Step = tuple[RunState, list[Command]]
 
 def open_round(state: RunState, number: int, phase: OpenPhase, at_s: float) -> Step:
     """Open a round."""
-    state = replace(state, phase=phase, round=number, attempt=0, received={}, opened_at_s=at_s)
-    return _invite(state, _invited(state, at_s), at_s)
+    state = replace(state, phase=phase, round=number, attempt=0, received={}, cohort={}, opened_at_s=at_s)
+    return _invite(state, at_s)
 
 
 def open_again(state: RunState, received: dict[str, Received], at_s: float) -> Step:
     """Open the latest round again, as another attempt: its devices are asked again, but for those of these updates, and others too."""
     state = replace(state, attempt=state.attempt + 1, received=received)
-    return _invite(state, sorted({*_invited(state, at_s), *state.cohort}), at_s)
+    return _invite(state, at_s)
 
 
-def _invite(state: RunState, invited: Sequence[str], at_s: float) -> Step:
-    """Send these devices their plans, but to those whose updates have been received, and set the deadlines."""
+def _invite(state: RunState, at_s: float) -> Step:
+    """Send devices their plans, but to those whose updates have been received, and set the deadlines. The devices of an attempt before stay
+    invited. Where nobody may be asked now, the round is idle until somebody may."""
+    hours = read_hours(state.settings.hours)
+    opens_s = max(hours.opens_s(at_s) if hours else at_s, _paced_until_s(state, at_s))
+    if opens_s > at_s:
+        cohort = {d: state.received[d].start for d in state.received}
+        state = replace(state, cohort=cohort, idle=True, deadline_at_s=opens_s, newcomers_until_s=0.0)
+        return state, [SetDeadline(state.round, opens_s)]
+    drawn_now = _invited(state, at_s)
+    invited = sorted({*drawn_now, *(d for d in state.cohort if d in state.received or state.devices[d].eligible)})
+    state = _note_asked(replace(state, idle=False, asked=len(invited)), invited, at_s)
+    until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else math.inf)
     cohort = {d: state.received[d].start if d in state.received else key_now(state, d) for d in invited}
     veterans = any(state.devices[d].accepted for d in cohort)
-    state = replace(state, cohort=cohort, veterans=veterans, deadline_at_s=at_s + state.settings.deadline_s, newcomers_until_s=0.0)
+    state = replace(state, cohort=cohort, veterans=veterans, deadline_at_s=until_s, newcomers_until_s=0.0)
     missing = [d for d in cohort if is_missing(state, d)]
     ends = (state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online)
     times = (state.deadline_at_s, *(end_s for end_s in ends if end_s > at_s))
@@ -49,18 +65,59 @@ def _invite(state: RunState, invited: Sequence[str], at_s: float) -> Step:
 
 
 def _invited(state: RunState, at_s: float) -> list[str]:
-    """The devices that are asked in this round: those that are awaited and do not rest (in the evaluation nobody does); where there are
-    none, all that are awaited; where there are none of these either, all."""
-    devices = state.devices
+    """The devices that are asked in this round, of those that may be: those that are awaited and do not rest (in the evaluation nobody
+    does); where there are none, all that are awaited; where there are none of these either, all. In a round of training, as many of them as
+    the cohort's policy says, drawn anew in every round."""
+    devices = {d: device for d, device in state.devices.items() if may_be_asked(state, device, at_s)}
     awaited = sorted(d for d in devices if _is_awaited(state, devices[d], at_s))
     rested = [d for d in awaited if devices[d].rests_until <= state.round or state.phase == "evaluating"]
-    return rested or awaited or sorted(devices)
+    found = rested or awaited or sorted(devices)
+    if state.phase == "evaluating":
+        return found
+    held = len(state.cohort)
+    return drawn(found, max(0, cohort_of(state).asked(len(found) + held) - held), round_seed(state.settings, state.round))
+
+
+def cohort_of(state: RunState) -> Cohort:
+    """How many devices the latest round asks."""
+    return Cohort(state.settings.cohort, state.settings.over_select - 1)
+
+
+def may_be_asked(state: RunState, device: Device, at_s: float) -> bool:
+    """Whether a device may get a plan of the latest round."""
+    return device.eligible and (state.phase == "evaluating" or not device.asked_s or device.asked_s + state.settings.pace_s <= at_s)
+
+
+def _paced_until_s(state: RunState, at_s: float) -> float:
+    """When enough devices may be asked again, where that is not so now because they were asked too recently; a short time later it is
+    looked again, since others may come."""
+    pace_s = state.settings.pace_s
+    if not pace_s or state.phase == "evaluating":
+        return at_s
+    free_s = sorted(d.asked_s + pace_s if d.asked_s else 0.0 for d in state.devices.values() if d.eligible and _is_awaited(state, d, at_s))
+    missing = state.settings.min_updates - len(state.received)
+    if missing <= 0 or len(free_s) < missing:
+        return at_s
+    return max(at_s, min(free_s[missing - 1], at_s + LOOK_S))
+
+
+def _note_asked(state: RunState, invited: Sequence[str], at_s: float) -> RunState:
+    """Remember when these devices were asked, if that is to be known."""
+    if not state.settings.pace_s or state.phase == "evaluating":
+        return state
+    devices = state.devices.mutate()
+    for device_id in invited:
+        if device_id not in state.cohort:
+            devices[device_id] = replace(devices[device_id], asked_s=at_s)
+    return replace(state, devices=devices.finish())
 
 
 def close_if_full(state: RunState, at_s: float) -> Step:
     """Close the round if there are enough updates and no more is awaited; set a time for newcomers once only they are awaited."""
-    if not state.received or (state.phase != "evaluating" and lacks_updates(state)):
+    if not state.received or state.idle or (state.phase != "evaluating" and lacks_updates(state)):
         return state, []
+    if state.settings.cohort and state.phase != "evaluating" and len(state.received) >= cohort_of(state).goal(len(state.cohort)):
+        return close(state, at_s)
     missing = (state.devices[d] for d in state.cohort if is_missing(state, d))
     awaited = (device for device in missing if _is_awaited(state, device, at_s))
     first = next(awaited, None)
@@ -88,13 +145,27 @@ def next_phase(state: RunState) -> OpenPhase:
 
 
 def lacks_updates(state: RunState) -> bool:
-    return len(state.received) < state.settings.min_updates
+    return len(state.received) < _needed(state)
+
+
+def _needed(state: RunState) -> int:
+    """Updates without which the round is not aggregated."""
+    share = state.settings.quorum * (state.settings.cohort or state.asked)
+    return max(state.settings.min_updates, math.ceil(round(share, 9)))
 
 
 def is_short(state: RunState, at_s: float) -> bool:
     """Whether the round has, or may still get, fewer updates than it needs."""
+    if state.idle:
+        return False
     hoped = sum(1 for d in state.cohort if d in state.received or _is_awaited(state, state.devices[d], at_s))
-    return hoped < state.settings.min_updates
+    return hoped < _needed(state)
+
+
+def may_join(state: RunState, device_id: str, at_s: float) -> bool:
+    """Whether a device that came is taken into the open round, because that is short of devices."""
+    device = state.devices.get(device_id)
+    return device is not None and may_be_asked(state, device, at_s) and is_short(state, at_s)
 
 
 def is_missing(state: RunState, device_id: str) -> bool:
@@ -120,7 +191,8 @@ def absent(device: Device, at_s: float, grace_s: float) -> Device:
 
 def with_device(state: RunState, device_id: str, device: Device) -> RunState:
     before = state.devices.get(device_id)
-    online = state.num_online + device.online - (before is not None and before.online)
+    counted = before is not None and before.online and before.eligible
+    online = state.num_online + (device.online and device.eligible) - counted
     return replace(state, devices=state.devices.set(device_id, device), num_online=online)
 
 
@@ -151,7 +223,7 @@ def acknowledgements(state: RunState) -> list[Command]:
 
 
 def finish_commands(state: RunState) -> list[Command]:
-    return [finish_command(state, device_id) for device_id in sorted(state.devices)]
+    return [finish_command(state, device_id) for device_id in sorted(state.devices) if not state.devices[device_id].barred]
 
 
 def finish_command(state: RunState, device_id: str) -> FinishRun:

@@ -1,9 +1,10 @@
 """What the runner asks of its surroundings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from aggregator.core.record import RoundRecord
+from aggregator.core.registry import Entry
 from aggregator.core.state import Event, RunState
 from wire.errors import ShoalError
 
@@ -57,6 +58,31 @@ class Store(Protocol):
         """
 
 
+class RegistryStore(Protocol):
+    """Keeps the registry of devices. What a method wrote is safe when it returns."""
+
+    def load(self) -> dict[str, Entry]:
+        """Every device's entry, by id.
+
+        Raises:
+            StorageFailed: they cannot be read.
+        """
+
+    def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
+        """Write these entries, in place of earlier ones of the same devices, and delete those of `gone`: all, or nothing.
+
+        Raises:
+            StorageFailed: nothing was written.
+        """
+
+    def scrub(self) -> None:
+        """Overwrite what was deleted, so that nobody reads it from the disk.
+
+        Raises:
+            StorageFailed: it may still be there.
+        """
+
+
 class Blobs(Protocol):
     """Keeps bytes by their SHA-256."""
 
@@ -84,6 +110,13 @@ class Blobs(Protocol):
 
     def keep(self, digests: set[str]) -> None:
         """Forget every blob but these."""
+
+    def drop(self, digests: set[str]) -> None:
+        """Forget these blobs, those that were set aside as damaged as well.
+
+        Raises:
+            StorageFailed: one may still be here.
+        """
 
     def check(self) -> None:
         """Write something that means nothing.

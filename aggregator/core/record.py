@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.state import Event, OpenPhase, Report, RoundAggregated, RunState, UpdateAdmitted
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
@@ -74,13 +75,14 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
     if not evaluated and after.round == before.round:
         return None
     last = {event.device_id: event.update} if isinstance(event, UpdateAdmitted) else {}
+    gone = event.device_id if isinstance(event, DeviceBarred | DeviceForgotten) else ""
     notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
     return make_record(
         number=before.round,
         phase="evaluating" if evaluated else "preparing" if before.preparing else "training",
         opened_at_s=before.opened_at_s,
         closed_at_s=event.at_s,
-        reports={**before.received, **last},
+        reports={d: report for d, report in {**before.received, **last}.items() if d != gone},
         groups={device_id: key for device_id, key in after.starts.items() if device_id},
         notes=notes,
         views=views,

@@ -10,8 +10,9 @@ its releases are what the groups have; or the rollout fails. Then every device t
 that of the last release it was given whose rollout was done, or else that of its group, under a greater number. A device that never had
 another one keeps what it has. A device of a rollout that was superseded keeps its release until the later rollout reaches it, or fails.
 
-Outside rollouts a device gets a release only if it has none: that of its group, or of the group for newcomers. A device that checks in is
-given its last release again until it has answered.
+Outside rollouts a device gets a release only if it has none, that of its group, or of the group for newcomers; or if it was away while the
+releases of a later campaign, which has put it into a group, were rolled out. A device that checks in is given its last release again until
+it has answered.
 """
 
 from collections.abc import Iterable
@@ -239,6 +240,8 @@ def _check_in(state: FleetState, event: CheckedIn) -> Moved:
         newcomers = [rollout.newcomers for rollout in state.rollouts.values() if rollout.phase in GOING]
         groups = (event.group, group, state.newcomers, *newcomers)
         group = next((g for g in groups if g in state.catalogue.released or going(state, g)), event.group or group)
+    elif _is_later(state, holder, event.group):
+        group = event.group
     held = replace(holder, online=True, tags=event.tags, group=group)
     if held != holder or event.device_id not in state.devices:
         state = _with_holder(state, event.device_id, held)
@@ -277,7 +280,15 @@ def _due(state: FleetState, device_id: str) -> int:
     under_way = going(state, holder.group)
     if under_way is not None and under_way[1].phase == "running" and reached_by(under_way[1], device_id, holder) is not None:
         return under_way[1].releases[holder.group]
-    return 0 if holder.given else state.catalogue.released.get(holder.group, 0)
+    released = state.catalogue.released.get(holder.group, 0)
+    return released if not holder.given or _is_later(state, holder, holder.group) else 0
+
+
+def _is_later(state: FleetState, holder: Holder, group: str) -> bool:
+    """Whether a group has a release, or is to get one, of another campaign than the device's last release and after that."""
+    under_way, had = going(state, group), state.catalogue.releases.get(holder.given)
+    number = under_way[1].releases[group] if under_way is not None else state.catalogue.released.get(group, 0)
+    return had is not None and number > had.number and state.catalogue.releases[number].campaign != had.campaign
 
 
 def _give_all(state: FleetState, campaign: str, at_s: float) -> Moved:

@@ -26,25 +26,33 @@ own: it is surveyed and placed again. It has not moved any more once a round to 
 A device that checks in while a round is open gets its plan if it is in the cohort and its update has not been received. A device that is
 new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan leaves the cohort.
 
-`TRANSITIONS` says what each event does in each phase, by the name of a function below or in `aggregator.core.orders`. A dash is an event
+Who is asked follows from the settings: devices that are *eligible* (`where`), as many as the policy of `aggregator.core.cohort` says, each
+at most once in `pace_s` seconds, and in the `hours` alone. With a `cohort` a round is over when it has so many updates. A round that may
+ask nobody is *idle*: it looks again when somebody may be asked.
+
+`TRANSITIONS` says what each event does in each phase, by the name of a function below, or in `aggregator.core.orders` or
+`aggregator.core.membership`. A dash is an event
 that is ignored: the state stays, and nothing is commanded. *open* stands for preparing, training and evaluating.
 
-=============== ============ ============= =============== ============
-event           waiting      open          aggregating     finished
-=============== ============ ============= =============== ============
-DeviceCheckedIn open_first   send_plan     come            dismiss
-DeviceHeard     open_first   send_plan     come            come
-DeviceLost      mark_lost    give_grace    mark_lost       mark_lost
-UpdateAdmitted  -            receive       -               -
-DeviceDeclined  -            excuse        -               -
-DeadlinePassed  -            expire        -               -
-RoundAggregated -            -             advance         -
-UpdatesLost     -            ask_again     ask_again       -
-RolledBack      -            roll_back     roll_back       replace_all
-Retuned         retune_idle  retune        retune          retune_idle
-Aborted         end          end           end             -
-Resumed         take_epoch   command_again aggregate_again dismiss_all
-=============== ============ ============= =============== ============
+================== ============ ============= =============== ============
+event              waiting      open          aggregating     finished
+================== ============ ============= =============== ============
+DeviceCheckedIn    open_first   send_plan     come            dismiss
+DeviceHeard        open_first   send_plan     come            come
+EligibilityChanged select_first select        select          select
+DeviceBarred       bar_idle     bar           bar_closed      bar_idle
+DeviceForgotten    forget_idle  forget        forget_closed   forget_idle
+DeviceLost         mark_lost    give_grace    mark_lost       mark_lost
+UpdateAdmitted     -            receive       -               -
+DeviceDeclined     -            excuse        -               -
+DeadlinePassed     -            expire        -               -
+RoundAggregated    -            -             advance         -
+UpdatesLost        -            ask_again     ask_again       -
+RolledBack         -            roll_back     roll_back       replace_all
+Retuned            retune_idle  retune        retune          retune_idle
+Aborted            end          end           end             -
+Resumed            take_epoch   command_again aggregate_again dismiss_all
+================== ============ ============= =============== ============
 
 `Started` is no part of the table: it makes the state, and comes once. An event of a round that is no longer the latest changes nothing.
 """
@@ -54,20 +62,18 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from aggregator.core import orders
+from aggregator.core import membership, orders, resumption
 from aggregator.core.opening import (
     Step,
     absent,
-    acknowledgements,
     close,
     close_if_full,
     failed,
     finish_command,
-    finish_commands,
     is_missing,
-    is_short,
     key_now,
     lacks_updates,
+    may_join,
     next_phase,
     open_again,
     open_round,
@@ -78,7 +84,6 @@ from aggregator.core.plan import plan_for
 from aggregator.core.state import (
     Aborted,
     Acknowledge,
-    Aggregate,
     DeadlinePassed,
     Device,
     DeviceCheckedIn,
@@ -154,6 +159,8 @@ def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
             runtime=event.runtime,
             bundle=event.bundle,
             moved=event.moved or (known is not None and known.moved),
+            eligible=event.eligible,
+            barred=False,
         )
     if known is None:
         return state, []
@@ -172,7 +179,7 @@ def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     """Send the device its plan if the round waits for it: it may not have got it. A round that is short of devices takes it in."""
     state, _ = _come(state, event)
     device_id = event.device_id
-    if device_id in state.devices and device_id not in state.cohort and is_short(state, event.at_s):
+    if device_id not in state.cohort and may_join(state, device_id, event.at_s):
         state = replace(state, cohort={**state.cohort, device_id: key_now(state, device_id)})
     return state, [SendPlan(plan_for(state, device_id))] if is_missing(state, device_id) else []
 
@@ -229,6 +236,8 @@ def _expire(state: RunState, event: DeadlinePassed) -> Step:
         return state, []
     if event.at_s < state.deadline_at_s:
         return close_if_full(state, event.at_s)
+    if state.idle:
+        return open_again(state, state.received, event.at_s)
     for device_id in [d for d in state.cohort if is_missing(state, d)]:
         state = with_device(state, device_id, absent(failed(state, device_id), event.at_s, state.settings.grace_s))
     if state.phase != "evaluating" and lacks_updates(state):
@@ -263,39 +272,10 @@ def _ask_again(state: RunState, event: UpdatesLost) -> Step:
     return open_again(replace(state, phase=phase), received, event.at_s)
 
 
-# Transitions: the aggregator came up again. What was commanded before it stopped may be lost, so that what is open is commanded again.
-
-
-def _take_epoch(state: RunState, event: Resumed) -> Step:
-    """Speak with the new epoch."""
-    return replace(state, epoch=event.epoch), []
-
-
-def _command_again(state: RunState, event: Resumed) -> Step:
-    """Deadlines, the plans of devices whose updates are missing, and acknowledgements of those that are not."""
-    state, _ = _take_epoch(state, event)
-    missing = [d for d in state.cohort if is_missing(state, d)]
-    plans = [SendPlan(plan_for(state, d)) for d in missing]
-    ends = [state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online]
-    times = (state.deadline_at_s, *([state.newcomers_until_s] if state.newcomers_until_s else []), *ends)
-    return state, [*(SetDeadline(state.round, at_s) for at_s in times), *plans, *acknowledgements(state)]
-
-
-def _aggregate_again(state: RunState, event: Resumed) -> Step:
-    """The algorithm, and acknowledgements of the updates that it is applied to."""
-    state, _ = _take_epoch(state, event)
-    return state, [*acknowledgements(state), Aggregate(state.round)]
-
-
-def _dismiss_all(state: RunState, event: Resumed) -> Step:
-    """Every device's model."""
-    state, _ = _take_epoch(state, event)
-    return state, [*acknowledgements(state), *finish_commands(state)]
-
-
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceCheckedIn: _send_plan,
     DeviceHeard: _send_plan,
+    **membership.OPEN,
     DeviceLost: _give_grace,
     UpdateAdmitted: _receive,
     DeviceDeclined: _excuse,
@@ -304,38 +284,41 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     RolledBack: orders.roll_back,
     Retuned: orders.retune,
     Aborted: orders.end,
-    Resumed: _command_again,
+    Resumed: resumption.command_again,
 }
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "waiting": {
         DeviceCheckedIn: _open_first,
         DeviceHeard: _open_first,
+        **membership.WAITING,
         DeviceLost: _mark_lost,
         Retuned: orders.retune_idle,
         Aborted: orders.end,
-        Resumed: _take_epoch,
+        Resumed: resumption.take_epoch,
     },
     "preparing": _OPEN_ROUND,
     "training": _OPEN_ROUND,
     "aggregating": {
         DeviceCheckedIn: _come,
         DeviceHeard: _come,
+        **membership.AGGREGATING,
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
         UpdatesLost: _ask_again,
         RolledBack: orders.roll_back,
         Retuned: orders.retune,
         Aborted: orders.end,
-        Resumed: _aggregate_again,
+        Resumed: resumption.aggregate_again,
     },
     "evaluating": _OPEN_ROUND,
     "finished": {
         DeviceCheckedIn: _dismiss,
         DeviceHeard: _come,
+        **membership.FINISHED,
         DeviceLost: _mark_lost,
         RolledBack: orders.replace_all,
         Retuned: orders.retune_idle,
-        Resumed: _dismiss_all,
+        Resumed: resumption.dismiss_all,
     },
 }
 """What each event does in each phase; an event that is not there is ignored."""

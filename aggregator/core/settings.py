@@ -41,6 +41,7 @@ RETUNABLE = (
     *TRAINING,
     *("rounds", "min_devices", "deadline_s", "grace_s", "max_update_norm", "min_updates", "min_group"),
     *("weight_cap", "norm_cap", "max_drop", "keep_models"),
+    *("where", "cohort", "over_select", "quorum", "pace_s", "hours"),
 )
 """The fields of `RunSettings` that may change while the run goes on. Of the algorithm, the mean may."""
 
@@ -80,6 +81,18 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """A round's models are given up if the mean accuracy of devices that also evaluated earlier ones fell by more than this; 1: never."""
     keep_models: int = 0
     """Of so many of the last rounds the models are remembered."""
+    where: str = ""
+    """Which devices are asked at all (`aggregator.core.eligibility`); empty: every one."""
+    cohort: int = 0
+    """A round of training is over with so many updates; 0: with one of every device that it asked."""
+    over_select: float = 1.0
+    """A round asks so many times `cohort` devices."""
+    quorum: float = 0.0
+    """No round of training is aggregated with fewer updates than this share of `cohort`, or of the devices asked where that is 0."""
+    pace_s: float = 0.0
+    """A device is asked for at most one round of training in so many seconds."""
+    hours: str = ""
+    """When devices are asked (`aggregator.core.hours`); empty: at any time."""
 
     @classmethod
     def for_bundle(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from immutables import Map
 
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.settings import RunSettings
 from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
 
@@ -31,6 +32,12 @@ class Device(msgspec.Struct, frozen=True):
     """How many rounds in a row it missed or declined."""
     rests_until: int = 0
     """The round from which it is asked again."""
+    asked_s: float = 0.0
+    """When it was last asked for a round of training that was new to it."""
+    eligible: bool = True
+    """Whether it is asked for anything."""
+    barred: bool = False
+    """Whether it is not even told which model is its own."""
     moved: bool = False
     """Whether its data have moved since its last survey, as it says; until a round with another survey of it is over."""
 
@@ -90,7 +97,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     devices: Map[str, Device] = Map()
     """Every device that has checked in, by id."""
     num_online: int = 0
-    """How many of them are online."""
+    """How many of them are online and eligible."""
     models: dict[str, Digest] = {}
     """By key (a group's number or `initial`), the model that devices with this key start from."""
     starts: dict[str, str] = {}
@@ -107,6 +114,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The devices of the latest round, and the key of the model that each started from."""
     received: dict[str, Received] = {}
     """Their admitted updates, in the order of arrival."""
+    asked: int = 0
+    """How many devices the latest round asked when it was opened."""
+    idle: bool = False
+    """Whether the latest round asks nobody yet, since it is not the hour, or too few devices may be asked again; then its deadline is when
+    it looks again."""
     deadline_at_s: float = 0.0
     opened_at_s: float = 0.0
     veterans: bool = False
@@ -177,6 +189,7 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     runtime: str = ""
     bundle: str = ""
     moved: bool = False
+    eligible: bool = True
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):
@@ -275,6 +288,9 @@ Event = (
     Started
     | Resumed
     | DeviceCheckedIn
+    | EligibilityChanged
+    | DeviceBarred
+    | DeviceForgotten
     | DeviceHeard
     | DeviceLost
     | UpdateAdmitted

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aggregator.adapters.enrolment_store import FILE as ENROLMENTS
 from aggregator.adapters.salvage import copy_database, read_database
+from aggregator.adapters.token_file import FILE as TOKENS
 from aggregator.audit import AUDIT
 from aggregator.charter import CAMPAIGNS
 from aggregator.doctor.blobs import needs
@@ -23,7 +24,15 @@ from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
 KEYS = {
-    **{"secret.key": 0o600, "service.key": 0o600, "service.pub": 0o644, "service.voucher": 0o644, "trust.pem": 0o644, AUDIT: 0o644},
+    **{
+        "secret.key": 0o600,
+        "service.key": 0o600,
+        "service.pub": 0o644,
+        "service.voucher": 0o644,
+        "trust.pem": 0o644,
+        AUDIT: 0o644,
+        TOKENS: 0o600,
+    },
     **authority.FILES,
 }
 """The files beside the database and the blobs that a service needs, and their permissions."""

@@ -52,7 +52,7 @@ def _mend(path: Path, damage: str) -> tuple[list[Finding], Contents]:
         return [Finding("wrong", path.name, f"damaged, and no run can be read of it: {damage}. Nothing was changed: {RESTORE}")], contents
     try:
         _remove(new)
-        write_database(new, readable, contents.fleets)
+        write_database(new, readable, contents.fleets, contents.registry)
         written = read_database(new)
         aside = _swap(path, new)
     except (ShoalError, OSError) as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aggregator.adapters.salvage import Contents, SavedRun, read_database
+from aggregator.adapters.token_file import FILE as TOKENS
 from aggregator.audit import AUDIT
 from aggregator.charter import CAMPAIGNS
 from aggregator.core.rollout_state import FleetState
@@ -22,7 +23,7 @@ from wire.keys import PublicKey, read_public
 from wire.messages import LEASE_S
 
 _OWN = re.compile(
-    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}"
+    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|{re.escape(TOKENS)}"
     r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
 )
 

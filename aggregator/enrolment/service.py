@@ -36,6 +36,19 @@ class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """For how long a device's certificate is valid."""
 
 
+def enrolled_tags(folder: Path, database: str, device_id: str) -> tuple[str, ...]:
+    """The tags that a device was given with its token.
+
+    Raises:
+        ConfigError, StorageFailed: the database of enrolment cannot be read.
+    """
+    if not (folder / CERTIFICATE).exists():  # nobody enrols here
+        return ()
+    with closing(open_enrolments(folder, database)) as store, store.transaction() as within:
+        row = within.device(device_id)
+    return tuple(row.tags) if row is not None else ()
+
+
 @contextmanager
 def enrolment(
     settings: EnrolmentSettings, folder: Path, fleet: str, broker: BrokerAddress, trust: Path, database: str = ""

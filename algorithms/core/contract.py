@@ -130,6 +130,9 @@ class Coordinator(Protocol):
     def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         """The tensors of role received (``received/NAME``) for devices that start from the model of this key."""
 
+    def forget(self, context: ObjectiveMemory, device_id: str, alone: str | None) -> ObjectiveMemory:
+        """The memory without a device. `alone`: the key of the group in which it was the only one, and which is gone with it."""
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -231,6 +234,9 @@ class Grouping(Protocol):
         """Decide from a round's models, sorted by device id. Every device of `models` is in the new membership. Keys of groups are
         decimal numbers. `probe` is None where the server does not hold the whole model.
         """
+
+    def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
+        """The memory without a device: without its group, and without what it reported."""
 
 
 @dataclass(frozen=True)

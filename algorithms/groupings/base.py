@@ -6,6 +6,7 @@ those first models. The new device is compared with these sketches: its model ha
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,6 +42,11 @@ class Defaults:
     def start(self, memory: GroupingMemory, device_id: str) -> str:
         """The device's group; the only group, if there is one; else the initial model, whose training shows where it belongs."""
         return group_of(memory.membership, device_id)
+
+    def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
+        """Without its group and its sketch."""
+        membership = {d: group for d, group in memory.membership.items() if d != device_id}
+        return replace(memory, membership=membership, arrays={k: v for k, v in memory.arrays.items() if k != FIRST + device_id})
 
 
 def group_of(membership: Mapping[str, str], device_id: str) -> str:

@@ -136,6 +136,15 @@ class DistFL(Defaults):
         membership = keep_names(ids, labels, memory.membership)
         return _show(GroupingMemory(membership, surveys.arrays, info | {"num_tested": len(ids)}), views, ids, notes)
 
+    def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
+        """Without its group and its survey."""
+        kept, surveys = super().forget(memory, device_id), Surveys.of(memory)
+        if device_id not in surveys.positions:
+            return kept
+        others = surveys.without(device_id)
+        told = {"device_ids": list(others.device_ids), "num_examples": list(others.num_examples)}
+        return GroupingMemory(kept.membership, others.arrays, memory.info | told)
+
     def _views(self, surveys: Surveys, scale: Surveys | None = None) -> dict[str, View]:
         rows = surveys.rows(scale)
         return {name: Points(rows[name]) for name in (rows if self.signature == "both" else (self.signature,))}

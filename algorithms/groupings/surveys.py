@@ -63,6 +63,12 @@ class Surveys:
             arrays[name][told] = new
         return Surveys(ids, tuple(counts[d] for d in ids), arrays)
 
+    def without(self, device_id: str) -> "Surveys":
+        """Those of the others."""
+        kept = np.array([row for row, d in enumerate(self.device_ids) if d != device_id], np.int64)
+        ids, counts = tuple(self.device_ids[row] for row in kept), tuple(self.num_examples[row] for row in kept)
+        return Surveys(ids, counts, {name: rows[kept] for name, rows in self.arrays.items()} if ids else {})
+
     def rows(self, scale: "Surveys | None" = None) -> dict[str, Array]:
         """Rows (N, D) by view. BatchNorm means are divided by the pooled deviation (of `scale`, if given); the length of gradients is taken
         out of them."""

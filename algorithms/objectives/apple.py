@@ -14,6 +14,7 @@ is the paper's cross-silo setting). BatchNorm statistics are the device's own; `
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -116,6 +117,13 @@ class AppleServer(DefaultCoordinator):
             fresh = [k for k in (*known[place + 1 :], *known[:place]) if k not in before]
             peers[key] = [*before, *fresh][: info["num_others"]]
         return ObjectiveMemory(context.arrays, {**info, "round": info["round"] + 1, "known": known, "others": peers, "examples": examples})
+
+    def forget(self, context: ObjectiveMemory, device_id: str, alone: str | None) -> ObjectiveMemory:
+        kept = super().forget(context, device_id, alone)
+        info = kept.info
+        others = {key: [k for k in peers if k != alone] for key, peers in info["others"].items() if key != alone}
+        examples = {key: count for key, count in info["examples"].items() if key != alone}
+        return replace(kept, info={**info, "known": [k for k in info["known"] if k != alone], "others": others, "examples": examples})
 
     def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         info = context.info

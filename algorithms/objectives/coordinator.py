@@ -1,6 +1,7 @@
 """The server's half of an objective that needs nothing from it; others change what differs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from algorithms.core.contract import LocalModel, ObjectiveMemory, Programs, Work
@@ -17,6 +18,12 @@ class DefaultCoordinator:
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         return ObjectiveMemory()
+
+    def forget(self, context: ObjectiveMemory, device_id: str, alone: str | None) -> ObjectiveMemory:
+        """Without what is kept for the device's own group."""
+        if alone is None:
+            return context
+        return replace(context, arrays={k: v for k, v in context.arrays.items() if not k.startswith(f"{alone}/")})
 
     def preparing(self, context: ObjectiveMemory) -> bool:
         return False

@@ -11,6 +11,7 @@ alpha come to 0, and with them the step size. So alpha is divided by its mean un
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import log
 from typing import ClassVar
 
@@ -110,3 +111,7 @@ class WeightedServer(DefaultCoordinator):
     ) -> ObjectiveMemory:
         weighted = sorted({*context.info["weighted"], *(m.device_id for m in models)})
         return ObjectiveMemory(context.arrays, {**context.info, "weighted": weighted})
+
+    def forget(self, context: ObjectiveMemory, device_id: str, alone: str | None) -> ObjectiveMemory:
+        kept = super().forget(context, device_id, alone)
+        return replace(kept, info={**kept.info, "weighted": [d for d in kept.info["weighted"] if d != device_id]})

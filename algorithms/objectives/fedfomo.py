@@ -11,6 +11,7 @@ The server sends each device the M models that P favours, and with probability e
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import msgspec
@@ -103,6 +104,11 @@ class FedFomoServer(DefaultCoordinator):
                 row[other] = row.get(other, 0.0) + float(weight)
         known = known_groups(context.info["known"], membership)
         return ObjectiveMemory(context.arrays, {**context.info, "round": context.info["round"] + 1, "known": known, "affinity": affinity})
+
+    def forget(self, context: ObjectiveMemory, device_id: str, alone: str | None) -> ObjectiveMemory:
+        kept = super().forget(context, device_id, alone)
+        affinity = {own: {k: w for k, w in row.items() if k != alone} for own, row in kept.info["affinity"].items() if own != alone}
+        return replace(kept, info={**kept.info, "known": [k for k in kept.info["known"] if k != alone], "affinity": affinity})
 
     def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
         return stack_peer_models(models, models[key], self.sent(context, key), context.info["num_others"])

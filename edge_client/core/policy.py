@@ -2,8 +2,11 @@
 
 from collections.abc import Collection
 
+import numpy as np
+
 from edge_client.core.held import num_held_out
-from wire.messages import Apply, Choose, Evaluate, Plan, Policy, Protect, Respond, Train, Verb
+from wire.messages import MOST_CLASSES, Apply, Choose, Evaluate, Plan, Policy, Protect, Respond, Train, Verb
+from wire.tensors import Array
 
 
 def broken_rule(policy: Policy, plan: Plan, bundle: str, measuring: Collection[str], num_train: int, num_test: int) -> str | None:
@@ -24,6 +27,14 @@ def broken_rule(policy: Policy, plan: Plan, bundle: str, measuring: Collection[s
     if epochs > policy.max_epochs:
         return f"max_epochs: {epochs:g} are asked for, {policy.max_epochs:g} are permitted"
     return _unprotected(policy, plan.verbs, measuring) or _too_few_windows(policy, plan.verbs, num_train, num_test)
+
+
+def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
+    """How many windows of each class a check-in says there are, from the classes (n,) int64 of the windows. None where the policy does not
+    permit to tell it, or where a class number is not one of the first `MOST_CLASSES`."""
+    if not policy.tell_classes or (y.size and not 0 <= int(y.min()) <= int(y.max()) < MOST_CLASSES):
+        return None
+    return tuple(np.bincount(y).tolist()) if y.size else ()
 
 
 def _epochs(verb: Verb, num_train: int) -> float:

@@ -205,3 +205,11 @@ class Health:
 
     battery_percent: float | None = None
     unmetered: bool | None = None
+    hardware: str = ""
+    free_bytes: int | None = None
+    """Storage that the client may still take."""
+    temperature_c: float | None = None
+    charging: bool | None = None
+    """Whether it runs on outside power."""
+    idle: bool | None = None
+    """Whether nothing else wants much of its processor."""

@@ -14,18 +14,50 @@ UNIT = """\
 # The client of a board that `shoal-edge enrol` has enrolled. Its key stays in the state folder, which belongs to this unit's user alone.
 [Unit]
 Description=Shoal edge client
-After=network-online.target
 Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=0
 
 [Service]
+Type=notify
+Environment=XDG_CACHE_HOME=/var/cache/shoal
 ExecStart={program} run --data {data} --state {state}{enrolled}
 Restart=always
 RestartSec=10
+TimeoutStartSec=300
+# It says that it is alive once a second, and between two batches: one may take minutes where a graph is loaded first.
+WatchdogSec=600
 DynamicUser=yes
 StateDirectory=shoal
+CacheDirectory=shoal
 UMask=0077
 Nice=10
 CPUWeight=20
+
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+DevicePolicy=closed
+LockPersonality=yes
+PrivateDevices=yes
+PrivateTmp=yes
+PrivateUsers=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHome=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+ProtectSystem=strict
+RemoveIPC=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged
 
 [Install]
 WantedBy=multi-user.target

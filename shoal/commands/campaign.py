@@ -46,10 +46,17 @@ def start(
     max_norm: opt.MaxNorm = 1e6,
     max_drop: opt.MaxDrop = 0.3,
     keep_models: opt.KeepModels = 3,
+    where: opt.Where = "",
+    cohort: opt.RoundCohort = 0,
+    over_select: opt.OverSelect = 1.0,
+    quorum: opt.Quorum = 0.0,
+    pace: opt.Pace = 0.0,
+    window: opt.Window = "",
+    time_zone: opt.TimeZone = "UTC",
     start_from: opt.StartFrom = "latest",
 ) -> None:
     """Start a campaign. It takes the devices of campaigns before it until it is over."""
-    from aggregator.main import CampaignSettings, run_settings  # these need torch, which the other commands do without
+    from aggregator.service_settings import CampaignSettings, run_settings  # these need torch, which the other commands do without
     from aggregator.start import read_exported, read_trust
     from algorithms.registry import read_algorithm
 
@@ -72,6 +79,12 @@ def start(
         max_update_norm=max_norm,
         max_drop=max_drop,
         keep_models=keep_models,
+        where=where,
+        cohort=cohort,
+        over_select=over_select,
+        quorum=quorum,
+        pace_s=pace,
+        hours=f"{window} {time_zone}" if window else "",
         start_from=start_from,
     )
     exported = read_exported(bundle, read_trust(bundle))
@@ -125,20 +138,19 @@ def change(
     algorithm: Annotated[str, typer.Option(help="The same algorithm with another mean.")] = "",
 ) -> None:
     """Change the settings of a campaign from its next round on."""
-    given = {
-        "rounds": rounds,
-        "deadline_s": deadline,
-        "grace_s": grace,
-        "min_devices": min_devices,
-        "min_updates": min_devices,
-        "local_epochs": local_epochs,
-        "hyper": {"lr": lr} if lr is not None else None,
-        "algorithm": algorithm or None,
-    }
-    changes = {field: value for field, value in given.items() if value is not None}
-    if not changes:
+    order = Retune.of(
+        name,
+        rounds=rounds,
+        deadline_s=deadline,
+        grace_s=grace,
+        min_devices=min_devices,
+        local_epochs=local_epochs,
+        lr=lr,
+        algorithm=algorithm or None,
+    )
+    if not order.changes:
         raise ConfigError("shoal campaign set: expected at least one setting, such as --rounds")
-    print(submit(folder, Retune(name, changes)))
+    print(submit(folder, order))
 
 
 @campaign.command("rollback")

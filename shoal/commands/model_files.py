@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from shoal.held_model import HeldModel, chosen_of_run, read_model, state_of
+from shoal.held_model import HeldModel, chosen_of_run, chosen_release, read_model, read_release, state_of
 from wire.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folde
 Run = Annotated[str, typer.Option(help="Name of the run.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 Group = Annotated[str, typer.Option(help="The group whose model is meant; it may be left out where there is one model.")]
+Released = Annotated[int | None, typer.Option("--release", min=1, help="The number of a release, in place of a campaign's model.")]
+Fleet = Annotated[str, typer.Option(help="Name of the fleet, for --release.")]
 Round = Annotated[
     int | None, typer.Option("--round", min=0, help="The round that made the model; the one on offer now when it is left out.")
 ]
@@ -27,6 +29,8 @@ def export_model(
     run: Run = "run-1",
     group: Group = "",
     made_in: Round = None,
+    release: Released = None,
+    fleet: Fleet = "default",
     probe: Annotated[Path | None, typer.Option(help="For *.pte: server.pt2 of the bundle's folder.")] = None,
     max_batch: Annotated[int, typer.Option(min=8, help="For *.pte: windows in a batch, at most.")] = 64,
     database: Database = "",
@@ -35,7 +39,7 @@ def export_model(
     from export.model_file import FORMS, to_executorch_file, to_onnx_file, to_safetensors_file, to_torch_file
     from host.files import write_atomically
 
-    held, form = _held(folder, run, group, made_in, database), to.suffix.removeprefix(".")
+    held, form = _chosen(folder, run, group, made_in, release, fleet, database), to.suffix.removeprefix(".")
     match form:
         case "onnx":
             payload = to_onnx_file(held.bundle, held.tensors, held.about)
@@ -58,9 +62,17 @@ def export_model(
         )
 
 
-def inspect_model(folder: Folder, run: Run = "run-1", group: Group = "", made_in: Round = None, database: Database = "") -> None:
+def inspect_model(
+    folder: Folder,
+    run: Run = "run-1",
+    group: Group = "",
+    made_in: Round = None,
+    release: Released = None,
+    fleet: Fleet = "default",
+    database: Database = "",
+) -> None:
     """Print what a model is made of: its bundle, and each tensor with its norm."""
-    held = _held(folder, run, group, made_in, database)
+    held = _chosen(folder, run, group, made_in, release, fleet, database)
     for key, value in held.about.items():
         print(f"{key:<10} {value.replace(chr(10), ', ')}")
     print(f"\n{'tensor':<44} {'shape':>16} {'norm':>10}")
@@ -95,6 +107,14 @@ def diff_models(
         raise DataError(f"{data}: windows {list(x.shape)}, expected some of shape {list(first.bundle.manifest.window.shape)}")
     answers = [load_whole(to_onnx_file(held.bundle, held.tensors, {}))(np.ascontiguousarray(x, np.float32)) for held in models]
     print(f"both say the same of {agreement(*answers):.2%} of {len(x)} windows")
+
+
+def _chosen(folder: Path, run: str, group: str, made_in: int | None, release: int | None, fleet: str, database: str) -> HeldModel:
+    if release is None:
+        return _held(folder, run, group, made_in, database)
+    if group or made_in is not None:
+        raise ConfigError("--release names a model by itself: leave --group and --round out")
+    return read_release(folder, chosen_release(folder, fleet, release))
 
 
 def _held(folder: Path, run: str, group: str, made_in: int | None, database: str) -> HeldModel:

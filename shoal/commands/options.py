@@ -66,6 +66,13 @@ MaxNorm = Annotated[float, typer.Option(callback=finite, min=0, help="An update 
 MaxDrop = Annotated[
     float, typer.Option(callback=finite, min=0, max=1, help="Models by which accuracy fell by more are given up; 1: never.")
 ]
+Where = Annotated[str, typer.Option(help="Which devices are asked, such as 'battery >= 50 and not metered'; see docs/operate.md.")]
+RoundCohort = Annotated[int, typer.Option(min=0, help="A round is over with so many updates; 0: one of every device asked.")]
+OverSelect = Annotated[float, typer.Option(callback=finite, min=1, max=10, help="A round asks so many times --cohort devices.")]
+Quorum = Annotated[float, typer.Option(callback=finite, min=0, max=1, help="No round is aggregated with a smaller share of its updates.")]
+Pace = Annotated[float, typer.Option(callback=finite, min=0, help="Seconds between two rounds that ask the same device.")]
+Window = Annotated[str, typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty.")]
+TimeZone = Annotated[str, typer.Option(help="Of --window, such as Europe/Berlin.")]
 KeepModels = Annotated[int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")]
 StartFrom = Annotated[
     str, typer.Option(help="Whose models a new campaign starts from: latest, initial (the bundle's own weights), or a campaign's name.")

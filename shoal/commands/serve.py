@@ -12,10 +12,10 @@ from aggregator.core.rollout_state import Gate
 from aggregator.core.state import Event, RoundAggregated, RunState
 from aggregator.core.summary import count_groups
 from aggregator.enrolment.service import EnrolmentSettings, own_credentials
-from aggregator.main import ServeSettings
 from aggregator.main import serve as run_service
 from aggregator.release_policy import read_when
 from aggregator.rollouts import RolloutSettings, read_steps
+from aggregator.service_settings import ServeSettings
 from algorithms.registry import read_algorithm
 from host.logs import FORMS, log_to_stderr
 from host.supervisor import alive
@@ -51,6 +51,13 @@ def serve(
     max_norm: opt.MaxNorm = 1e6,
     max_drop: opt.MaxDrop = 0.3,
     keep_models: opt.KeepModels = 3,
+    where: opt.Where = "",
+    cohort: opt.RoundCohort = 0,
+    over_select: opt.OverSelect = 1.0,
+    quorum: opt.Quorum = 0.0,
+    pace: opt.Pace = 0.0,
+    window: opt.Window = "",
+    time_zone: opt.TimeZone = "UTC",
     start_from: opt.StartFrom = "latest",
     release: Annotated[str, typer.Option(help="What makes releases: off, manual, or auto: a campaign that is over.")] = "off",
     release_every: Annotated[int, typer.Option(min=0, help="With auto: release also after so many rounds; 0: not.")] = 0,
@@ -123,6 +130,12 @@ def serve(
         max_update_norm=max_norm,
         max_drop=max_drop,
         keep_models=keep_models,
+        where=where,
+        cohort=cohort,
+        over_select=over_select,
+        quorum=quorum,
+        pace_s=pace,
+        hours=f"{window} {time_zone}" if window else "",
         start_from=start_from,
         release=read_when(release),
         release_every=release_every,
@@ -157,7 +170,7 @@ def serve(
 
     final = run_service(settings, stop, observe)
     if final is None:
-        Console().print(f"stopped before any campaign had begun; the fleet is kept in {folder}")
+        Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
     else:
         wanted = final.next_settings.rounds
         Console().print(f"run {final.settings.name}: {final.phase}, round {min(final.round, wanted)} of {wanted}; kept in {folder}")

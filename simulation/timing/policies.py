@@ -20,6 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
+from aggregator.core.cohort import Cohort, staleness_weights
 from algorithms.spec import Choice, Option, Options, read, with_option
 from simulation.timing.availability import DAY_S
 from simulation.timing.fleet import NO_JOBS, Fleet, Jobs
@@ -57,8 +58,7 @@ class Batch:
     @property
     def weights(self) -> Array:
         """1 / sqrt(1 + staleness), float64 (FedBuff, section 5): what an update counts beside its number of examples."""
-        weights: Array = 1 / np.sqrt(1.0 + self.staleness)
-        return weights
+        return staleness_weights(self.staleness)
 
 
 class Policy(Protocol):
@@ -93,8 +93,10 @@ class Sync:
 
     def __init__(self, fleet: Fleet, cohort: int, deadline_s: float, wait_s: float, over: float = 0.0) -> None:
         self.fleet, self.tally, self.now_s = fleet, Tally(), 0.0
-        self.cohort, self.deadline_s, self.wait_s = cohort, deadline_s, wait_s
-        self.invited = min(math.ceil(round(cohort * (1 + over), 9)), len(fleet))
+        self.deadline_s, self.wait_s = deadline_s, wait_s
+        rule = Cohort(cohort, over)
+        self.invited = rule.asked(len(fleet))
+        self.cohort = rule.goal(self.invited)
 
     @property
     def oldest_version_needed(self) -> int:

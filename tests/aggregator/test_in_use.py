@@ -198,8 +198,10 @@ def test_releases_and_rollouts_over_http(fleet: FleetData, tmp_path: Path) -> No
     rollouts = service.rollouts
     assert rollouts is not None
     bench = service.bench
-    conditions = Conditions({}, True, "", "", Counted())
-    api = TestClient(create_api(lambda: {"run-1": bench.campaign}, lambda: conditions, lambda: 0.0, lambda: rollouts.state))
+    conditions = Conditions({}, True, "", "", Counted(), {})
+    api = TestClient(
+        create_api(lambda: {"run-1": bench.campaign}, lambda: conditions, lambda: 0.0, bench.runner.devices, lambda: rollouts.state)
+    )
     listed = api.get("/releases").json()
     assert [release["number"] for release in listed] == [number for number, _, _ in service.made]
     assert listed[0]["accuracy"] is None

@@ -23,9 +23,9 @@ def test_a_scrape_says_where_the_run_stands_and_what_has_happened(fleet: FleetDa
         bench.send(device_id, "check-in", encode(CheckIn(device_id, 10, 4)))
 
     def now() -> Conditions:
-        return Conditions(dict(bench.runner.refused), True, paused[0], "", counted)
+        return Conditions(dict(bench.runner.refused), True, paused[0], "", counted, {"policy": 3})
 
-    api = TestClient(create_api(lambda: bench.runner.campaigns, now, lambda: 1.0))
+    api = TestClient(create_api(lambda: bench.runner.campaigns, now, lambda: 1.0, bench.runner.devices))
 
     def scraped() -> dict[tuple[str, str], float]:
         answer = api.get("/metrics")
@@ -51,6 +51,8 @@ def test_a_scrape_says_where_the_run_stands_and_what_has_happened(fleet: FleetDa
     assert (later["shoal_rounds_trained", ""], later["shoal_round", ""], later["shoal_paused", ""]) == (1, 2, 1)
     assert (later["shoal_refused_total", "unknown-topic"], later["shoal_events_total", "update-admitted"]) == (1, 2)
     assert later["shoal_bytes_total", "up"] > 10_000
+    assert (later["shoal_declined_total", "policy"], later["shoal_stragglers_total", ""]) == (3, 0)
+    assert (later["shoal_devices_by", "known"], later["shoal_devices_by", "banned"], later["shoal_devices_eligible", ""]) == (2, 0, 2)
 
 
 def test_a_scrape_of_ten_thousand_devices_takes_a_moment(fleet: FleetData) -> None:
@@ -59,7 +61,9 @@ def test_a_scrape_of_ten_thousand_devices_takes_a_moment(fleet: FleetData) -> No
     device = state.devices["a"]
     many = state.devices.update({f"device-{number}": device for number in range(10_000)})
     bench.campaign.state = type(state)(**{**{n: getattr(state, n) for n in state.__struct_fields__}, "devices": many})
-    api = TestClient(create_api(lambda: bench.runner.campaigns, lambda: Conditions({}, True, "", "", Counted()), lambda: 1.0))
+    api = TestClient(
+        create_api(lambda: bench.runner.campaigns, lambda: Conditions({}, True, "", "", Counted(), {}), lambda: 1.0, bench.runner.devices)
+    )
     began_s = time.perf_counter()
     assert b'shoal_devices{campaign="run-1",state="online"} 2.0' in api.get("/metrics").content, "of the state"
     assert time.perf_counter() - began_s < 2

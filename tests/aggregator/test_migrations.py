@@ -12,11 +12,12 @@ from alembic.migration import MigrationContext
 
 from aggregator.adapters import schema
 from aggregator.adapters.engine import make_engine, sqlite_url
-from aggregator.adapters.memory import MemoryStore
 from aggregator.adapters.salvage import read_database
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.adapters.tables import METADATA
-from tests.aggregator.databases.write import FOLDER, fill
+from tests.aggregator.databases.write import FOLDER
+from tests.contracts.store import record
+from tests.known import known
 from wire.errors import ConfigError
 
 KEPT = sorted(FOLDER.glob("*.sql"))
@@ -38,17 +39,21 @@ def put(path: Path, text: Path = KEPT[0]) -> str:
 
 @pytest.mark.parametrize("text", KEPT, ids=lambda path: path.stem)
 def test_an_earlier_database_is_taken_up_without_loss(text: Path, tmp_path: Path) -> None:
-    url, expected = put(tmp_path / "shoal.db", text), MemoryStore()
-    fill(expected)
+    """What is stored is all there. A field of the state that came later has its default."""
+    url = put(tmp_path / "shoal.db", text)
+    before_it = read_database(tmp_path / "shoal.db")
+    assert before_it.damage == []
     with pytest.raises(ConfigError, match="stop the service that uses it, then `shoal database upgrade`, or `shoal serve`"):
         SqlStore(url, "run-1")
     before, after = schema.upgrade(url)
     assert (before != after, after) == (True, schema.newest())
     assert schema.upgrade(url) == (after, after)
     for name in ("run-1", "another"):
-        store = SqlStore(url, name)
-        assert store.load() == expected.load()
-        assert store.rounds() == expected.rounds()
+        store, expected = SqlStore(url, name), before_it.runs[name]
+        state = known(store.load())
+        assert state == expected.state
+        assert (sorted(state.devices), state.epoch, state.settings.run_id) == (["c", "d"], 7, "run-1")
+        assert store.rounds() == expected.records == [record(1), record(2, accuracy=0)]
         assert store.runs() == ["run-1", "another"]
 
 

@@ -219,3 +219,26 @@ def test_models_are_kept_while_devices_may_need_them_and_the_last_of_each_group(
         rig.finish()
     assert needed(rig.state, keep=1) == {4, 5}
     assert needed(rig.state, keep=3) == {3, 4, 5}
+
+
+def test_a_device_that_was_away_while_a_later_campaign_was_rolled_out_gets_its_release_when_it_is_back() -> None:
+    rig = released()
+    here = dict.fromkeys(sorted(rig.state.devices)[1:], "later/0")
+    away = min(rig.state.devices)
+    rig.release(draft("later/0", "second", "later"), groups=here)
+    rig.finish("later")
+    assert rig.has[away] == [1]
+    rig.check_in(away, group="0")
+    assert rig.has[away] == [1], "a campaign that does not ask for it"
+    rig.check_in(away, group="later/0")
+    assert rig.has[away] == [1, 2]
+
+
+def test_a_device_that_comes_while_a_later_campaign_is_rolled_out_joins_by_its_place_and_goes_back_with_the_others() -> None:
+    rig = released()
+    away = max(rig.state.devices, key=place_of)
+    rig.release(draft("later/0", "second", "later"), groups={d: "later/0" for d in rig.state.devices if d != away})
+    rig.check_in(away, group="later/0")
+    assert rig.has[away] == [1], "the first step does not reach it"
+    rig.feed(CalledOff(rig.at_s, "later"))
+    assert {rig.state.catalogue.releases[given[-1]].model for given in rig.has.values()} == {rig.state.catalogue.releases[1].model}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aggregator.core import round as core
 from aggregator.core import state as s
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.round import OPEN, TRANSITIONS, step
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS
@@ -55,6 +56,7 @@ def any_event(kind: Any, run: Run) -> s.Event:
     """An event of this kind that concerns the run's device and its latest round."""
     values = {"at_s": 1e6, "device_id": "a", "round": run.state.round, "num_train": 1, "num_test": 1, "models": run.state.models}
     values |= {"memory": MEMORY, "starts": {}, "programs": PROGRAMS, "update": RECEIVED, "epoch": 5, "device_ids": ("a",), "to": 0}
+    values |= {"included": (), "excluded": ("a",), "memories": {}}
     values |= {"settings": msgspec.structs.replace(run.state.settings, rounds=9)}
     made: s.Event = kind(**{name: values[name] for name in kind.__struct_fields__ if name in values})
     return made
@@ -66,7 +68,13 @@ def test_an_event_is_ignored_where_the_table_has_no_transition_and_does_somethin
     run = in_every_phase()[phase]
     before = run.state
     commands = run.feed(any_event(kind, run))
-    nobody = phase == "waiting" and kind in (s.DeviceLost, s.DeviceHeard)  # no device has checked in
+    nobody = phase == "waiting" and kind in (
+        s.DeviceLost,
+        s.DeviceHeard,
+        EligibilityChanged,
+        DeviceBarred,
+        DeviceForgotten,
+    )  # no device has checked in
     nobody |= kind is s.RolledBack and not before.history
     unmoved = msgspec.structs.replace(run.state, at_s=before.at_s), commands
     assert (unmoved == (before, [])) == (kind not in TRANSITIONS[phase] or nobody)

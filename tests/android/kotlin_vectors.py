@@ -93,7 +93,9 @@ def _message(rng: random.Random) -> m.Message:
     work = name, epoch, number, attempt, name
     reason = rng.choice(get_args(m.DeclineReason))
     made: list[m.Message] = [
-        m.CheckIn(name, count, 3, rng.choice(["", sha]), text(), text(), *health, rng.choice([None, policy]), rng.choice([True, False])),
+        m.CheckIn(
+            name, count, 3, rng.choice(["", sha]), text(), text(), *health, rng.choice([None, policy]), moved=rng.choice([True, False])
+        ),
         m.Fetch(name, sha),
         m.DeviceStatus(name, True),
         m.AggregatorStatus(False, text(), epoch, rng.uniform(0, 2e9), text(), text()),

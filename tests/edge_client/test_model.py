@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import edge_client
+from edge_client.adapters.onnx_graphs import OnnxGraphs, OnnxModel
 from edge_client.adapters.state import FolderState
 from edge_client.core.ports import Current
 from edge_client.main import main
@@ -20,6 +21,7 @@ from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.hostile import with_graph
 from wire import messages as m
+from wire.bundle import Bundle
 from wire.codec import digest
 from wire.errors import ConfigError, DataError
 
@@ -168,6 +170,22 @@ class TestOneFile:
         np.testing.assert_allclose(Model(device.folder).predict(device.windows.test_x), expected, atol=1e-5)
         device.start()
         assert path.read_bytes() == good
+
+    def test_a_runtime_that_cannot_read_it_writes_it_too(self, device: Device) -> None:
+        class Other:
+            """Graphs of a runtime that does not read ONNX files of models."""
+
+            max_batch = None
+
+            def __init__(self, bundle: Bundle) -> None:
+                self.run = OnnxGraphs(bundle).run
+
+        device.load_graphs = Other
+        device.start()
+        device.release(1)
+        x = device.windows.test_x
+        answer = OnnxModel((device.folder / "current" / "model.onnx").read_bytes()).predict(x)
+        np.testing.assert_allclose(answer, device.agent.predict(x), atol=1e-5)
 
     def test_a_bundle_without_a_template_works_as_before(self, device: Device) -> None:
         bundle = with_graph(device.bundle, "predict", template="")

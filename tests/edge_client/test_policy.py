@@ -3,28 +3,32 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.policy_file import read_policy
 from edge_client.adapters.state import FolderState
+from edge_client.core.policy import told_classes
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device
 from tests.edge_client.hostile import with_graph
+from tests.wire.policy_vectors import TOLD
 from wire import messages as m
-from wire.codec import digest
+from wire.codec import decode, digest
 from wire.errors import ConfigError
 from wire.tensors import Tensors
+from wire.version import CLIENT
 
 
 class TestFile:
     def test_every_field(self, tmp_path: Path) -> None:
         (tmp_path / "policy.toml").write_text(
             'verbs = ["train", "protect"]\ngraphs = ["step"]\nbundles = ["watch"]\nmax_epochs = 5\nmax_seconds = 60.5\n'
-            "max_bytes_a_day = 50_000_000\nmax_clip_norm = 1\nmin_noise_multiplier = 0.5\nmin_windows = 20\n"
+            "max_bytes_a_day = 50_000_000\nmax_clip_norm = 1\nmin_noise_multiplier = 0.5\nmin_windows = 20\ntell_classes = true\n"
         )
-        expected = m.Policy(("train", "protect"), ("step",), ("watch",), 5.0, 60.5, 50_000_000, 1.0, 0.5, 20)
+        expected = m.Policy(("train", "protect"), ("step",), ("watch",), 5.0, 60.5, 50_000_000, 1.0, 0.5, 20, True)
         assert read_policy(tmp_path / "policy.toml") == expected
 
     @pytest.mark.parametrize(
@@ -54,6 +58,24 @@ class TestFile:
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="No such file"):
             read_policy(tmp_path / "none")
+
+
+@pytest.mark.parametrize(("name", "policy", "y", "classes"), TOLD)
+def test_class_counts_are_told_only_where_the_owner_permits_it(
+    name: str, policy: m.Policy, y: list[int], classes: tuple[int, ...] | None
+) -> None:
+    assert told_classes(policy, np.array(y, np.int64)) == classes, name
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_a_check_in_says_class_counts_where_the_policy_permits_it(
+    fleet: FleetData, exported: Exported, tmp_path: Path, tells: bool
+) -> None:
+    device = Device(fleet, exported, tmp_path / "state", policy=m.Policy(tell_classes=tells))
+    device.turn()
+    message = decode(device.sent("check-in")[-1], m.CheckIn)
+    assert (message.classes is not None, message.client) == (tells, CLIENT)
+    assert not tells or sum(message.classes or ()) == message.num_train
 
 
 class TestAgent:

@@ -2,9 +2,6 @@
 and renew; one is banned while it works, is cut off within seconds and stays out, also over restarts of the broker; the other works on."""
 
 import re
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -13,92 +10,38 @@ from pathlib import Path
 import pytest
 
 from aggregator.adapters.enrolment_store import open_enrolments
-from aggregator.enrolment.authority import read_authority, write_pair
 from aggregator.enrolment.desk import restore, revoke
 from simulation.datasets.windows import FleetData
-from simulation.local.broker import free_port
-from simulation.local.fleet import start_process, stop_processes, write_device_folder
-from tests.conftest import Exported, wait_for_port
-from tests.known import known
-from wire.certificates import new_tls_key, read_certificate
+from simulation.local.fleet import write_device_folder
+from tests.conftest import Exported
+from tests.end_to_end.fleet import Fleet, find_mosquitto
+from wire.certificates import read_certificate
 from wire.errors import LinkError
-from wire.links.mqtt import BrokerAddress, MqttLink
+from wire.links.mqtt import MqttLink
 from wire.links.port import Delivery, Denied, LinkDown
 from wire.topics import Topics
 
 TOPICS = Topics("default")
 
 
-class Fleet:
-    """A folder with a service, its broker and its devices."""
+def rounds(served: Fleet) -> int:
+    return max([0, *(int(number) for number in re.findall(r"round=(\d+) devices", served.log("serve")))])
 
-    def __init__(self, folder: Path, binary: str) -> None:
-        self.folder, self.binary = folder, binary
-        self.ports = {"broker": free_port(), "http": free_port(), "enrol": free_port()}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    @property
-    def url(self) -> str:
-        return f"https://localhost:{self.ports['enrol']}"
-
-    def run(self, *command: str) -> str:
-        module = {"shoal": "shoal", "shoal-edge": "edge_client.main"}[command[0]]
-        done = subprocess.run([sys.executable, "-m", module, *command[1:]], cwd=self.folder, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def start_broker(self) -> None:
-        configuration = self.folder / "runs" / "served" / "broker" / "mosquitto.conf"
-        with (self.folder / "broker.log").open("ab") as log:
-            self.processes["broker"] = subprocess.Popen([self.binary, "-c", str(configuration)], stdout=log, stderr=log)
-        wait_for_port(self.ports["broker"])
-
-    def start(self, name: str, *words: str) -> None:
-        self.processes[name] = start_process(["-m", *words], self.folder / f"{name}.log")
-
-    def serve(self) -> None:
-        ports = ["--port", str(self.ports["http"]), "--enrol-port", str(self.ports["enrol"])]
-        config = str(self.folder / "serve.toml")
-        self.start("serve", "shoal", "serve", "--config", config, *ports, "--rounds", "100000", "--enrol-days", "0.0045")
-        wait_for_port(self.ports["enrol"], 60)
-
-    def stop(self, name: str) -> None:
-        stop_processes([self.processes.pop(name)])
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text()
-
-    def rounds(self) -> int:
-        return max([0, *(int(number) for number in re.findall(r"round=(\d+) devices", self.log("serve")))])
-
-    def link(self, name: str) -> MqttLink:
-        """A client with a certificate of this name, as a thief of a device's credentials would have it."""
-        authority, key, pair = known(read_authority(self.folder / "runs" / "served")), new_tls_key(), self.folder / f"{name}.pem"
-        write_pair(pair, key, authority.issue_client(key.public_key(), name, time.time()))
-        ca = self.folder / "runs" / "served" / "ca.pem"
-        return MqttLink(BrokerAddress.parse(f"mqtts://localhost:{self.ports['broker']}", ca, pair), name)
+def serve(served: Fleet) -> None:
+    served.serve("--rounds", "100000", "--enrol-days", "0.0045")
 
 
 @pytest.fixture
 def served(tmp_path: Path, exported: Exported, fleet: FleetData) -> Iterator[Fleet]:
-    binary = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin")
-    if binary is None:
-        pytest.skip("Mosquitto is not installed: apt-get install mosquitto would run this")
-    shutil.copytree(exported.folder, tmp_path / "runs" / "bundle")
-    served = Fleet(tmp_path, binary)
-    told = served.run("shoal", "init", "serve.toml", "--tls", "localhost,127.0.0.1", "--broker-port", str(served.ports["broker"]))
-    if "bans will not hold" in told:
-        pytest.skip("Mosquitto has no dynamic security here: apt-get install mosquitto would run this")
-    text = (tmp_path / "serve.toml").read_text()
-    for name in ("folder", "bundle"):
-        text = re.sub(f'^{name} = "', f'{name} = "{tmp_path}/', text, flags=re.MULTILINE)
-    (tmp_path / "serve.toml").write_text(text)
+    served = Fleet(tmp_path, find_mosquitto())
+    served.init(exported.folder)
     served.start_broker()
-    served.serve()
+    serve(served)
     for name in ("d0", "d1"):
         write_device_folder(fleet, name, tmp_path / name)
     yield served
-    stop_processes(list(served.processes.values()))
+    served.close()
 
 
 def until(what: Callable[[], bool], patience_s: float = 60.0) -> float:
@@ -117,7 +60,7 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
         served.run("shoal-edge", "enrol", served.url, token, "--state", f"state-{name}", "--device", name)
         data = ["--data", str(served.folder / name), "--state", str(served.folder / f"state-{name}")]
         served.start(name, "edge_client.main", "run", *data)
-    until(lambda: served.rounds() >= 2)
+    until(lambda: rounds(served) >= 2)
 
     # certificates of six minutes, which began ten minutes ago, are renewed at once; the devices connect with the new ones, and go on
     pair = served.folder / "state-d0" / "enrolled" / "device.pem"
@@ -125,8 +68,8 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     assert "renewed" in served.run("shoal", "enrol", "audit", "runs/served")
     until(lambda: served.log("d0").count("connected device=d0") >= 2)
     assert read_certificate(pair.read_text()).not_valid_after_utc.timestamp() < time.time() + 4000
-    reached = served.rounds()
-    until(lambda: served.rounds() > reached)
+    reached = rounds(served)
+    until(lambda: rounds(served) > reached)
 
     witness, aggregator_side = served.link("d2"), TOPICS.device("d2", "plan")
     witness.subscribe(aggregator_side)
@@ -153,7 +96,7 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     served.stop("broker")
     served.start_broker()
     assert out(served, "d1"), "the broker knows it by itself"
-    served.serve()
+    serve(served)
     assert out(served, "d1")
 
     with closing(open_enrolments(folder)) as store:
@@ -204,6 +147,6 @@ def test_what_waited_for_a_device_that_is_banned_while_it_is_away_is_gone(served
     aggregator.close()
     with closing(open_enrolments(served.folder / "runs" / "served")) as store:
         revoke(store, "d9")
-    served.serve()
+    serve(served)
     until(lambda: "banned at the broker device=d9" in served.log("serve"))
     assert [event for event in drained(served.link("d9")) if isinstance(event, Delivery)] == []

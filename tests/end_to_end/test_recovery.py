@@ -162,9 +162,9 @@ def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
         assert not edges.torch_loaded()
         assert running.get("/health")["status"] == "ok"
         assert [r["round"] for r in running.get("/rounds")] == list(range(1, ROUNDS + 2))
-        devices = running.get("/devices")
-        assert sorted(devices) == ["d0", "d1", "d2"]
-        assert all(d["runtime"] == "onnxruntime" for d in devices.values())
+        devices = running.get("/devices")["devices"]
+        assert [d["id"] for d in devices] == ["d0", "d1", "d2"]
+        assert all(d["runtime"] == "onnxruntime" for d in devices)
         assert running.get("/summary")["groups"]["count"] == 1
         from wire.tensors import decode_tensors
 

@@ -87,6 +87,7 @@ class Pair(Field):
 def pair(data: FleetData, exported: Exported, tmp_path: Path, mosquitto: str, postgres: Postgres, s3_server: S3Server) -> Iterator[Pair]:
     database, bucket = postgres.create(secrets.token_hex(6)), f"s3://{BUCKET}/{secrets.token_hex(4)}"
     pair = Pair(data, exported, tmp_path, mosquitto, database=database, bucket=bucket, environment=s3_server.environment)
+    (tmp_path / "aggregator.log").touch()  # `Field.wait` shows it; each service here has a log of its own
     yield pair
     for process in pair.serving:
         if process.poll() is None:
@@ -117,6 +118,7 @@ def test_the_standby_takes_over_when_the_first_is_killed_and_again_when_it_is_ki
     assert epochs == sorted(set(epochs))
 
 
+@pytest.mark.slow
 def test_a_first_that_was_stopped_cannot_write_when_it_comes_back_and_ends(pair: Pair, undisturbed: RunState) -> None:
     with pair.edges():
         first = pair.serve("--standby")
@@ -132,6 +134,7 @@ def test_a_first_that_was_stopped_cannot_write_when_it_comes_back_and_ends(pair:
     assert "Traceback" not in pair.log(0) + pair.log(1)
 
 
+@pytest.mark.slow
 def test_a_first_that_is_cut_off_from_the_database_is_followed_by_the_standby(
     pair: Pair, proxy: LossyProxy, postgres: Postgres, undisturbed: RunState
 ) -> None:
@@ -149,6 +152,7 @@ def test_a_first_that_is_cut_off_from_the_database_is_followed_by_the_standby(
         same_models(pair.finish(), undisturbed)
 
 
+@pytest.mark.slow
 def test_a_service_that_is_stopped_gives_its_lease_back_and_one_that_does_not_wait_ends(pair: Pair) -> None:
     first = pair.serve()
     pair.wait_for_log(0, "waiting for devices")
@@ -166,4 +170,4 @@ def test_a_service_that_is_stopped_gives_its_lease_back_and_one_that_does_not_wa
     pair.wait_for_log(3, "another aggregator has the lease")
     third.send_signal(signal.SIGTERM)
     assert third.wait(20) == 0
-    assert "stopped while it waited for another aggregator" in pair.log(3)
+    assert "no campaign was at work here" in pair.log(3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.main import ServeSettings
+from aggregator.service_settings import ServeSettings
 from shoal.cli import main
 from shoal.commands import serve as module
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors import safe_open
 
 from aggregator.adapters.blob_folder import BlobFolder
@@ -19,6 +20,8 @@ from export.publish import SERVER_FILE
 from export.runtimes import load_graph
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
+from tests.aggregator.rollout_cases import draft
+from tests.aggregator.test_rollouts import Service
 from tests.conftest import Exported
 from wire import names
 from wire.errors import ConfigError
@@ -79,6 +82,26 @@ class TestExport:
         np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(exported, x, 1.5), atol=1e-5)
         about = session.get_modelmeta().custom_metadata_map
         assert (about["name"], about["classes"].split("\n")) == ("run-1 1@0", list(fleet.classes))
+
+    def test_a_release_is_named_by_its_number(self, shoal: Say, served: Path, exported: Exported, fleet: FleetData) -> None:
+        source = BlobFolder(served / "blobs" / "run-1")
+        model = max(source.names() - {exported.bundle.digest}, key=lambda name: len(source.get(name)))
+        service = Service(served, fleet="default")
+        service.check_in("d0")
+        made = replace(draft(), bundle=exported.bundle.digest, model=model)
+        service.rollouts.release([made], source, {"d0": "0"}, "0", roll_out=False)
+        service.tick()
+        said = shoal("export", served, "--release", "1", "--to", served / "m.onnx")
+        assert f"model release 1, {made.group} ({model[:12]})" in said
+        assert f"release 1, {made.group}" in shoal("inspect", served, "--release", "1")
+        answer = onnxruntime.InferenceSession(served / "m.onnx").run(None, {"x": fleet.devices["d0"].test_x})[0]
+        assert np.allclose(answer.sum(axis=1), 1, atol=1e-5)
+        for wrong, told in (
+            (["--release", "9"], "fleet default has none of this number"),
+            (["--release", "1", "--group", "0"], "by itself"),
+        ):
+            with pytest.raises(ConfigError, match=told):
+                shoal("export", served, *wrong, "--to", served / "n.onnx")
 
     def test_pt_is_a_state_dict_for_the_users_own_model(self, shoal: Say, served: Path, exported: Exported) -> None:
         shoal("export", served, "--group", "0", "--to", served / "m.pt")

@@ -13,7 +13,8 @@ from aggregator.adapters.sql_store import SqlStore
 from aggregator.aggregation import start_run
 from aggregator.core.state import Started
 from aggregator.identity import own_secret
-from aggregator.main import ServeSettings, run_settings, serve
+from aggregator.main import serve
+from aggregator.service_settings import ServeSettings, run_settings
 from aggregator.start import read_exported, read_trust
 from algorithms.registry import make_algorithm, read_algorithm
 from tests.conftest import Exported

@@ -61,6 +61,15 @@ CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
 ]
 """A name, a policy, a plan's verbs, and the rule that the plan breaks; empty where it breaks none."""
 
+TOLD: list[tuple[str, Policy, list[int], tuple[int, ...] | None]] = [
+    ("class counts stay on the device", Policy(), [0, 2, 2], None),
+    ("class counts may be told", Policy(tell_classes=True), [0, 2, 2], (1, 0, 2)),
+    ("no windows", Policy(tell_classes=True), [], ()),
+    ("a class number that is too large", Policy(tell_classes=True), [0, 1000], None),
+    ("the last class number", Policy(tell_classes=True), [999], (0,) * 999 + (1,)),
+]
+"""A name, a policy, the classes of a device's training windows, and what a check-in says of them."""
+
 
 def plan_of(verbs: tuple[Verb, ...]) -> Plan:
     """The plan with these verbs."""
@@ -74,4 +83,8 @@ def text() -> str:
         json.dumps({"name": name, "policy": msgspec.to_builtins(policy), "plan": msgspec.to_builtins(plan_of(verbs)), "rule": rule})
         for name, policy, verbs, rule in CASES
     ]
-    return f'{{\n "about": {json.dumps(about)},\n "cases": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
+    told = [
+        json.dumps({"name": name, "policy": msgspec.to_builtins(policy), "y": y, "classes": classes}) for name, policy, y, classes in TOLD
+    ]
+    cases, classes = ",\n  ".join(rows), ",\n  ".join(told)
+    return f'{{\n "about": {json.dumps(about)},\n "cases": [\n  {cases}\n ],\n "told": [\n  {classes}\n ]\n}}\n'

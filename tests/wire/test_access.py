@@ -14,8 +14,9 @@ import pytest
 import trustme
 
 from aggregator.identity import find_epoch
-from aggregator.main import ServeSettings, serve
+from aggregator.main import serve
 from aggregator.rivals import WrongFleet
+from aggregator.service_settings import ServeSettings
 from algorithms.registry import read_algorithm
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes

@@ -18,7 +18,19 @@ POLICY = m.Policy(verbs=("train", "evaluate", "protect"), max_epochs=5.5, max_cl
 PIECES = m.Pieces(A, 1_048_577, 524_288, (A, B, A))
 
 MESSAGES: dict[str, m.Message] = {
-    "check-in": m.CheckIn("p01-left", 160, 63, A, "shoal", "onnxruntime", 87.5, True),
+    "check-in": m.CheckIn("p01-left", 160, 63, A, "shoal 0.1.0", "onnxruntime", 87.5, True),
+    "check-in-health": m.CheckIn(
+        "p01-left",
+        160,
+        63,
+        hardware="Raspberry Pi 4 Model B Rev 1.4",
+        free_bytes=12_345_678_901,
+        temperature_c=41.5,
+        charging=True,
+        idle=False,
+        classes=(100, 0, 60),
+        policy=m.Policy(tell_classes=True),
+    ),
     "check-in-moved": m.CheckIn("p01-left", 160, 63, moved=True),
     "check-in-policy": m.CheckIn("p01-left", 160, 63, policy=POLICY),
     "decline": m.Decline(RUN, 1795305600, 3, 0, "p01-left", "bundle", "bundle watch: version 1 offered, version 2 was loaded before"),
@@ -133,6 +145,10 @@ HOSTILE_MESSAGES = {
     % (b"a" * 64, b",".join([b'"%b"' % (b"a" * 64)] * 513)),
     "want-negative": b'{"type":"want","device_id":"d","update":"%b","pieces":[-1]}' % (b"a" * 64),
     "piece-beyond": b'{"type":"piece","device_id":"d","update":"%b","index":512}' % (b"a" * 64),
+    "charging-a-number": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"charging":1}',
+    "classes-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[3,-1]}',
+    "classes-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[%b0]}' % (b"0," * 1000),
+    "temperature-of-the-sun": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"temperature_c":5500}',
     "name-with-slash": b'{"type":"fetch","device_id":"../x","digest":"' + b"a" * 64 + b'"}',
     "digest-upper-case": b'{"type":"fetch","device_id":"d","digest":"' + b"A" * 64 + b'"}',
     "name-with-line-feed": b'{"type":"fetch","device_id":"d\\n","digest":"' + b"a" * 64 + b'"}',

@@ -8,6 +8,7 @@ import io.shoal.core.wire.InUse
 import io.shoal.core.wire.Message
 import io.shoal.core.wire.Piece
 import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Topics
 import io.shoal.core.wire.UpdateOffer
 import io.shoal.core.wire.encode
@@ -39,11 +40,17 @@ internal class Outbox(
             numTrain = around.windows.numTrain.toLong(),
             numTest = around.windows.numTest.toLong(),
             bundle = bundle,
-            client = "shoal",
+            client = CLIENT,
             runtime = around.loader.runtime,
             batteryPercent = health.batteryPercent,
             unmetered = health.unmetered,
             policy = self.policy,
+            hardware = health.hardware,
+            freeBytes = health.freeBytes,
+            temperatureC = health.temperatureC,
+            charging = health.charging,
+            idle = health.idle,
+            classes = toldClasses(self.policy ?: Policy(), around.windows.trainY.toLongArray()),
             moved = health.moved,
         )
         say("check-in", message)
@@ -85,6 +92,9 @@ internal class Outbox(
     }
 
     private companion object {
+        /** The version of Shoal that this client is of (`wire/version.py`). */
+        const val CLIENT = "shoal 0.1.0"
+
         /** A connected device says at least every 60 s that it is here. */
         const val HEARTBEAT_S = 45.0
     }

@@ -2,6 +2,7 @@ package io.shoal.core
 
 import io.shoal.core.wire.Annotate
 import io.shoal.core.wire.Apply
+import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Evaluate
 import io.shoal.core.wire.Plan
@@ -10,6 +11,17 @@ import io.shoal.core.wire.Protect
 import io.shoal.core.wire.Respond
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.Verb
+
+/**
+ * How many windows of each class a check-in says there are, from the classes [y] of the training windows. Null where the policy does not
+ * permit to tell it, or where a class number is not one of the first [CheckIn.MOST_CLASSES].
+ */
+internal fun toldClasses(policy: Policy, y: LongArray): List<Long>? {
+    if (!policy.tellClasses || y.any { it !in 0 until CheckIn.MOST_CLASSES }) return null
+    val counts = LongArray(y.maxOrNull()?.plus(1)?.toInt() ?: 0)
+    for (number in y) counts[number.toInt()]++
+    return counts.toList()
+}
 
 /**
  * What in a plan is against the policy (`wire/SPEC.md`, 'Policy'): the rule's name, a colon, and what was asked; null if nothing is. Pure.

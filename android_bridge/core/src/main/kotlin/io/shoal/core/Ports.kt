@@ -29,7 +29,19 @@ public interface GraphLoader {
  * What a device says of itself when it checks in; null where it cannot know. [moved]: its data are no longer those of its last survey
  * ([Drift]); a service that surveys devices then surveys it again.
  */
-public data class Health(val batteryPercent: Double? = null, val unmetered: Boolean? = null, val moved: Boolean = false)
+public data class Health(
+    val batteryPercent: Double? = null,
+    val unmetered: Boolean? = null,
+    val moved: Boolean = false,
+    val hardware: String = "",
+    /** Storage that the client may still take. */
+    val freeBytes: Long? = null,
+    val temperatureC: Double? = null,
+    /** Whether it runs on outside power. */
+    val charging: Boolean? = null,
+    /** Whether nobody uses it now. */
+    val idle: Boolean? = null,
+)
 
 /** What time it is. */
 public fun interface Clock {

@@ -25,6 +25,14 @@ class PolicyTest {
     private fun device(policy: Policy? = null, loader: GraphLoader = FakeLoader()) = FakeAggregator(storage(), policy = policy, loader = loader)
 
     @Test
+    fun `a check-in says how it is with the device, and how many windows there are of each class only where the owner permits it`() {
+        val silent = decode<CheckIn>(device().up().sent("check-in").first())
+        assertEquals(Pair("shoal 0.1.0", null), Pair(silent.client, silent.classes))
+        val other = FakeAggregator(FolderStorage(File(folder, "other")), policy = Policy(tellClasses = true)).up()
+        assertEquals(silent.numTrain, decode<CheckIn>(other.sent("check-in").first()).classes!!.sum())
+    }
+
+    @Test
     fun `what the owner does not permit is declined before anything runs`() {
         val policy = Policy(maxClipNorm = 0.5, bundles = listOf("fake"), minWindows = 3)
         val device = device(policy).up()

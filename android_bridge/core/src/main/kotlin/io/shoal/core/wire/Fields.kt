@@ -75,6 +75,15 @@ internal class Fields(value: Json, private val path: String) {
         (it as? JsonString)?.value?.takeIf(::isName) ?: throw Malformed("$at: expected a name")
     }
 
+    /** The array of counts under a key, at most [most] of them; null where the key is missing or null. */
+    fun countsOrNull(key: String, most: Int): List<Long>? {
+        if (isNull(key)) return null
+        val counts = list(key) { it, at ->
+            integer(at, it).also { count -> if (count !in COUNT) throw Malformed("$at: $count, expected a count") }
+        }
+        return check(key, counts, "at most $most counts") { it.size <= most }
+    }
+
     /** An object under a key, read by [item]; null where the key is missing or null. */
     fun <T> objectOrNull(key: String, item: (Fields) -> T): T? = if (isNull(key)) null else item(obj(key))
 

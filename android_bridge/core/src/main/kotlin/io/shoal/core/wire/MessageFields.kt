@@ -14,6 +14,12 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "battery_percent" to message.batteryPercent,
         "unmetered" to message.unmetered,
         "policy" to message.policy?.let(::fieldsOf),
+        "hardware" to message.hardware,
+        "free_bytes" to message.freeBytes,
+        "temperature_c" to message.temperatureC,
+        "charging" to message.charging,
+        "idle" to message.idle,
+        "classes" to message.classes,
         "moved" to message.moved,
     )
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest, "pieces" to message.pieces)
@@ -131,6 +137,12 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         batteryPercent = f.doubleOrNull("battery_percent", "0 to 100") { it in 0.0..100.0 },
         unmetered = f.boolOrNull("unmetered"),
         policy = f.objectOrNull("policy", ::policyOf),
+        hardware = f.text("hardware", ""),
+        freeBytes = f.intOrNull("free_bytes", Fields.COUNT),
+        temperatureC = f.doubleOrNull("temperature_c", "-100 to 300") { it in -100.0..300.0 },
+        charging = f.boolOrNull("charging"),
+        idle = f.boolOrNull("idle"),
+        classes = f.countsOrNull("classes", CheckIn.MOST_CLASSES),
         moved = f.bool("moved", false),
     )
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"), f.bool("pieces", false))

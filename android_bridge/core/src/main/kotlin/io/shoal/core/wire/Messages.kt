@@ -19,7 +19,8 @@ public data class Metrics(val numExamples: Long = 0, val lossSum: Double = 0.0, 
 
 /**
  * Device to aggregator: here I am, this is what I have. [bundle] is the digest of the bundle it has loaded, or empty; [policy] is what its
- * owner permits, so that the aggregator need not ask in vain. [moved]: its data are no longer those of its last survey.
+ * owner permits, so that the aggregator need not ask in vain. [moved]: its data are no longer those of its last survey. What is null is not
+ * known to the device, or not told.
  */
 public data class CheckIn(
     val deviceId: String,
@@ -31,9 +32,24 @@ public data class CheckIn(
     val batteryPercent: Double? = null,
     val unmetered: Boolean? = null,
     val policy: Policy? = null,
+    val hardware: String = "",
+    /** Storage that the client may still take. */
+    val freeBytes: Long? = null,
+    val temperatureC: Double? = null,
+    /** Whether the device runs on outside power. */
+    val charging: Boolean? = null,
+    /** Whether nothing else wants much of its processor, or nobody uses it. */
+    val idle: Boolean? = null,
+    /** By class number, how many training windows there are; only where the policy permits it. */
+    val classes: List<Long>? = null,
     val moved: Boolean = false,
 ) : Message {
     override val type: String get() = "check-in"
+
+    internal companion object {
+        /** Classes of which a device tells how many windows it has, at most. */
+        const val MOST_CLASSES = 1000
+    }
 }
 
 /**

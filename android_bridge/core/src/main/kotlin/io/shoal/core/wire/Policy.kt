@@ -15,6 +15,7 @@ import io.shoal.core.Malformed
  * @param maxClipNorm the longest change that training may report: a plan that reports one has to end with `protect` that clips to no more
  * @param minNoiseMultiplier the least noise of that `protect`, its standard deviation divided by its clipping norm
  * @param minWindows windows that have to be behind each reported measurement, and behind each training
+ * @param tellClasses whether a check-in may say how many training windows there are of each class
  * @throws ConfigException a number that is out of range
  */
 public data class Policy(
@@ -27,6 +28,7 @@ public data class Policy(
     val maxClipNorm: Double? = null,
     val minNoiseMultiplier: Double? = null,
     val minWindows: Long = 1,
+    val tellClasses: Boolean = false,
 ) {
     init {
         for ((field, names) in listOf("verbs" to verbs, "graphs" to graphs, "bundles" to bundles)) {
@@ -74,6 +76,7 @@ internal fun fieldsOf(policy: Policy): Map<String, Any?> {
         "max_clip_norm" to policy.maxClipNorm,
         "min_noise_multiplier" to policy.minNoiseMultiplier,
         "min_windows" to policy.minWindows.takeIf { it != 1L },
+        "tell_classes" to policy.tellClasses.takeIf { it },
     )
     return fields.filterValues { it != null }
 }
@@ -89,4 +92,5 @@ internal fun policyOf(f: Fields): Policy = Policy(
     maxClipNorm = f.doubleOrNull("max_clip_norm", "above 0") { it > 0 },
     minNoiseMultiplier = f.doubleOrNull("min_noise_multiplier", "at least 0") { it >= 0 },
     minWindows = f.positive("min_windows", 1),
+    tellClasses = f.bool("tell_classes", false),
 )

@@ -6,6 +6,7 @@ import io.shoal.core.WireException
 import io.shoal.core.brokenRule
 import io.shoal.core.fromPython
 import io.shoal.core.repository
+import io.shoal.core.toldClasses
 import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.TestFactory
 import java.io.File
@@ -81,6 +82,18 @@ class VectorsTest {
                 assertEquals(policy, Policy.parse(policy.toJson()))
                 val rule = brokenRule(policy, messageOf(case.obj("plan")) as Plan, about.string("bundle"), measuring, numTrain, numTest)
                 assertEquals(case.string("rule"), rule.orEmpty().substringBefore(':'))
+            }
+        }
+    }
+
+    @TestFactory
+    fun `policy says whether class counts are told`(): List<DynamicTest> {
+        val cases = Fields(parseJson(File(vectors, "policy.json").readBytes()), "policy.json").list("told") { it, path -> Fields(it, path) }
+        assertTrue(cases.size >= 5)
+        return cases.map { case ->
+            DynamicTest.dynamicTest(case.string("name")) {
+                val y = case.list("y") { it, path -> Fields.countOf(it, path) }.toLongArray()
+                assertEquals(case.countsOrNull("classes", 1000), toldClasses(policyOf(case.obj("policy")), y))
             }
         }
     }

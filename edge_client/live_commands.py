@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.live.follow import Cutter, follow_ring
-from edge_client.live.recording import live_folder, recording, stretches
 from edge_client.live.resampling import Stretch
 from edge_client.live.settings import live_settings
 from edge_client.live.store import read_folder
 from edge_client.model import Model
+from edge_client.recording import live_folder, recording, stretches
 from wire.errors import ConfigError, ShoalError
 from wire.links.mqtt import BrokerAddress, MqttLink
 

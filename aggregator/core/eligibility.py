@@ -1,0 +1,305 @@
+"""Which devices a rule means: a small language over the registry, for cohorts, campaigns and lists. Pure; nothing of a rule is evaluated as
+code.
+
+::
+
+    rule  = term { "or" term }
+    term  = factor { "and" factor }
+    factor = "not" factor | "(" rule ")" | "known" FIELD | FIELD "has" WORD | FIELD COMPARISON VALUE | FIELD
+
+A comparison is one of ``= != < <= > >=``. A word or value may stand in quotes. `FIELDS` lists the fields with what they hold: numbers;
+yes or no, which stand alone; texts; versions, which are compared part by part; sets, for ``has``. ``windows.3`` is the number of windows of
+class 3.
+
+What a device does not say is neither true nor false, and neither is its opposite: ``not metered`` does not mean a device that does not know
+whether it pays for its traffic. A rule means the devices for which it is true. ``known FIELD`` is always true or false.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from aggregator.core.registry import Entry
+from wire.errors import ConfigError
+
+Kind = Literal["number", "yes or no", "text", "version", "set"]
+Value = float | bool | str | tuple[str, ...] | None
+Read = Callable[[str, Entry], Value]
+Test = Callable[[str, Entry], bool | None]
+"""Whether a device, by id and entry, is meant; None where that is not known."""
+
+LONGEST = 2000
+"""Characters of a rule, at most."""
+DEEPEST = 50
+
+
+class Field(NamedTuple):
+    """What can be asked of a device."""
+
+    kind: Kind
+    read: Read
+    about: str
+
+
+def _said(name: str) -> Read:
+    return lambda _id, entry: getattr(entry.said, name) if entry.said is not None else None
+
+
+def _metered(_id: str, entry: Entry) -> bool | None:
+    return None if entry.said is None or entry.said.unmetered is None else not entry.said.unmetered
+
+
+def _free_mb(_id: str, entry: Entry) -> float | None:
+    return None if entry.said is None or entry.said.free_bytes is None else entry.said.free_bytes / 2**20
+
+
+FIELDS: dict[str, Field] = {
+    "id": Field("text", lambda device_id, _: device_id, "the device's id"),
+    "tags": Field("set", lambda _, entry: entry.tags, "what `shoal devices tag` gave it"),
+    "battery": Field("number", _said("battery_percent"), "percent"),
+    "charging": Field("yes or no", _said("charging"), "it runs on outside power"),
+    "metered": Field("yes or no", _metered, "its traffic is paid for"),
+    "idle": Field("yes or no", _said("idle"), "nothing else wants its processor"),
+    "temperature": Field("number", _said("temperature_c"), "degrees Celsius"),
+    "free_mb": Field("number", _free_mb, "free storage, in MiB"),
+    "windows": Field("number", _said("num_train"), "training windows"),
+    "test_windows": Field("number", _said("num_test"), "windows to test on"),
+    "client": Field("version", _said("client"), "the client's version"),
+    "runtime": Field("text", _said("runtime"), "what runs its graphs"),
+    "hardware": Field("text", _said("hardware"), "what the board or phone is"),
+    "bundle": Field("text", _said("bundle"), "the digest of the bundle that it has loaded"),
+    "online": Field("yes or no", lambda _, entry: entry.online, "it is connected"),
+    "banned": Field("yes or no", lambda _, entry: entry.ban is not None, "`shoal devices ban`"),
+    "group": Field("text", lambda _, entry: entry.group or None, "the group that it is in"),
+    "campaign": Field("text", lambda _, entry: entry.campaign or None, "the campaign that gave it its last plan"),
+    "declines": Field("number", lambda _, entry: entry.declines, "plans that it has declined"),
+    "updates": Field("number", lambda _, entry: entry.updates, "updates of it that were taken"),
+    "train_s": Field("number", lambda _, entry: entry.train_s if entry.updates else None, "seconds of its last training"),
+    "release": Field("number", lambda _, entry: entry.release, "the release that it uses; 0: none"),
+}
+"""Every field. `tests/aggregator/test_eligibility.py` holds the table in docs/operate.md to this one."""
+
+_TOKEN = re.compile(r"""\s*(?:(?P<sign><=|>=|!=|=|<|>|\(|\))|(?P<quoted>"[^"]*"|'[^']*')|(?P<word>[^\s()<>=!"']+))""")
+_WORDS = ("and", "or", "not", "has", "known")
+
+
+class Rule(NamedTuple):
+    """A rule that was read. ``str`` is its text."""
+
+    text: str
+    test: Test
+
+    def __str__(self) -> str:
+        return self.text
+
+    def means(self, device_id: str, entry: Entry) -> bool:
+        """Whether the rule is true of a device."""
+        return self.test(device_id, entry) is True
+
+
+EVERYBODY = Rule("", lambda _id, _entry: True)
+
+
+@lru_cache(256)
+def read_rule(text: str) -> Rule:
+    """Read a rule; an empty one means every device.
+
+    Raises:
+        ConfigError: it is none; the text says where, what was expected and what came.
+    """
+    if not text.strip():
+        return EVERYBODY
+    if len(text) > LONGEST:
+        raise ConfigError(f"rule of {len(text)} characters: expected at most {LONGEST}")
+    return Rule(text.strip(), _Parser(text).rule())
+
+
+class _Parser:
+    """Reads a rule by descent, a function for each line of the grammar."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._tokens, self._at = text, list[tuple[str, str, int]](), 0
+        place = 0
+        while text[place:].strip():
+            found = _TOKEN.match(text, place)
+            if found is None or found.lastgroup is None:
+                raise self._error(f"{text[place:].strip()[0]!r} does not belong here", place)
+            self._tokens.append((found.lastgroup, found[found.lastgroup], found.start(found.lastgroup)))
+            place = found.end()
+
+    def rule(self) -> Test:
+        test = self._either(0)
+        if self._at < len(self._tokens):
+            raise self._expected("'and', 'or' or the end")
+        return test
+
+    def _either(self, depth: int) -> Test:
+        tests = [self._all(depth)]
+        while self._takes("or"):
+            tests.append(self._all(depth))
+        return tests[0] if len(tests) == 1 else _any_of(tests)
+
+    def _all(self, depth: int) -> Test:
+        tests = [self._factor(depth)]
+        while self._takes("and"):
+            tests.append(self._factor(depth))
+        return tests[0] if len(tests) == 1 else _all_of(tests)
+
+    def _factor(self, depth: int) -> Test:
+        if depth > DEEPEST:
+            raise self._error(f"more than {DEEPEST} parentheses and 'not' inside of each other", self._place())
+        if self._takes("not"):
+            return _opposite(self._factor(depth + 1))
+        if self._takes("("):
+            test = self._either(depth + 1)
+            if not self._takes(")"):
+                raise self._expected("')'")
+            return test
+        if self._takes("known"):
+            _, field = self._field()
+            return lambda device_id, entry: field.read(device_id, entry) not in (None, "")
+        return self._test()
+
+    def _test(self) -> Test:
+        name, field = self._field()
+        if self._takes("has"):
+            if field.kind != "set":
+                raise self._error(f"'has' is for sets, {name} is a {field.kind}", self._place(-1))
+            return _has(field.read, self._value("a word"))
+        kind, sign, place = self._token()
+        if kind == "sign" and sign not in ("(", ")"):
+            self._at += 1
+            if field.kind in ("set", "yes or no") or (field.kind == "text" and sign not in ("=", "!=")):
+                how = {"set": f"'{name} has WORD'", "yes or no": f"'{name}' or 'not {name}' alone"}.get(field.kind, "= or !=")
+                raise self._error(f"{sign!r} after {name}, which is a {field.kind}: expected {how}", place)
+            return self._compared(name, field, sign)
+        if field.kind != "yes or no":
+            raise self._expected("'has'" if field.kind == "set" else "a comparison")
+        return lambda device_id, entry: field.read(device_id, entry)  # type: ignore[return-value]
+
+    def _compared(self, name: str, field: Field, sign: str) -> Test:
+        place, value = self._place(), self._value("a value")
+        if field.kind == "text":
+            return _comparison(field.read, sign, value)
+        if field.kind == "version":
+            if not _version(value):
+                raise self._error(f"{value!r} after {name}: expected a version, such as 1.2", place)
+            return _comparison(lambda device_id, entry: _version(str(field.read(device_id, entry) or "")) or None, sign, _version(value))
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise self._error(f"{value!r} after {name}: expected a number", place)
+        return _comparison(field.read, sign, number)
+
+    def _field(self) -> tuple[str, Field]:
+        kind, name, place = self._token()
+        if kind != "word" or name in _WORDS:
+            raise self._expected("a field, 'not', 'known' or '('")
+        self._at += 1
+        if (found := re.fullmatch(r"windows\.([0-9]{1,4})", name)) is not None:
+            return name, Field("number", _windows_of(int(found[1])), "")
+        if name not in FIELDS:
+            raise self._error(f"no field {name!r}: expected one of {', '.join(FIELDS)}, windows.CLASS", place)
+        return name, FIELDS[name]
+
+    def _value(self, what: str) -> str:
+        kind, value, _ = self._token()
+        if kind not in ("word", "quoted") or value in _WORDS:
+            raise self._expected(what)
+        self._at += 1
+        return value[1:-1] if kind == "quoted" else value
+
+    def _token(self) -> tuple[str, str, int]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "", len(self._text))
+
+    def _takes(self, word: str) -> bool:
+        kind, value, _ = self._token()
+        taken = kind in ("word", "sign") and value == word
+        self._at += taken
+        return taken
+
+    def _place(self, back: int = 0) -> int:
+        at = self._at + back
+        return self._tokens[at][2] if at < len(self._tokens) else len(self._text)
+
+    def _expected(self, what: str) -> ConfigError:
+        kind, value, place = self._token()
+        return self._error(f"{'the rule ends' if kind == 'end' else f'{value!r}'}: expected {what}", place)
+
+    def _error(self, problem: str, place: int) -> ConfigError:
+        return ConfigError(f"rule {self._text!r}, at character {place + 1}: {problem}")
+
+
+def _all_of(tests: list[Test]) -> Test:
+    def every(device_id: str, entry: Entry) -> bool | None:
+        known: bool | None = True
+        for test in tests:
+            found = test(device_id, entry)
+            if found is False:
+                return False
+            known = None if found is None else known
+        return known
+
+    return every
+
+
+def _any_of(tests: list[Test]) -> Test:
+    none = _all_of([_opposite(test) for test in tests])
+    return _opposite(none)
+
+
+def _opposite(test: Test) -> Test:
+    def opposite(device_id: str, entry: Entry) -> bool | None:
+        found = test(device_id, entry)
+        return None if found is None else not found
+
+    return opposite
+
+
+def _has(read: Read, word: str) -> Test:
+    def has(device_id: str, entry: Entry) -> bool | None:
+        found = read(device_id, entry)
+        return word in found if isinstance(found, tuple) else None
+
+    return has
+
+
+def _comparison(read: Callable[[str, Entry], object], sign: str, value: object) -> Test:
+    compare = _COMPARE[sign]
+
+    def compared(device_id: str, entry: Entry) -> bool | None:
+        found = read(device_id, entry)
+        return None if found is None or found == "" else compare(found, value)
+
+    return compared
+
+
+_COMPARE: dict[str, Callable[[object, object], bool]] = {
+    "=": lambda one, other: one == other,
+    "!=": lambda one, other: one != other,
+    "<": lambda one, other: one < other,  # type: ignore[operator]
+    "<=": lambda one, other: one <= other,  # type: ignore[operator]
+    ">": lambda one, other: one > other,  # type: ignore[operator]
+    ">=": lambda one, other: one >= other,  # type: ignore[operator]
+}
+
+
+def _windows_of(number: int) -> Read:
+    def read(_id: str, entry: Entry) -> float | None:
+        counts = entry.said.classes if entry.said is not None else None
+        return None if counts is None else float(counts[number]) if number < len(counts) else 0.0
+
+    return read
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The numbers of the first version in a text, without zeros at their end: 1.2 and 1.2.0 are one; nothing where there is none."""
+    found = re.search(r"[0-9]{1,9}(\.[0-9]{1,9})*", text)
+    numbers = [int(part) for part in found[0].split(".")] if found else []
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

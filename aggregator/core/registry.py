@@ -1,0 +1,288 @@
+"""Who the devices of a fleet are, as a state machine: ``step(state, event) -> state``. Pure; it knows no round and no campaign but by name.
+
+An entry holds what an operator said of a device (tags, a ban), and *telemetry*: what the device says of itself, and what was seen of it.
+An *order* (`Tagged`, `Untagged`, `Banned`, `Unbanned`, `Forgotten`) has to be safe before anybody acts on it; telemetry may be saved
+later, since a device says it again (`aggregator.registry`).
+
+=============== ==================================================================
+event           what it does to the device's entry
+=============== ==================================================================
+Told            it says what it is and how it is; it is online
+Seen            it is online
+Left            it is not online
+Asked           it was given a plan by a campaign
+Declined        it did not carry out a plan, and why
+Reported        its update was taken: seconds of training, bytes
+Grouped         campaigns put devices into groups: the last `HISTORY` changes stay
+ReleaseTaken    which release it uses, and why not the one that was offered
+Tagged, Untagged tags are added, taken away
+Banned, Unbanned it is banned, and why; it is not any more
+Forgotten       it has no entry any more, unless it is banned: then only the ban
+=============== ==================================================================
+
+An event of a device without an entry makes one, so that a device can be tagged or banned before it has ever been here. `Seen`, `Left` and
+`Forgotten` do not. Structural sharing makes an event cost a few microseconds in a fleet of any size.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from immutables import Map
+from msgspec.structs import replace
+
+from wire.messages import CheckIn, DeclineReason
+
+HISTORY = 8
+"""Changes of group that are remembered of a device."""
+MOST_TAGS = 64
+
+
+class GroupChange(msgspec.Struct, frozen=True, gc=False):
+    """A campaign put a device into another group."""
+
+    at_s: float
+    campaign: str
+    round: int
+    group: str
+
+
+class Decline(msgspec.Struct, frozen=True, gc=False):
+    """A plan that a device did not carry out."""
+
+    at_s: float
+    campaign: str
+    round: int
+    reason: DeclineReason
+    detail: str
+
+
+class Ban(msgspec.Struct, frozen=True, gc=False):
+    """Since when a device is banned, and why."""
+
+    since_s: float
+    reason: str
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of a device. Times are Unix seconds; 0: never."""
+
+    tags: tuple[str, ...] = ()
+    """In alphabetical order."""
+    ban: Ban | None = None
+    said: CheckIn | None = None
+    """Its last check-in."""
+    first_seen_s: float = 0.0
+    last_seen_s: float = 0.0
+    online: bool = False
+    campaign: str = ""
+    """The campaign that gave it its last plan."""
+    asked_s: float = 0.0
+    decline: Decline | None = None
+    """Its last."""
+    declines: int = 0
+    updates: int = 0
+    train_s: float = 0.0
+    """Seconds of training behind its last update."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    """Of its last update, and of what it fetched for it."""
+    group: str = ""
+    groups: tuple[GroupChange, ...] = ()
+    release: int = 0
+    """The number of the release that it uses; 0: none."""
+    release_problem: str = ""
+    """Why it does not use the one that was offered."""
+
+
+NOBODY = Entry()
+
+
+def away(entry: Entry) -> Entry:
+    """The entry as it is while no service runs: nobody is connected."""
+    return replace(entry, online=False) if entry.online else entry
+
+
+class Registry(msgspec.Struct, frozen=True):
+    """The state: every device by id."""
+
+    devices: Map[str, Entry] = Map()
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A check-in."""
+
+    at_s: float
+    said: CheckIn
+
+
+class _OfDevice(msgspec.Struct, frozen=True):
+    at_s: float
+    device_id: str
+
+
+class Seen(_OfDevice, frozen=True):
+    """Something came from a device."""
+
+
+class Left(_OfDevice, frozen=True):
+    """A device is gone, or was silent for too long."""
+
+
+class Asked(_OfDevice, frozen=True):
+    """A device was given a plan."""
+
+    campaign: str
+
+
+class Declined(_OfDevice, frozen=True):
+    """A device did not carry out a plan."""
+
+    campaign: str
+    round: int
+    reason: DeclineReason
+    detail: str
+
+
+class Reported(_OfDevice, frozen=True):
+    """An update was taken."""
+
+    train_s: float
+    bytes_up: int
+    bytes_down: int
+
+
+class Grouped(msgspec.Struct, frozen=True):
+    """A campaign has grouped devices: by device, its group."""
+
+    at_s: float
+    campaign: str
+    round: int
+    groups: Mapping[str, str]
+
+
+class ReleaseTaken(_OfDevice, frozen=True):
+    """A device says which release it uses."""
+
+    release: int
+    problem: str
+
+
+class Tagged(_OfDevice, frozen=True):
+    """An operator added tags."""
+
+    tags: tuple[str, ...]
+
+
+class Untagged(_OfDevice, frozen=True):
+    """An operator took tags away."""
+
+    tags: tuple[str, ...]
+
+
+class Banned(_OfDevice, frozen=True):
+    """An operator banned a device."""
+
+    reason: str
+
+
+class Unbanned(_OfDevice, frozen=True):
+    """An operator ended a ban."""
+
+
+class Forgotten(_OfDevice, frozen=True):
+    """An operator had a device forgotten."""
+
+
+Order = Tagged | Untagged | Banned | Unbanned | Forgotten
+Event = Told | Seen | Left | Asked | Declined | Reported | Grouped | ReleaseTaken | Order
+
+
+def step(state: Registry, event: Event) -> Registry:
+    """The state after an event."""
+    if isinstance(event, Grouped):
+        return _group(state, event)
+    device_id = event.said.device_id if isinstance(event, Told) else event.device_id
+    known = state.devices.get(device_id)
+    if known is None and isinstance(event, Seen | Left | Forgotten | Untagged | Unbanned):
+        return state
+    entry = _TRANSITIONS[type(event)](known or NOBODY, event)
+    if entry is None:
+        return Registry(state.devices.delete(device_id))
+    return state if entry is known else Registry(state.devices.set(device_id, entry))
+
+
+def _tell(entry: Entry, event: Told) -> Entry:
+    return replace(entry, said=event.said, first_seen_s=entry.first_seen_s or event.at_s, last_seen_s=event.at_s, online=True)
+
+
+def _see(entry: Entry, event: Seen) -> Entry:
+    return replace(entry, last_seen_s=event.at_s, online=True)
+
+
+def _leave(entry: Entry, _event: Left) -> Entry:
+    return replace(entry, online=False) if entry.online else entry
+
+
+def _ask(entry: Entry, event: Asked) -> Entry:
+    return replace(entry, campaign=event.campaign, asked_s=event.at_s)
+
+
+def _decline(entry: Entry, event: Declined) -> Entry:
+    decline = Decline(event.at_s, event.campaign, event.round, event.reason, event.detail)
+    return replace(entry, decline=decline, declines=entry.declines + 1)
+
+
+def _report(entry: Entry, event: Reported) -> Entry:
+    return replace(entry, updates=entry.updates + 1, train_s=event.train_s, bytes_up=event.bytes_up, bytes_down=event.bytes_down)
+
+
+def _release(entry: Entry, event: ReleaseTaken) -> Entry:
+    return replace(entry, release=event.release, release_problem=event.problem)
+
+
+def _tag(entry: Entry, event: Tagged) -> Entry:
+    return replace(entry, tags=tuple(sorted({*entry.tags, *event.tags})))
+
+
+def _untag(entry: Entry, event: Untagged) -> Entry:
+    return replace(entry, tags=tuple(tag for tag in entry.tags if tag not in event.tags))
+
+
+def _ban(entry: Entry, event: Banned) -> Entry:
+    return replace(entry, ban=Ban(entry.ban.since_s if entry.ban else event.at_s, event.reason), online=False)
+
+
+def _unban(entry: Entry, _event: Unbanned) -> Entry:
+    return replace(entry, ban=None) if entry.ban else entry
+
+
+def _forget(entry: Entry, _event: Forgotten) -> Entry | None:
+    return Entry(ban=entry.ban) if entry.ban else None
+
+
+def _group(state: Registry, event: Grouped) -> Registry:
+    devices = state.devices.mutate()
+    for device_id, group in event.groups.items():
+        entry = devices.get(device_id)
+        if entry is not None and not (entry.groups and (entry.group, entry.groups[-1].campaign) == (group, event.campaign)):
+            change = GroupChange(event.at_s, event.campaign, event.round, group)
+            devices[device_id] = replace(entry, group=group, groups=(*entry.groups, change)[-HISTORY:])
+    return Registry(devices.finish())
+
+
+_TRANSITIONS: Mapping[type[Event], Callable[[Entry, Any], Entry | None]] = {
+    Told: _tell,
+    Seen: _see,
+    Left: _leave,
+    Asked: _ask,
+    Declined: _decline,
+    Reported: _report,
+    ReleaseTaken: _release,
+    Tagged: _tag,
+    Untagged: _untag,
+    Banned: _ban,
+    Unbanned: _unban,
+    Forgotten: _forget,
+}
+"""What each event of one device does to its entry; None: there is no entry any more."""

@@ -1,0 +1,45 @@
+"""Transitions of a run after its aggregator came up again. What was commanded before may be lost: what is open is commanded again. Pure."""
+
+from msgspec.structs import replace
+
+from aggregator.core.opening import (
+    Step,
+    acknowledgements,
+    finish_commands,
+    is_missing,
+)
+from aggregator.core.plan import plan_for
+from aggregator.core.state import (
+    Aggregate,
+    Resumed,
+    RunState,
+    SendPlan,
+    SetDeadline,
+)
+
+
+def take_epoch(state: RunState, event: Resumed) -> Step:
+    """Speak with the new epoch."""
+    return replace(state, epoch=event.epoch), []
+
+
+def command_again(state: RunState, event: Resumed) -> Step:
+    """Deadlines, the plans of devices whose updates are missing, and acknowledgements of those that are not."""
+    state, _ = take_epoch(state, event)
+    missing = [d for d in state.cohort if is_missing(state, d)]
+    plans = [SendPlan(plan_for(state, d)) for d in missing]
+    ends = [state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online]
+    times = (state.deadline_at_s, *([state.newcomers_until_s] if state.newcomers_until_s else []), *ends)
+    return state, [*(SetDeadline(state.round, at_s) for at_s in times), *plans, *acknowledgements(state)]
+
+
+def aggregate_again(state: RunState, event: Resumed) -> Step:
+    """The algorithm, and acknowledgements of the updates that it is applied to."""
+    state, _ = take_epoch(state, event)
+    return state, [*acknowledgements(state), Aggregate(state.round)]
+
+
+def dismiss_all(state: RunState, event: Resumed) -> Step:
+    """Every device's model."""
+    state, _ = take_epoch(state, event)
+    return state, [*acknowledgements(state), *finish_commands(state)]

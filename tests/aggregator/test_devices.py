@@ -1,0 +1,251 @@
+"""What a service does with its registry: what survives a kill, bans, rules, and a device that is forgotten."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.memory import MemoryRegistry
+from aggregator.adapters.registry_table import RegistryTable, read_registry
+from aggregator.adapters.salvage import read_database, write_database
+from aggregator.adapters.sql_store import SqlStore
+from aggregator.core.ports import RegistryStore, StorageFailed
+from aggregator.core.registry import Entry
+from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
+from aggregator.devices import SAVE_EVERY_S, Devices
+from simulation.datasets.windows import FleetData
+from tests.aggregator.bench import Bench
+from wire import messages as m
+from wire.codec import encode
+from wire.errors import ConfigError
+
+GONE = "gone-zq7x"
+PATTERN = np.float32(0.00123456789)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return sqlite_url(tmp_path / "shoal.db")
+
+
+def said(device_id: str, **more: Any) -> m.CheckIn:
+    return m.CheckIn(device_id, 10, 4, **more)
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class TestSaved:
+    def test_an_order_is_safe_at_once_and_of_telemetry_a_kill_loses_what_came_since_it_was_saved(self, url: str) -> None:
+        watch = Watch()
+        devices = Devices(RegistryTable(url), watch)
+        devices.on_check_in(said("early", battery_percent=90.0))
+        devices.tag(["early", "unseen"], ["nights"])
+        devices.ban("bad", "stolen")
+        watch.now_s += SAVE_EVERY_S
+        devices.tick()
+        devices.on_check_in(said("early", battery_percent=10.0))
+        devices.on_check_in(said("late"))
+        devices.ban("worse", "stolen too")
+        devices.untag(["unseen"], ["nights"])
+        after = Devices(RegistryTable(url), watch)  # as after a kill: nothing was closed
+        assert sorted(after.state.devices) == ["bad", "early", "unseen", "worse"], "late is lost, and checks in again"
+        early = after.entry("early")
+        assert early.said is not None
+        assert (early.said.battery_percent, early.tags, early.online) == (90.0, ("nights",), False)
+        assert (after.entry("unseen").tags, after.is_banned("bad"), after.is_banned("worse")) == ((), True, True)
+        devices.save()
+        assert "late" in Devices(RegistryTable(url), watch).state.devices
+
+    def test_what_cannot_be_written_is_written_later_and_an_order_then_did_not_happen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, watch = MemoryRegistry(), Watch()
+        devices = Devices(store, watch)
+        devices.on_check_in(said("a"))
+
+        def fails(entries: Any, gone: Any = ()) -> None:
+            raise StorageFailed("the disk is full")
+
+        monkeypatch.setattr(store, "save", fails)
+        watch.now_s += SAVE_EVERY_S
+        devices.tick()
+        with pytest.raises(StorageFailed):
+            devices.ban("a", "x")
+        assert not devices.is_banned("a")
+        monkeypatch.undo()
+        watch.now_s += SAVE_EVERY_S
+        devices.tick()
+        assert list(store.load()) == ["a"]
+
+    @pytest.mark.parametrize("kind", ["memory", "table"])
+    def test_every_store_keeps_replaces_and_deletes(self, kind: str, url: str) -> None:
+        store: RegistryStore = MemoryRegistry() if kind == "memory" else RegistryTable(url)
+        store.save({"a": Entry(tags=("x",)), "b": Entry(said=said("b", classes=(1, 2)))})
+        store.save({"a": Entry(tags=("y",))}, gone=["b"])
+        assert store.load() == {"a": Entry(tags=("y",))}
+        store.scrub()
+
+
+def test_the_doctor_keeps_the_registry_in_a_new_database(bench: Bench, tmp_path: Path, url: str) -> None:
+    Devices(RegistryTable(url), Watch()).ban("bad", "stolen")
+    contents = read_database(tmp_path / "shoal.db")
+    assert (contents.damage, list(contents.registry)) == ([], ["bad"])
+    write_database(tmp_path / "new.db", contents.runs, {}, contents.registry)
+    assert read_registry(sqlite_url(tmp_path / "new.db")) == contents.registry
+
+
+@pytest.fixture
+def bench(fleet: FleetData, tmp_path: Path, url: str) -> Bench:
+    return Bench(fleet, SqlStore(url, "run-1"), BlobFolder(tmp_path / "blobs" / "run-1"), settings={"keep_models": 3, "rounds": 9})
+
+
+def orders_of(bench: Bench, folder: Path, url: str) -> DeviceOrders:
+    return DeviceOrders(bench.runner.devices, folder, url, runner=bench.runner)
+
+
+class TestBan:
+    def test_nothing_of_a_banned_device_is_taken_until_it_is_banned_no_longer(self, fleet: FleetData, tmp_path: Path, url: str) -> None:
+        bench = Bench(fleet, devices=Devices(MemoryRegistry(), Watch()))
+        orders = orders_of(bench, tmp_path, url)
+        bench.verdict(bench.payload("a"))
+        orders.ban(BanDevice("a", "stolen"))
+        assert ("a" in bench.state.cohort, "a" in bench.state.received) == (False, False)
+        bench.answers()
+        late = bench.payload("b")
+        for kind, payload in {
+            "check-in": encode(said("a")),
+            "update": late,
+            "status": encode(m.DeviceStatus("a", True)),
+            "fetch": encode(m.Fetch("a", "0" * 64)),
+            "decline": encode(m.Decline("r", 1, 1, 0, "a", "policy", "")),
+        }.items():
+            bench.send("a", kind, payload)
+        assert bench.answers() == []
+        assert bench.runner.refused == {"banned": 5}
+        bench.send("b", "check-in", encode(said("b")))
+        bench.send("b", "update", bench.payload("b"))
+        orders.unban(UnbanDevice("a"))
+        bench.send("a", "check-in", encode(said("a")))
+        assert bench.state.devices["a"].eligible
+        with pytest.raises(ConfigError, match="it is not banned"):
+            orders.unban(UnbanDevice("a"))
+
+    def test_a_ban_that_was_ordered_while_no_service_ran_holds_from_the_start_on(self, bench: Bench, tmp_path: Path, url: str) -> None:
+        DeviceOrders(Devices(RegistryTable(url), bench.clock), tmp_path, url).ban(BanDevice("a", "stolen"))
+        bench.answers()
+        bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2, devices=Devices(RegistryTable(url), bench.clock))
+        asked = [plan.device_id for plan in bench.answers() if isinstance(plan, m.Plan)]
+        assert asked == ["b"]
+
+
+class TestWhere:
+    def test_only_devices_that_the_rule_means_are_asked(self, bench: Bench, tmp_path: Path, url: str) -> None:
+        changed = msgspec.structs.replace(bench.state.settings, where="tags has nights and not metered")
+        bench.start(changed, bench.store, bench.blobs, epoch=2, devices=bench.runner.devices)
+        bench.close(a=(1.0, 1), b=(1.0, 1))
+        bench.answers()
+        bench.runner.tick()
+        assert [device.eligible for device in bench.state.devices.values()] == [False, False]
+        orders = orders_of(bench, tmp_path, url)
+        orders.tag(TagDevices(("b", "c"), ("nights",)))
+        assert not bench.state.devices["b"].eligible, "it is not known whether its traffic is paid for"
+        bench.send("b", "check-in", encode(said("b", unmetered=True)))
+        bench.send("c", "check-in", encode(said("c", unmetered=False)))
+        assert {d: known.eligible for d, known in bench.state.devices.items()} == {"a": False, "b": True, "c": False}
+        orders.untag(UntagDevices(("b",), ("nights",)))
+        assert not bench.state.devices["b"].eligible
+
+
+def found(folder: Path, *needles: bytes) -> list[str]:
+    """The files below a folder in whose bytes one of these is."""
+    return [str(p.relative_to(folder)) for p in sorted(folder.rglob("*")) if p.is_file() and any(n in p.read_bytes() for n in needles)]
+
+
+class TestForget:
+    def trained(self, bench: Bench) -> tuple[str, ...]:
+        """Two rounds with the device that will be forgotten, and its update in a third. Returns names of its blobs."""
+        blobs: list[str] = []
+        bench.send(GONE, "check-in", encode(said(GONE, hardware="Marked-Board")))
+        bench.close(a=(1.0, 1), b=(1.0, 1))
+        for number in (2, 3):
+            tensors, bench.tensors = bench.tensors, {name: np.full_like(array, PATTERN * number) for name, array in bench.tensors.items()}
+            bench.send(GONE, "update", bench.payload(GONE))
+            bench.tensors = tensors
+            blobs.append(bench.state.received[GONE].blob)
+            if number == 2:
+                bench.close(a=(1.0, 1), b=(1.0, 1))
+        return tuple(blobs)
+
+    def test_nothing_of_it_is_left_in_the_database_or_the_blobs_and_the_run_goes_on(self, bench: Bench, tmp_path: Path, url: str) -> None:
+        devices = Devices(RegistryTable(url), bench.clock)
+        bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2, devices=devices)
+        blobs = self.trained(bench)
+        needles = (GONE.encode(), b"Marked-Board", np.full(4, PATTERN * 3).tobytes(), *(name.encode() for name in blobs))
+        bench.runner.devices.save()
+        assert len(found(tmp_path, *needles)) >= 2
+        told = orders_of(bench, tmp_path, url).forget(ForgetDevice(GONE))
+        assert "it stays in models that it helped to train with others, in backups" in told
+        assert found(tmp_path, *needles) == []
+        assert GONE not in bench.state.devices
+        assert [GONE in str(record) for record in bench.store.rounds()] == [False, False]
+        notes = bench.close(a=(1.0, 1), b=(1.0, 1))
+        assert (notes, bench.state.round, bench.runner.paused) == ({}, 4, "")
+        reopened = SqlStore(url, "run-1").load()
+        assert reopened == bench.state
+        assert found(tmp_path, *needles) == []
+
+    def test_a_stopped_folder_forgets_in_every_run(self, bench: Bench, tmp_path: Path, url: str) -> None:
+        blobs = self.trained(bench)
+        devices = Devices(RegistryTable(url), bench.clock)
+        devices.on_check_in(said(GONE))
+        devices.save()
+        needles = (GONE.encode(), np.full(4, PATTERN * 3).tobytes(), *(name.encode() for name in blobs))
+        DeviceOrders(devices, tmp_path, url).forget(ForgetDevice(GONE))
+        assert found(tmp_path, *needles) == []
+        bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2)
+        assert (bench.state.round, bench.runner.paused) == (3, "")
+
+    def test_a_device_that_comes_again_is_a_new_one(self, bench: Bench, tmp_path: Path, url: str) -> None:
+        self.trained(bench)
+        orders_of(bench, tmp_path, url).forget(ForgetDevice(GONE))
+        bench.answers()
+        bench.send(GONE, "status", encode(m.DeviceStatus(GONE, True)))
+        (refused,) = bench.answers()
+        assert refused.reason == "unknown-device"
+        bench.send(GONE, "check-in", encode(said(GONE)))
+        assert bench.state.devices[GONE].accepted == ""
+
+    def test_a_ban_stays_with_its_id(self, bench: Bench, tmp_path: Path, url: str) -> None:
+        orders = orders_of(bench, tmp_path, url)
+        orders.ban(BanDevice("a", "stolen"))
+        assert "its ban stays" in orders.forget(ForgetDevice("a"))
+        assert bench.runner.devices.is_banned("a")
+        assert "a" not in bench.state.devices
+
+
+def test_a_device_has_the_tags_of_its_enrolment_from_its_first_check_in_on(url: str) -> None:
+    devices = Devices(RegistryTable(url), Watch(), lambda device_id: ("nights", "lab") if device_id == "new" else ())
+    devices.on_check_in(said("new"))
+    devices.on_check_in(said("other"))
+    assert [sorted(devices.entry(d).tags) for d in ("new", "other")] == [["lab", "nights"], []]
+    devices.untag(["new"], ["lab"])
+    devices.on_check_in(said("new"))
+    assert sorted(devices.entry("new").tags) == ["nights"], "what an operator took away stays away"
+
+
+def test_an_enrolment_that_cannot_be_read_costs_the_tags_and_not_the_device(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_device_id: str) -> tuple[str, ...]:
+        raise StorageFailed("the disk is gone")
+
+    devices = Devices(RegistryTable(url), Watch(), broken)
+    devices.on_check_in(said("new"))
+    assert devices.entry("new").online
+    assert "device=new has not got the tags of its enrolment: the disk is gone" in caplog.text

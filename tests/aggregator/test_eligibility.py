@@ -1,0 +1,156 @@
+"""Rules over the registry: what they mean, and that nothing but a rule is read as one."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aggregator.core.eligibility import DEEPEST, FIELDS, read_rule
+from aggregator.core.registry import Ban, Entry
+from wire.errors import ConfigError
+from wire.messages import CheckIn
+
+SAID = CheckIn(
+    "d", 50, 10, client="shoal 1.2.3", runtime="onnxruntime", battery_percent=60.0, unmetered=True, hardware="Pi 4", classes=(10, 40)
+)
+KNOWN = Entry(tags=("berlin", "nights"), said=SAID, online=True)
+SILENT = Entry()
+
+
+@pytest.mark.parametrize(
+    ("rule", "known", "silent"),
+    [
+        ("", True, True),
+        ("tags has nights and battery >= 50 and not metered and client >= 1.2 and windows >= 40", True, False),
+        ("tags has days", False, False),
+        ("tags has nights or tags has days", True, False),
+        ("battery > 60", False, None),
+        ("not battery > 60", True, None),
+        ("not metered", True, None),
+        ("known battery", True, False),
+        ("not known battery or battery > 50", True, True),
+        ("charging", None, None),
+        ("charging or online", True, None),
+        ("charging and online", None, False),
+        ("charging and not online", False, None),
+        ("client = 1.2.3", True, None),
+        ("client > 1.2.3 or client < 1.2", False, None),
+        ("client >= 1.10", False, None),
+        ("client != 1.2.3.0", False, None),
+        ("hardware = 'Pi 4'", True, None),
+        ('hardware != "Pi 4"', False, None),
+        ("windows.1 >= 40 and windows.0<40", True, None),
+        ("windows.7 = 0", True, None),
+        ("id = d", True, True),
+        ("(online or banned) and not (online and banned)", True, False),
+        ("not not online", True, False),
+    ],
+)
+def test_a_rule_is_true_false_or_not_known(rule: str, known: bool | None, silent: bool | None) -> None:
+    assert (read_rule(rule).test("d", KNOWN), read_rule(rule).test("d", SILENT)) == (known, silent)
+    assert (read_rule(rule).means("d", KNOWN), read_rule(rule).means("d", SILENT)) == (known is True, silent is True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        ("tag has x", "at character 1: no field 'tag': expected one of id, tags, battery"),
+        ("battery", "at character 8: the rule ends: expected a comparison"),
+        ("online and battery >= full", "at character 23: 'full' after battery: expected a number"),
+        ("battery >= nan", "'nan' after battery: expected a number"),
+        ("client >= new", "'new' after client: expected a version"),
+        ("(online", "at character 8: the rule ends: expected '\\)'"),
+        ("online)", "at character 7: '\\)': expected 'and', 'or' or the end"),
+        ("online = 1", "at character 8: '=' after online, which is a yes or no: expected 'online' or 'not online' alone"),
+        ("tags = a", "expected 'tags has WORD'"),
+        ("battery has 3", "'has' is for sets, battery is a number"),
+        ("hardware < x", "expected = or !="),
+        ("online and", "the rule ends: expected a field"),
+        ("online ; exit()", "no|expected"),
+        ("battery ! 3", "'!' does not belong here"),
+        ("hardware = 'Pi", "does not belong here"),
+        ("not " * (DEEPEST + 2) + "online", "more than 50"),
+        ("(" * 500, "more than 50"),
+        ("online " * 1000, "7000 characters: expected at most 2000"),
+    ],
+)
+def test_what_is_no_rule_is_refused_with_the_place_and_what_was_expected(rule: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        read_rule(rule)
+
+
+ATOMS = {"online": True, "banned": False, "charging": None, "battery >= 60": True, "battery < 60": False, "temperature > 3": None}
+trees = st.recursive(
+    st.sampled_from(sorted(ATOMS)),
+    lambda inner: st.one_of(
+        st.tuples(st.just("not"), inner), st.tuples(st.just("and"), inner, inner), st.tuples(st.just("or"), inner, inner)
+    ),
+    max_leaves=12,
+)
+
+
+def written(tree: object) -> str:
+    match tree:
+        case ("not", inner):
+            return f"not ({written(inner)})"
+        case (word, one, other):
+            return f"({written(one)}) {word} ({written(other)})"
+    return str(tree)
+
+
+def computed(tree: object) -> bool | None:
+    """By Kleene's tables, written down independently: false < unknown < true; and is the least, or the greatest."""
+    order = {False: 0, None: 1, True: 2}
+    match tree:
+        case ("not", inner):
+            return {True: False, False: True, None: None}[computed(inner)]
+        case (word, one, other):
+            chosen = min if word == "and" else max
+            return chosen(computed(one), computed(other), key=order.__getitem__)
+    return ATOMS[str(tree)]
+
+
+@given(trees)
+def test_every_rule_is_what_three_valued_logic_makes_of_its_parts(tree: object) -> None:
+    assert read_rule(written(tree)).test("d", KNOWN) is computed(tree)
+
+
+WORDS = [
+    *FIELDS,
+    "and",
+    "or",
+    "not",
+    "has",
+    "known",
+    "(",
+    ")",
+    ">=",
+    "=",
+    "<",
+    "50",
+    "1.2",
+    "nights",
+    "'a b'",
+    "windows.3",
+    "\x00",
+    "é",
+    ";",
+]
+
+
+@given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)))
+def test_any_text_is_a_rule_or_a_clear_error(text: str) -> None:
+    try:
+        rule = read_rule(text)
+    except ConfigError:
+        return
+    for entry in (KNOWN, SILENT, Entry(ban=Ban(1.0, "x"))):
+        assert rule.test("d", entry) in (True, False, None)
+
+
+def test_the_page_has_every_field() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text()
+    table = page[page.index("### Rules") :]
+    assert set(re.findall(r"`([a-z_]+)`", table[: table.index("\n\n`windows.")])) >= set(FIELDS)

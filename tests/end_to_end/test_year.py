@@ -1,0 +1,155 @@
+"""A year of a fleet, with real processes, Mosquitto and TLS: devices enrol, leave, come back, are banned and forgotten; campaigns are
+extended, a bundle and an algorithm change; a worse release goes back by itself; the service's machine is lost; its database is migrated."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from aggregator.adapters.schema import newest
+from tests.end_to_end.earlier_client import EarlierClient
+from tests.end_to_end.fleet import find_mosquitto
+from tests.end_to_end.year_fleet import YearFleet
+
+TRAINING = ("--local-epochs", 8, "--min-devices", 4, "--grace", 2)
+SERVICE = ("--run", "spring", "--rounds", 3, *TRAINING, "--release", "auto", "--rollout-steps", "canary,0.3,1", "--rollout-patience", 5)
+
+
+@pytest.fixture
+def year(tmp_path: Path) -> Iterator[YearFleet]:
+    year = YearFleet(tmp_path, find_mosquitto())
+    yield year
+    year.close()
+
+
+@pytest.mark.timeout(900)
+def test_a_year_of_a_fleet(year: YearFleet) -> None:
+    a_fleet_is_made(year)
+    devices_leave_and_return_while_a_campaign_is_extended(year)
+    one_is_banned_and_forgotten(year)
+    the_bundle_is_upgraded_while_half_are_away(year)
+    the_algorithm_changes_with_an_earlier_client_beside(year)
+    a_worse_canary_goes_back(year)
+    the_machine_is_lost(year)
+    an_earlier_database_is_migrated_and_a_campaign_goes_on(year)
+    year.agrees(year.devices)
+    for device_id, share in year.accuracy().items():
+        assert year.predicted(device_id) == share, device_id
+
+
+def a_fleet_is_made(year: YearFleet) -> None:
+    year.export("first", "first")
+    year.init(year.bundle("first"))
+    year.start_broker()
+    year.serve(*SERVICE)
+    year.enrol(year.devices)
+    year.run("shoal", "devices", "tag", year.served, year.devices[0], "--tags", "canary")
+    year.come(year.devices)
+    year.rolled_out("spring")
+    year.wait_for_use(year.devices, 0)
+    year.keeps_accuracy("spring")
+
+
+def devices_leave_and_return_while_a_campaign_is_extended(year: YearFleet) -> None:
+    left, stayed = year.devices[-2:], year.devices[:-2]
+    year.stop(*left)
+    before = year.last_release
+    assert "goes on with rounds 5" in year.campaign("set", "spring", "--rounds", 5)
+    rollout = year.rolled_out("spring", after=before)
+    assert rollout["steps"][0]["confirmed"] == 1, "the canary by its tag, alone"
+    year.wait_for_use(stayed, before)
+    year.come(left)
+    year.wait_for_use(year.devices, before)
+    year.keeps_accuracy("the extension of spring")
+
+
+def one_is_banned_and_forgotten(year: YearFleet) -> None:
+    banned = year.devices[-1]
+    year.run("shoal", "devices", "ban", year.served, banned, "--reason", "stolen")
+    year.wait(lambda: "the broker does not let" in year.log(banned) or "connection lost" in year.log(banned))
+    year.run("shoal", "devices", "forget", year.served, banned, "--yes")
+    year.stop(banned)
+    year.devices = year.devices[:-1]
+    listed = year.run("shoal", "devices", "list", year.served).splitlines()
+    assert next(line for line in listed if line.startswith(banned + " ")).split()[1:3] == ["banned", "never"]
+    year.agrees(year.devices)
+
+
+def the_bundle_is_upgraded_while_half_are_away(year: YearFleet) -> None:
+    here, away = year.devices[::2], year.devices[1::2]
+    year.stop(*away)
+    year.export("larger", "larger", "--bundle-version", 2)
+    before = year.last_release
+    year.campaign("start", "summer", "--bundle", year.bundle("larger"), "--rounds", 4, *TRAINING)
+    year.rolled_out("summer")
+    year.wait_for_use(here, before)
+    year.keeps_accuracy("summer")
+    year.come(away)
+    year.wait_for_use(year.devices, before)
+    year.keeps_accuracy("the return to summer")
+    assert "14 of 20 tensors begin with the models of campaign spring" in year.log("serve")
+    assert set(year.versions().values()) == {2}
+
+
+def the_algorithm_changes_with_an_earlier_client_beside(year: YearFleet) -> None:
+    year.enrol(["earlier"])
+    before = year.last_release
+    with EarlierClient("earlier", year.state("earlier"), year.folder / "data" / "d0") as earlier:
+        year.campaign("start", "autumn", "--bundle", year.bundle("larger"), "--algorithm", "fedavg", "--rounds", 2, *TRAINING)
+        year.rolled_out("autumn")
+        year.wait_for_use(year.devices, before)
+        year.keeps_accuracy("autumn")
+        year.wait(lambda: earlier.finished)
+        assert earlier.accuracy() > 0.8
+        assert year.get("/devices/earlier")["updates"] >= 2
+    before = year.last_release
+    year.campaign("set", "autumn", "--rounds", 4)
+    year.rolled_out("autumn", after=before)
+    year.wait_for_use(year.devices, before)
+    year.keeps_accuracy("the extension of autumn")
+    year.run("shoal", "devices", "forget", year.served, "earlier", "--yes")
+
+
+def a_worse_canary_goes_back(year: YearFleet) -> None:
+    models = {device_id: model for device_id, (_, model) in year.in_use(year.devices).items()}
+    worse = ("--rounds", 1, "--lr", 1e-7, "--start-from", "initial", "--algorithm", "fedavg", *TRAINING)
+    year.campaign("start", "worse", "--bundle", year.bundle("larger"), *worse)
+    year.wait(lambda: year.rollout("worse").get("phase") == "rolled-back" and year.rollout("worse")["returned"]["confirmed"] == 1)
+    assert "accuracy fell by" in year.rollout("worse")["reason"]
+    assert {device_id: model for device_id, (_, model) in year.in_use(year.devices).items()} == models
+    year.keeps_accuracy("the worse release")
+
+
+def the_machine_is_lost(year: YearFleet) -> None:
+    year.run("shoal", "backup", year.served, year.folder / "backup")
+    before = year.in_use(year.devices)
+    year.stop("serve", "broker")
+    shutil.rmtree(year.served)
+    year.configuration.unlink()
+    year.run("shoal", "restore", year.folder / "backup", year.served)
+    year.init(year.bundle("first"))
+    year.start_broker()
+    year.serve(*SERVICE)
+    year.wait(lambda: sum(device["online"] for device in year.get("/devices").values()) == len(year.devices))
+    assert year.in_use(year.devices) == before
+    year.agrees(year.devices)
+    year.keeps_accuracy("the loss of the machine")
+
+
+def an_earlier_database_is_migrated_and_a_campaign_goes_on(year: YearFleet) -> None:
+    year.stop("serve")
+    with closing(sqlite3.connect(year.served / "shoal.db")) as database:
+        database.executescript(
+            "DROP TABLE alembic_version; DROP TABLE leases; ALTER TABLE runs DROP COLUMN commits; UPDATE schema_version SET version = 2;"
+        )
+    assert "0002" in year.run("shoal", "database", "check", year.served)
+    year.serve(*SERVICE)
+    assert newest() in year.run("shoal", "database", "check", year.served)
+    before = year.last_release
+    year.campaign("start", "winter", "--bundle", year.bundle("larger"), "--start-from", "autumn", "--rounds", 2, *TRAINING)
+    year.rolled_out("winter")
+    year.wait_for_use(year.devices, before)
+    year.keeps_accuracy("winter")

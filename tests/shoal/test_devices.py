@@ -1,0 +1,96 @@
+"""`shoal devices`, on the folder of a service that does not run; tests/end_to_end/test_devices.py has one that runs."""
+
+import json
+import shlex
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.registry_table import RegistryTable
+from aggregator.adapters.sql_store import SqlStore
+from aggregator.devices import Devices
+from aggregator.identity import lock_service
+from shoal.cli import application
+from tests.shoal.test_operate_page import COMMANDS
+from wire.errors import ConfigError
+from wire.messages import CheckIn
+
+WRITTEN = [command for command in COMMANDS if command.startswith("shoal devices")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "served"
+    folder.mkdir(parents=True)
+    url = sqlite_url(folder / "shoal.db")
+    SqlStore(url, "run-1").close()
+    with closing(RegistryTable(url)) as table:
+        devices = Devices(table, lambda: 1_800_000_000.0)
+        devices.on_check_in(CheckIn("pi-1", 160, 40, client="shoal 0.1.0", battery_percent=71.0))
+        devices.tag(["pi-2"], ["nights", "berlin"])
+        devices.save()
+    return folder
+
+
+def shoal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    application("devices")(["devices", *arguments], standalone_mode=False)
+    return capsys.readouterr().out
+
+
+def test_the_commands_of_the_page_run_as_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {command.split()[2]: shoal(capsys, *shlex.split(command)[2:]) for command in WRITTEN}
+    assert list(told) == ["list", "show", "tag", "untag", "ban", "unban", "forget"]
+    assert told["list"].splitlines()[1].split() == ["pi-2", "away", "never", "-", "-", "-", "0", "berlin,", "nights"]
+    assert '"battery_percent":71.0' in told["show"]
+    assert told["tag"] == "2 devices tagged nights, berlin\n"
+    assert told["untag"] == "2 devices without nights\n"
+    assert "pi-1 is forgotten; it stays in models" in told["forget"]
+    left = [json.loads(line) for line in shoal(capsys, "list", str(folder), "--json").splitlines()]
+    assert left == [{"id": "pi-2", "tags": ["berlin"]}]
+    noted = [json.loads(line) for line in (folder / "audit.log").read_text().splitlines()]
+    assert [json.loads(line["what"])["type"] for line in noted] == [
+        "tag-devices",
+        "untag-devices",
+        "ban-device",
+        "unban-device",
+        "forget-device",
+    ]
+
+
+def test_a_list_is_for_people_and_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shoal(capsys, "list", str(folder)).splitlines()
+    assert lines[1].split() == ["pi-1", "away", "2027-01-15", "08:00", "0.1.0", "71", "%", "160", "0"]
+    (line,) = shoal(capsys, "list", str(folder), "--json", "--where", "battery > 70").splitlines()
+    assert json.loads(line)["said"]["num_train"] == 160
+    assert json.loads(shoal(capsys, "show", str(folder), "pi-2", "--json"))["tags"] == ["berlin", "nights"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("show", "FOLDER", "pi-9"), "device 'pi-9': the registry of .* does not have it"),
+        (("list", "nowhere"), "there is no shoal.db"),
+        (("list", "FOLDER", "--where", "battery >"), "at character 10: the rule ends: expected a value"),
+        (("tag", "FOLDER", "--tags", "a"), "either by their ids or with --where"),
+        (("tag", "FOLDER", "pi-1", "--where", "online", "--tags", "a"), "either by their ids or with --where"),
+        (("tag", "FOLDER", "--where", "online", "--tags", "a"), "it means no device"),
+        (("tag", "FOLDER", "pi/1", "--tags", "a"), "device id 'pi/1': expected"),
+        (("tag", "FOLDER", "pi-1", "--tags", "a b"), "tag 'a b': expected"),
+        (("tag", "FOLDER", "pi-1", "--tags", ",".join(f"t{i}" for i in range(99))), "more than 64 tags"),
+        (("tag", "FOLDER", "pi-1", "--tags", " , "), "there is none in it"),
+        (("unban", "FOLDER", "pi-1"), "it is not banned"),
+        (("ban", "FOLDER", "../x"), "device id '../x': expected"),
+    ],
+)
+def test_a_mistake_is_one_clear_error(folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        shoal(capsys, *(str(folder) if word == "FOLDER" else word for word in arguments))
+
+
+def test_reading_does_not_disturb_a_service_that_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock_service(folder)
+    assert len(shoal(capsys, "list", str(folder)).splitlines()) == 3
