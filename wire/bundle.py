@@ -24,7 +24,7 @@ from wire.tensors import RECEIVED_FILES, Tensors, TensorSpec, decode_tensors, en
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """(name, dtype, shape) of each tensor that a message must carry."""
 
-BUNDLE_BYTES, DIRECTORY_BYTES = 64 * 2**20, 2**20
+BUNDLE_BYTES, DIRECTORY_BYTES = 2**31 - 1, 2**20
 """The largest bundle that is read, and the largest directory of its files."""
 EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
 """Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the operators it always has."""
