@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
@@ -10,8 +9,9 @@ from aggregator.assembly import Assembly, NoRoom
 from aggregator.core.admission import Duplicate, Refused, admit, expect
 from aggregator.core.opening import is_missing
 from aggregator.core.ports import Clock
-from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, Event, RunState, UpdateAdmitted
+from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, RunState, UpdateAdmitted
 from aggregator.devices import Devices
+from aggregator.reading import Found, Reading
 from wire import names
 from wire.bundle import Manifest
 from wire.codec import LARGEST_SUM, decode, decode_piece, decode_update, digest
@@ -29,7 +29,6 @@ from wire.messages import (
     Piece,
     Reason,
     Refuse,
-    Reply,
     Want,
 )
 from wire.pieces import MOST_BYTES, check_pieces
@@ -57,41 +56,6 @@ MOST_BUDGETS = 100_000
 
 MOST_MODELS = 1000
 """Of so many models are the statistics remembered, at most."""
-
-
-@dataclass
-class Reading:
-    """What follows from a message: events, in order, replies, an update's bytes to keep, a blob that a device asks for, a proof."""
-
-    device_id: str = ""
-    about: str = ""
-    """The kind of the message's topic."""
-    digest: str = ""
-    """Of an update, the digest of its bytes."""
-    events: list[Event] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    update: bytes | None = None
-    fetch: Fetch | None = None
-    want: Want | None = None
-    """Which pieces of its update a device is to send next."""
-    gone: bool = False
-    """Whether the device says that it is not there."""
-    in_use: InUse | None = None
-    """What a device says of the release that it uses."""
-    proof: str = ""
-    """A signed plan of a greater epoch, which a device showed."""
-    campaign: str = ""
-    """The name of the campaign that this is for; empty where there is none."""
-    state: RunState | None = None
-    """That campaign's state."""
-
-    def is_for(self, found: "Found") -> None:
-        """Note the campaign that a device or a run belongs to."""
-        self.campaign, self.state = found or ("", None)
-
-
-Found = tuple[str, RunState] | None
-"""The name and the state of a campaign, if there is one."""
 
 
 class Inbox:

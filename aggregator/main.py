@@ -18,7 +18,7 @@ from aggregator.adapters.schema import current, has_leases, newest, upgrade
 from aggregator.adapters.token_file import http_access
 from aggregator.assembly import Assembly
 from aggregator.campaign import Observer
-from aggregator.charter import check_campaign_name
+from aggregator.charter import RELEASES, check_campaign_name
 from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.ports import Clock
 from aggregator.core.state import Event, RunState
@@ -32,7 +32,8 @@ from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service,
 from aggregator.opening import Opening
 from aggregator.order_queue import OrderQueue
 from aggregator.release_orders import release_handlers
-from aggregator.release_policy import RELEASES, ReleasePolicy, group_of, released_group
+from aggregator.release_policy import ReleasePolicy, group_of, released_group
+from aggregator.released import released_source
 from aggregator.rollouts import Rollouts
 from aggregator.runner import Runner
 from aggregator.service_settings import ServeSettings
@@ -137,7 +138,9 @@ def _serve(
     runner = Runner(
         fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices, assembly=assembly
     )
-    steering = Steering(runner, opening.place, observe_too, rollouts.source if rollouts is not None else lambda: None)
+    steering = Steering(
+        runner, opening.place, observe_too, lambda: released_source(rollouts.state, rollouts.read) if rollouts is not None else None
+    )
     try:
         started_s = time.monotonic()
         for charter in opening.charters(settings.run):

@@ -2,7 +2,8 @@
 
 Each device evaluates both models on the same windows of its own. The mean over devices of how much the accuracy fell has an interval, from
 what differs between devices and from how few windows there are. While the interval lies on both sides of `max_drop`, the step waits; after
-`patience_s`, or when every device has answered, the mean itself decides.
+`patience_s`, or when every device has answered, the mean itself decides. A device that never says what it uses, as clients did not before
+there were releases, holds a step up for no longer than that.
 """
 
 import math
@@ -47,9 +48,10 @@ def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) ->
     """The verdict on a step. `devices`: whom it has reached so far, and the release that each was given."""
     answers = [answer_of(holder, number) for holder, number in devices]
     counts = {name: sum(answer == name for answer, _ in answers) for name in ("confirmed", "failed", "waiting", "away")}
-    there = len(devices) - counts["away"]
+    silent = sum(h.said is None and answer == "waiting" for (h, _), (answer, _) in zip(devices, answers, strict=True))
+    there = len(devices) - counts["away"] - (silent if waited_s >= gate.patience_s else 0)
     if not there:
-        return Verdict("wait", "none of its devices is online")
+        return Verdict("wait", "none of its devices says what it uses" if silent else "none of its devices is online")
     if counts["failed"] > gate.max_failures * there:
         why = next(reason for answer, reason in answers if answer == "failed")
         return Verdict("fail", f"it failed on {counts['failed']} of {there} devices: {why}"[:1000])

@@ -12,13 +12,12 @@ from aggregator.adapters.enrolment_store import FILE as ENROLMENTS
 from aggregator.adapters.salvage import copy_database, read_database
 from aggregator.adapters.token_file import FILE as TOKENS
 from aggregator.audit import AUDIT
-from aggregator.charter import CAMPAIGNS
+from aggregator.charter import CAMPAIGNS, RELEASES
 from aggregator.doctor.blobs import needs
 from aggregator.doctor.examine import examine
 from aggregator.doctor.releases import release_needs
 from aggregator.enrolment import authority
 from aggregator.identity import is_served
-from aggregator.release_policy import RELEASES
 from host.files import make_folder, sync_folder, write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError

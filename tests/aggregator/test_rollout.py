@@ -242,3 +242,14 @@ def test_a_device_that_comes_while_a_later_campaign_is_rolled_out_joins_by_its_p
     assert rig.has[away] == [1], "the first step does not reach it"
     rig.feed(CalledOff(rig.at_s, "later"))
     assert {rig.state.catalogue.releases[given[-1]].model for given in rig.has.values()} == {rig.state.catalogue.releases[1].model}
+
+
+def test_a_device_that_never_says_what_it_uses_holds_a_step_up_for_no_longer_than_the_patience() -> None:
+    rig = Rig()
+    rig.check_in("new", "earlier")
+    rig.release(draft(), steps=(RolloutStep(1.0),), gate=Gate(quorum=1.0, patience_s=100.0))
+    rig.answer("new")
+    rig.tick(50)
+    assert progress_of(rig.state, "c", rig.state.rollouts["c"]).phase == "running"
+    rig.tick(100)
+    assert progress_of(rig.state, "c", rig.state.rollouts["c"]).phase == "done"

@@ -56,7 +56,7 @@ def test_from_nothing_to_a_release_in_use_in_ten_minutes(started: list["subproce
         assert done.returncode == 0, f"{' '.join(words)}\n{done.stderr}"
         return done.stdout
 
-    export, _ = commands("# Run an aggregator")
+    export, *_ = commands("# Run an aggregator")
     init, broker, serve, token, enrol, work = commands("### TLS and enrolled devices, in ten minutes")[:6]
     run(export)
     run(init)
