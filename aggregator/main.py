@@ -167,8 +167,8 @@ def _serve(
         queue, access = OrderQueue(), http_access(folder, settings.http_host)
         duties = Duties(runner, Desk(folder, handlers), clock, renew, queue)
         conditions = partial(_conditions, runner, steering, duties, counted)
-        released = None if rollouts is None else lambda: rollouts.state
-        shown = (lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, released)
+        fleet_state = None if rollouts is None else lambda: rollouts.state
+        shown = (lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, fleet_state)
         http.serve(create_api(*shown, access, queue))
         runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or done() or (runner.finished and not settings.stay))
         fleet.announce(runner.epoch, clock(), "", online=False)
