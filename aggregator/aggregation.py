@@ -308,7 +308,7 @@ def store_state(
 
 
 def _read(blobs: Blobs, digest: str) -> Tensors:
-    return decode_update(blobs.get(digest))[1]
+    return decode_update(blobs.get(digest), OWN_FILES)[1]
 
 
 def _same(one: Array, two: Array) -> bool:

@@ -228,7 +228,7 @@ class Campaign:
                 self.store.commit([event for event, _ in group.steps], group.records, snapshot)
         except StorageFailed as error:
             for device_id, payload in group.updates:
-                self.tell_busy(device_id, payload)
+                self.tell_busy(device_id, digest(payload))
             self._begin_pause(str(error), self._check_storage)
             return False
         self.state = group.state
@@ -242,9 +242,9 @@ class Campaign:
             self._offers.forget(self.known())
         return True
 
-    def tell_busy(self, device_id: str, payload: bytes) -> None:
-        """Ask a device for its update again, later."""
-        self._fleet.reply(messages.Busy(device_id, digest(payload), BUSY_S))
+    def tell_busy(self, device_id: str, update: str) -> None:
+        """Ask a device for its update of this digest again, later."""
+        self._fleet.reply(messages.Busy(device_id, update, BUSY_S))
 
     def _begin_pause(self, reason: str, cause: Callable[[], object] | None = None) -> None:
         self._pause.begin(reason, cause)

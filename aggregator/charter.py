@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 
 from aggregator.core.settings import RunSettings
-from aggregator.release_policy import RELEASES
 from host.files import make_folder, sync_folder, write_atomically
 from wire.errors import ConfigError
 from wire.topics import check_name
 
 CAMPAIGNS = "campaigns"
+RELEASES = "releases"
+"""The folder in a service's folder with the blobs of releases: what a campaign forgets, a release may still need."""
 FILES = ("device.shoal", "server.pt2")
 """What `shoal export` wrote, as far as a campaign needs it."""
 _CHARTER, _WANTED = "campaign.json", ".wanted-"

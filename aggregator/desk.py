@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from aggregator.audit import note
+from aggregator.core.ports import StorageFailed
 from aggregator.identity import is_served
 from host.files import make_folder, write_atomically
 from wire.errors import ConfigError, ShoalError, printable
@@ -36,6 +37,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     done: bool
     text: str
+    cause: Literal["", "refused", "storage", "defect"] = ""
+    """Why it was not done: it may not be as things are, something cannot be written or read, or Shoal failed at it."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -109,11 +112,13 @@ class Desk:
         """Carry out an order of somebody, and note it in the audit log."""
         try:
             answer = Answer(True, self._handlers[type(order)](order))
+        except StorageFailed as error:
+            answer = Answer(False, str(error), "storage")
         except ShoalError as error:
-            answer = Answer(False, str(error))
+            answer = Answer(False, str(error), "refused")
         except Exception as error:  # a defect in an order must not end the service
             log.exception("defect in carrying out an order")
-            answer = Answer(False, f"{type(error).__name__}: {error}")
+            answer = Answer(False, f"{type(error).__name__}: {error}", "defect")
         what = msgspec.json.encode(order).decode()
         log.log(logging.INFO if answer.done else logging.ERROR, "order of %s: %s: %s", printable(by), printable(what)[:500], answer.text)
         note(self._folder, by, what[:2000], "done" if answer.done else "refused", text=answer.text)
@@ -122,13 +127,13 @@ class Desk:
     def _take(self, path: Path) -> None:
         """Carry out one order, leave the answer, and then take the order away."""
         if path.stat().st_size > ORDER_BYTES:
-            answer = Answer(False, f"an order of more than {ORDER_BYTES} bytes")
+            answer = Answer(False, f"an order of more than {ORDER_BYTES} bytes", "refused")
         else:
             try:
                 envelope = msgspec.json.decode(path.read_bytes(), type=_Envelope)
                 order = self._decoder.decode(envelope.order)
             except msgspec.MsgspecError as error:
-                answer = Answer(False, f"not an order that this service knows: {error}")
+                answer = Answer(False, f"not an order that this service knows: {error}", "refused")
                 log.error("%s: %s", path, answer.text)
             else:
                 answer = self.act(envelope.by, order)

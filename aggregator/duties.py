@@ -7,6 +7,7 @@ from collections.abc import Callable
 from aggregator.core.ports import Clock
 from aggregator.desk import Desk
 from aggregator.lease import EVERY_S
+from aggregator.order_queue import OrderQueue
 from aggregator.runner import Runner
 from wire.errors import ConfigError
 
@@ -17,12 +18,12 @@ RENEW_EVERY_S = 3600.0
 
 
 class Duties:
-    """It holds the lease, takes up a new key or voucher, and looks for the operator's orders."""
+    """It holds the lease, takes up a new key or voucher, and carries out the operator's orders."""
 
-    def __init__(self, runner: Runner, desk: Desk, clock: Clock, renew: Callable[[], float]) -> None:
+    def __init__(self, runner: Runner, desk: Desk, clock: Clock, renew: Callable[[], float], orders: OrderQueue | None = None) -> None:
         """`clock` is the service's, by which devices go. `renew` reads the service's key and voucher, and returns until when the voucher
-        holds, in Unix seconds; it raises `ConfigError` where they are of no use."""
-        self._runner, self._desk = runner, desk
+        holds, in Unix seconds; it raises `ConfigError` where they are of no use. `orders`: those that come over HTTP."""
+        self._runner, self._desk, self._orders = runner, desk, orders or OrderQueue()
         self._renew, self._announce_at_s, self._renew_at_s = renew, 0.0, time.monotonic() + RENEW_EVERY_S
         self._clock, self._vouched_until_s = clock, renew()
 
@@ -36,6 +37,7 @@ class Duties:
         """Do what is due. Returns false, so that it can stand in a loop's condition."""
         now_s = time.monotonic()
         self._desk.look()
+        self._orders.carry_out(self._desk.act)
         if now_s >= self._announce_at_s:
             self._announce_at_s = now_s + EVERY_S
             if self._runner.connected:

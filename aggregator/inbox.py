@@ -2,22 +2,37 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
-from aggregator.core.admission import Duplicate, Refused, admit
+from aggregator.assembly import Assembly, NoRoom
+from aggregator.core.admission import Duplicate, Refused, admit, expect
 from aggregator.core.opening import is_missing
 from aggregator.core.ports import Clock
-from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, Event, RunState, UpdateAdmitted
+from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, RunState, UpdateAdmitted
 from aggregator.devices import Devices
+from aggregator.reading import Found, Reading
 from wire import names
 from wire.bundle import Manifest
-from wire.codec import LARGEST_SUM, decode, decode_update, digest
-from wire.errors import LimitExceeded, Malformed, UnknownTopic, WireError, printable
+from wire.codec import LARGEST_SUM, decode, decode_piece, decode_update, digest
+from wire.errors import ConfigError, LimitExceeded, Malformed, UnknownTopic, WireError, printable
 from wire.links.port import Delivery
-from wire.messages import Acknowledge, CheckIn, Decline, DeviceStatus, Fetch, InUse, Reason, Refuse, Reply
-from wire.tensors import Limits, Tensors, decode_tensors
+from wire.messages import (
+    Acknowledge,
+    Busy,
+    CheckIn,
+    Decline,
+    DeviceStatus,
+    Fetch,
+    InUse,
+    Offer,
+    Piece,
+    Reason,
+    Refuse,
+    Want,
+)
+from wire.pieces import MOST_BYTES, check_pieces
+from wire.tensors import OWN_FILES, Limits, Tensors, decode_tensors
 from wire.topics import Topics
 
 log = logging.getLogger("shoal.aggregator")
@@ -28,8 +43,12 @@ RATES = {
     **dict.fromkeys(("check-in", "status", "decline", "in-use"), (20.0, 0.5)),
     "fetch": (200.0, 2.0),
     "update": (100.0, 1.0),
+    "offer": (20.0, 0.5),
+    "piece": (2000.0, 100.0),
 }
 """By kind: how many messages a device may send at once, and how many a second on average."""
+BUSY_S = 30.0
+"""Seconds after which a device tries again to send an update for which there is no room now."""
 LOGGED = (50.0, 1.0)
 """By reason: how many refusals are logged at once, and how many a second on average."""
 MOST_BUDGETS = 100_000
@@ -39,45 +58,15 @@ MOST_MODELS = 1000
 """Of so many models are the statistics remembered, at most."""
 
 
-@dataclass
-class Reading:
-    """What follows from a message: events, in order, replies, an update's bytes to keep, a blob that a device asks for, a proof."""
-
-    device_id: str = ""
-    about: str = ""
-    """The kind of the message's topic."""
-    digest: str = ""
-    """Of an update, the digest of its bytes."""
-    events: list[Event] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    update: bytes | None = None
-    fetch: str = ""
-    gone: bool = False
-    """Whether the device says that it is not there."""
-    in_use: InUse | None = None
-    """What a device says of the release that it uses."""
-    proof: str = ""
-    """A signed plan of a greater epoch, which a device showed."""
-    campaign: str = ""
-    """The name of the campaign that this is for; empty where there is none."""
-    state: RunState | None = None
-    """That campaign's state."""
-
-    def is_for(self, found: "Found") -> None:
-        """Note the campaign that a device or a run belongs to."""
-        self.campaign, self.state = found or ("", None)
-
-
-Found = tuple[str, RunState] | None
-"""The name and the state of a campaign, if there is one."""
-
-
 class Inbox:
     """Reads what devices send. Nothing that arrives raises: it is refused with a reason, or counted."""
 
-    def __init__(self, topics: Topics, clock: Clock, offered: Callable[[str], bytes], devices: Devices) -> None:
-        """`offered`: the bytes of a blob that is on offer, by its digest."""
-        self._topics, self._clock, self._offered, self._devices = topics, clock, offered, devices
+    def __init__(
+        self, topics: Topics, clock: Clock, offered: Callable[[str], bytes], devices: Devices, assembly: Assembly | None = None
+    ) -> None:
+        """`offered`: the bytes of a blob that is on offer, by its digest. `assembly`: where large updates are put together; without, they
+        have to come whole."""
+        self._topics, self._clock, self._offered, self._devices, self._assembly = topics, clock, offered, devices, assembly
         self._statistics = lru_cache(MOST_MODELS)(self._read_statistics)
         self._limits = Limits(0, 0, 0)
         self._budgets: dict[tuple[str, str], tuple[float, float]] = {}
@@ -86,6 +75,8 @@ class Inbox:
         self._readers: dict[str, Callable[[bytes, Reading], None]] = {
             "check-in": self._check_in,
             "update": self._update,
+            "offer": self._offer,
+            "piece": self._piece,
             "decline": self._decline,
             "fetch": self._fetch,
             "status": self._status,
@@ -95,11 +86,20 @@ class Inbox:
         """By device, when something last came from it."""
 
     def admit_updates_of(self, manifest: Manifest) -> None:
-        """Read updates that are as large as those of this bundle."""
+        """Read updates that are as large as those of this bundle.
+
+        Raises:
+            ConfigError: they may be larger than what this service takes.
+        """
         shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
         measured = sum(4 * prod(shape) for shape in shapes)
         specs = manifest.of_role(*names.EXCHANGED)
-        self._limits = self._limits.or_more(Limits.for_layout(specs, measured + RESPONSE_BYTES, len(shapes) + RESPONSE_TENSORS))
+        limits = Limits.for_layout(specs, measured + RESPONSE_BYTES, len(shapes) + RESPONSE_TENSORS)
+        most = self._assembly.most_bytes if self._assembly is not None else MOST_BYTES
+        if limits.total_bytes > most:
+            update = f"an update of bundle {manifest.name} may have {limits.total_bytes} bytes"
+            raise ConfigError(f"{update}, {most} are the most that are taken: --max-payload permits more, here and on devices")
+        self._limits = self._limits.or_more(limits)
 
     def forget(self, device_id: str) -> None:
         """Remember nothing of a device."""
@@ -132,7 +132,7 @@ class Inbox:
                 self._hear(reading)
         except WireError as error:
             self._refuse(reading, "too-large" if isinstance(error, LimitExceeded) else "malformed", str(error))
-            if address.kind == "update":  # the device would send the same again
+            if reading.about == "update":  # the device would send the same again
                 self._excuse(reading)
         except Exception as error:  # a defect of a reader must not end the service: the message is refused as what it is, not understood
             log.exception("defect in reading a message topic=%s", printable(delivery.topic))
@@ -155,7 +155,7 @@ class Inbox:
 
     def refuse_fetch(self, reading: Reading) -> None:
         """Refuse a fetch of what is not on offer."""
-        self._refuse(reading, "unknown-blob", f"blob {reading.fetch[:12]} is not on offer")
+        self._refuse(reading, "unknown-blob", f"blob {reading.fetch.digest[:12] if reading.fetch else ''} is not on offer")
 
     def silent(self, state: RunState, since_s: float) -> list[str]:
         """The devices that count as online, and of which nothing has come since then."""
@@ -192,8 +192,62 @@ class Inbox:
                 reading.events.append(UpdateAdmitted(self._clock(), reading.device_id, message.round, verdict))
                 self._devices.on_update(message, len(payload))
 
+    def _offer(self, payload: bytes, reading: Reading) -> None:
+        message: Offer = decode(payload, Offer)
+        if not self._own(message, reading):
+            return
+        reading.about, reading.digest = "update", message.pieces.digest
+        reading.is_for(self._of_run(message.run_id))
+        check_pieces(message.pieces, self._limits.total_bytes)
+        self._assemble(message, reading)
+
+    def _piece(self, payload: bytes, reading: Reading) -> None:
+        message, piece = decode_piece(payload)
+        offer = self._assembly.offer_of(reading.device_id) if self._assembly is not None else None
+        if not self._own(message, reading) or offer is None or offer.pieces.digest != message.update:
+            return  # of an update that is done with
+        reading.about, reading.digest = "update", message.update
+        reading.is_for(self._of_run(offer.run_id))
+        self._assemble(offer, reading, message, piece)
+
+    def _assemble(self, offer: Offer, reading: Reading, piece: Piece | None = None, payload: bytes = b"") -> None:
+        """Go on with an update that comes in pieces, as long as it may still come; once it is whole it is read as any other."""
+        if reading.state is None or self._assembly is None:
+            self._refuse(reading, "unknown-run", f"run {offer.run_id[:12]} is not here, or takes no pieces")
+            return
+        device_id, assembly = reading.device_id, self._assembly
+        problem, whole = expect(reading.state, device_id, offer.run_id, offer.round, reading.digest), None
+        try:
+            if problem is None:
+                assembly.begin(offer)
+                if piece is not None and not assembly.put(device_id, piece.update, piece.index, payload):
+                    problem = Refused("malformed", f"piece {piece.index} of update {piece.update[:12]} is not what was offered")
+            if problem is None and (wanted := assembly.wanted(device_id)):
+                reading.want = Want(device_id, reading.digest, wanted)
+                return
+            whole = assembly.take(device_id) if problem is None else None
+        except NoRoom as error:
+            self.count("no-room", f"device={device_id}: {error}")
+            reading.replies.append(Busy(device_id, reading.digest, BUSY_S))
+            return
+        if isinstance(problem, Duplicate):
+            reading.replies.append(Acknowledge(device_id, reading.digest))
+        elif problem is not None or whole is None:
+            problem = problem or Refused("malformed", f"the pieces of update {reading.digest[:12]} have another hash together")
+            self._refuse(reading, problem.reason, problem.detail)
+            if problem.reason == "malformed":
+                self._excuse(reading)
+        else:
+            try:
+                self._update(whole, reading)
+            except WireError:
+                assembly.drop(device_id)
+                raise
+        if reading.update is None:  # else it stays until it is safe
+            assembly.drop(device_id)
+
     def _read_statistics(self, model: str) -> Tensors:
-        tensors, _ = decode_tensors(self._offered(model))
+        tensors, _ = decode_tensors(self._offered(model), OWN_FILES)
         return {name: array.copy() for name, array in names.of_role(tensors, names.STATISTIC).items()}
 
     def _decline(self, payload: bytes, reading: Reading) -> None:
@@ -214,7 +268,7 @@ class Inbox:
     def _fetch(self, payload: bytes, reading: Reading) -> None:
         message: Fetch = decode(payload, Fetch)
         if self._own(message, reading):
-            reading.fetch = message.digest
+            reading.fetch = message
 
     def _in_use(self, payload: bytes, reading: Reading) -> None:
         message: InUse = decode(payload, InUse)
@@ -243,7 +297,7 @@ class Inbox:
         if state is not None and is_missing(state, reading.device_id):
             reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed))
 
-    def _own(self, message: CheckIn | Decline | Fetch | DeviceStatus | InUse, reading: Reading) -> bool:
+    def _own(self, message: CheckIn | Decline | Offer | Piece | Fetch | DeviceStatus | InUse, reading: Reading) -> bool:
         if message.device_id == reading.device_id:
             return True
         self._refuse(reading, "wrong-device", f"{reading.about} of {message.device_id} on the topic of {reading.device_id}")

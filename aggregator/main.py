@@ -15,8 +15,10 @@ from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.schema import current, has_leases, newest, upgrade
+from aggregator.adapters.token_file import http_access
+from aggregator.assembly import Assembly
 from aggregator.campaign import Observer
-from aggregator.charter import check_campaign_name
+from aggregator.charter import RELEASES, check_campaign_name
 from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.ports import Clock
 from aggregator.core.state import Event, RunState
@@ -28,8 +30,10 @@ from aggregator.enrolment.service import enrolled_tags, enrolment
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.opening import Opening
+from aggregator.order_queue import OrderQueue
 from aggregator.release_orders import release_handlers
-from aggregator.release_policy import RELEASES, ReleasePolicy, group_of, released_group
+from aggregator.release_policy import ReleasePolicy, group_of, released_group
+from aggregator.released import released_source
 from aggregator.rollouts import Rollouts
 from aggregator.runner import Runner
 from aggregator.service_settings import ServeSettings
@@ -130,8 +134,13 @@ def _serve(
     devices = Devices(registry, clock, partial(enrolled_tags, folder, settings.database))
     releases = _releases(settings, opening.place, devices, fleet, clock, lambda: runner) if settings.release != "off" else None
     rollouts = releases.rollouts if releases is not None else None
-    runner = Runner(fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices)
-    steering = Steering(runner, opening.place, observe_too, rollouts.source if rollouts is not None else lambda: None)
+    assembly = Assembly(folder / "pieces", settings.max_payload << 20)
+    runner = Runner(
+        fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices, assembly=assembly
+    )
+    steering = Steering(
+        runner, opening.place, observe_too, lambda: released_source(rollouts.state, rollouts.read) if rollouts is not None else None
+    )
     try:
         started_s = time.monotonic()
         for charter in opening.charters(settings.run):
@@ -155,10 +164,12 @@ def _serve(
         handlers = {**steering.handlers, **orders.handlers}
         if releases is not None:
             handlers |= release_handlers(releases, lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()})
-        duties = Duties(runner, Desk(folder, handlers), clock, renew)
+        queue, access = OrderQueue(), http_access(folder, settings.http_host)
+        duties = Duties(runner, Desk(folder, handlers), clock, renew, queue)
         conditions = partial(_conditions, runner, steering, duties, counted)
-        released = None if rollouts is None else lambda: rollouts.state
-        http.serve(create_api(lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, released))
+        fleet_state = None if rollouts is None else lambda: rollouts.state
+        shown = (lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, fleet_state)
+        http.serve(create_api(*shown, access, queue))
         runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or done() or (runner.finished and not settings.stay))
         fleet.announce(runner.epoch, clock(), "", online=False)
         devices.save()

@@ -23,7 +23,7 @@ class Offers:
         Raises:
             BlobLost: one is not kept here, or damaged.
         """
-        self._fleet.offer(self, digests, self._blobs.get)
+        self._fleet.offer(self, digests, self._blobs)
 
     def keep_views(self, views: Iterable[str]) -> None:
         """Keep what groupings have compared in these rounds as well."""

@@ -35,6 +35,14 @@ class Retune(msgspec.Struct, frozen=True, tag="campaign-set"):
     name: str
     changes: dict[str, Any]
 
+    @classmethod
+    def of(cls, name: str, *, lr: float | None = None, **given: Any) -> "Retune":
+        """The order for the values that are not None. No round is aggregated with fewer updates than `min_devices`."""
+        changes = {field: value for field, value in given.items() if value is not None}
+        if "min_devices" in changes:
+            changes["min_updates"] = changes["min_devices"]
+        return cls(name, changes if lr is None else changes | {"hyper": {"lr": lr}})
+
 
 class RollBack(msgspec.Struct, frozen=True, tag="campaign-rollback"):
     """Return to the models that a round made."""

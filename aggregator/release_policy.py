@@ -22,10 +22,6 @@ When = Literal["off", "manual", "auto"]
 run is over, and after so many rounds."""
 
 
-RELEASES = "releases"
-"""The folder in a service's folder with the blobs of releases: what a campaign forgets, a release may still need."""
-
-
 def read_when(text: str) -> When:
     """
     Raises:

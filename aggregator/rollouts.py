@@ -31,8 +31,6 @@ from aggregator.core.rollout_state import (
     Ticked,
 )
 from aggregator.fleet import Fleet
-from aggregator.inherit import Source
-from aggregator.released import released_source
 from wire.errors import ConfigError
 from wire.messages import InUse, Release
 
@@ -86,13 +84,13 @@ class Rollouts:
         self.state = store.load()
         self._offer(self.needed())
 
-    def source(self) -> Source | None:
-        """What a new campaign starts from: the models that are released (`aggregator.released`).
+    def read(self, digest: str) -> bytes:
+        """A blob of a release.
 
         Raises:
-            BlobLost: a model is damaged.
+            BlobLost: it is not kept any more, or damaged.
         """
-        return released_source(self.state, self._blobs.get)
+        return self._blobs.get(digest)
 
     def on_check_in(self, device_id: str) -> None:
         """A device has checked in, or is heard again."""
@@ -247,7 +245,7 @@ class Rollouts:
         whole = True
         for name in sorted(digests):
             try:
-                self._fleet.offer(self, {name}, self._blobs.get)
+                self._fleet.offer(self, {name}, self._blobs)
             except (BlobLost, StorageFailed) as error:
                 log.error("a part of a release cannot be offered: %s", error)
                 whole = False

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from aggregator.adapters.memory import MemoryRegistry
+from aggregator.assembly import Assembly
 from aggregator.campaign import Campaign, Observer
 from aggregator.core.ports import Blobs, Clock, Store
 from aggregator.core.settings import RunSettings
@@ -26,13 +27,18 @@ from aggregator.rollouts import Rollouts
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from wire.bundle import Bundle
+from wire.codec import digest
+from wire.errors import ShoalError
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
+from wire.messages import Fetch
 from wire.signed import Verifier
 
 log = logging.getLogger("shoal.aggregator")
 
 GROUP = 64
 """Messages that are saved together, at most."""
+MOST_TOGETHER = 64 * 2**20
+"""Once updates have more bytes together they are saved."""
 
 
 class Runner:
@@ -48,14 +54,17 @@ class Runner:
         verifier: Verifier | None = None,
         devices: Devices | None = None,
         rollouts: Rollouts | None = None,
+        assembly: Assembly | None = None,
     ) -> None:
         """`epoch`: that of this start. A device that is silent for `silence_s` is taken for absent. `verifier`: opens what other
         aggregators of this fleet have signed; without one, nothing that they sent is believed. `rollouts`: the fleet's releases, by which
-        devices get the models to use; without, a campaign gives them its models when it is over."""
+        devices get the models to use; without, a campaign gives them its models when it is over. `assembly`: where
+        large updates are put together; without, all have to come whole."""
         self._rollouts = rollouts
         self._fleet, self._clock, self._epoch, self._silence_s = fleet, clock, epoch, silence_s
         self.devices = devices or Devices(MemoryRegistry(), clock)
-        self._inbox = Inbox(fleet.topics, clock, fleet.offered, self.devices)
+        self._inbox, self._assembly = Inbox(fleet.topics, clock, fleet.offered, self.devices, assembly), assembly
+        fleet.takes_pieces = assembly is not None
         self._rivals = Rivals(verifier, clock, self._inbox.count)
         self._was_connected, self.connected = False, False
         self._look_at_s, self._started_s = 0.0, clock()
@@ -81,7 +90,7 @@ class Runner:
         as in `Campaign`; `held`: whether the operator has paused it.
 
         Raises:
-            ConfigError: the algorithm does not fit the bundle.
+            ConfigError: the algorithm does not fit the bundle, or its updates are larger than what is taken.
             StorageFailed: the campaign cannot be begun.
         """
         count, devices = self._inbox.count, self.devices
@@ -203,12 +212,29 @@ class Runner:
                 case Delivery():
                     proofs += self._take(groups, event)
                     deliveries.append(event)
-        for name, group in groups.items():
-            self.campaigns[name].commit(group)
+                    if sum(len(payload) for group in groups.values() for _, payload in group.updates) > MOST_TOGETHER:
+                        self._commit(groups)
+        self._commit(groups)
         self._fleet.link.confirm(deliveries)
         for proof in proofs:
             self._on_proof(*proof)
         self._reassign_if_needed()
+
+    def _commit(self, groups: dict[str, Group]) -> None:
+        """Save groups, and forget the pieces of what is safe then."""
+        for name, group in groups.items():
+            if self.campaigns[name].commit(group) and self._assembly is not None:
+                for device_id, _ in group.updates:
+                    self._assembly.drop(device_id)
+        groups.clear()
+
+    def _offer_again(self, fetch: Fetch) -> bool:
+        """Publish a blob that a device asks for; whether it is on offer, and can be read."""
+        try:
+            return self._fleet.offer_again(fetch.digest, fetch.pieces)
+        except ShoalError as error:
+            self._inbox.count("blob-unread", str(error))
+            return False
 
     def announce(self) -> None:
         """Publish that the aggregator is there, and how it is."""
@@ -268,21 +294,23 @@ class Runner:
             return next(((n, state_of(n)) for n, c in self.campaigns.items() if c.known().settings.run_id == run_id), None)
 
         if (device_id := self._inbox.device_of_update(delivery)) and self.paused and (first := self.campaign_of(device_id)) is not None:
-            first.tell_busy(device_id, delivery.payload)
+            first.tell_busy(device_id, digest(delivery.payload))
             return []
         reading = self._inbox.read(delivery, of_device, of_run)
         if reading.in_use is not None and self._rollouts is not None:
             self._rollouts.on_in_use(reading.in_use)
         campaign = self.campaigns.get(reading.campaign)
-        if reading.fetch and not self._fleet.offer_again(reading.fetch):
+        if reading.fetch is not None and not self._offer_again(reading.fetch):
             self._inbox.refuse_fetch(reading)
         if campaign is None:
             for reply in reading.replies:
                 self._fleet.reply(reply)
             return []
-        if campaign.paused and device_id:
-            campaign.tell_busy(device_id, delivery.payload)
+        if campaign.paused and reading.about == "update":
+            campaign.tell_busy(reading.device_id, reading.digest)
             return []
+        if reading.want is not None:
+            self._fleet.want(reading.want)
         group = groups.setdefault(reading.campaign, Group(campaign.known()))
         group.commands += reading.replies
         if campaign.paused:

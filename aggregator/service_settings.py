@@ -11,6 +11,7 @@ from aggregator.start import check_asking
 from algorithms.registry import AlgorithmSpec
 from wire.bundle import Bundle
 from wire.links.mqtt import BrokerAddress
+from wire.pieces import MOST_BYTES
 
 
 class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
@@ -71,6 +72,8 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     """``sqlite:///PATH`` or ``postgresql://...``; SQLite in the folder when empty."""
     blobs: str = ""
     """``s3://BUCKET/PREFIX``, or a folder; one in `folder` when empty."""
+    max_payload: int = MOST_BYTES >> 20
+    """MiB of the largest update and model."""
     http_host: str = "127.0.0.1"
     http_port: int = 8080
     release: When = "off"

@@ -23,13 +23,15 @@ from edge_client.incidents import Incidents
 from edge_client.memory import Memory
 from edge_client.outbox import Outbox
 from edge_client.releases import Releases
+from edge_client.sending import Sending
 from edge_client.traffic import Traffic
 from edge_client.work import Declined, Done, Stopped, Work, decline_of
 from wire import messages as m
 from wire.codec import digest
-from wire.errors import printable
+from wire.errors import LimitExceeded, printable
 from wire.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
+from wire.pieces import MOST_BYTES
 from wire.tensors import Array
 from wire.topics import RECEIVED, Topics
 from wire.version import CLIENT
@@ -60,9 +62,11 @@ class Agent:
         runtime: str = "",
         secret: Secret = from_entropy,
         live: LiveWindows | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         """`live`: where windows are taken from anew for each plan, if not `windows` all the time. `trusted`: the root keys; without any,
-        everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix time, which may be wrong.
+        everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix time, which may be wrong. `most_bytes`: of
+        the largest blob and update.
 
         Raises:
             ConfigError: the state folder cannot be read.
@@ -73,12 +77,14 @@ class Agent:
         self._health, self._clock, self._wall, self._runtime = health, clock, wall, runtime
         self.incidents = Incidents(device_id)
         self._time = AggregatorTime(clock)
-        self._inbox = Inbox(device_id, topics, trusted, self._now_s)
+        self._inbox = Inbox(device_id, topics, trusted, self._now_s, most_bytes)
         self._traffic = Traffic(state, wall)
         self._outbox = Outbox(device_id, topics, link, self._traffic, self.incidents, clock)
-        self._fetching = Fetching(topics, link, state)
+        self._fetching = Fetching(topics, link, state, self._inbox.open_pieces, most_bytes)
         self._memory = Memory(device_id, state, self.incidents)
         self._model, self._permitted = CurrentModel(state, windows, load_graphs), policy or m.Policy()
+        self._sending = Sending(device_id, state, self._outbox, self._traffic, self._permitted.max_bytes_a_day)
+        self._most_bytes = most_bytes
         around = (self._memory, self._outbox, trusted, self._permitted, clock)
         self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
         self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents, live)
@@ -172,15 +178,18 @@ class Agent:
                 self._unstored = delivery
                 self._backoff.begin()
 
-    def _act(self, message: m.Plan | m.Reply | m.Release | m.AggregatorStatus | str, payload: bytes) -> None:
+    def _act(self, message: m.Plan | m.Reply | m.Release | m.Want | m.AggregatorStatus | str, payload: bytes) -> None:
         match message:
             case m.Plan():
                 self._on_plan(message, payload.decode(errors="replace"))
             case m.Release():
                 self._releases.on_release(message)
                 self._unstored = None
+            case m.Want() if self._sending.on_want(message, self.session):
+                self._backoff.begin()
             case m.AggregatorStatus() if self._time.hear(message):
                 self._ready_at_s = self._clock()
+                self._sending.hear(message)
                 if message.online and message.boot_id != self._boot_id:
                     self._boot_id = message.boot_id
                     self._check_in()
@@ -213,8 +222,9 @@ class Agent:
 
     def _on_blob(self, name: str, payload: bytes) -> None:
         try:
-            self._fetching.take(name, payload, self._kept())
-        except OSError as error:
+            if self._fetching.take(name, payload, self._kept()):
+                self._backoff.begin()  # something comes: nothing needs to be asked for again
+        except (OSError, LimitExceeded) as error:
             plan = self.session.plan
             if self.session.stage != "working" or plan is None or name not in blobs_of(plan):
                 raise
@@ -240,7 +250,7 @@ class Agent:
         self._outbox.check_in(message)
         self._releases.report()
         self._send_update()
-        self._outbox.ask(self._fetching.wanted)
+        self._outbox.ask(self._fetching.unknown)
 
     def _windows_now(self) -> Windows:
         """The windows that the next plan would be carried out over."""
@@ -250,8 +260,8 @@ class Agent:
         if not self._backoff.is_due or not self._outbox.connected:  # what is published meanwhile would wait in the link, again and again
             return
         self._backoff.tried()
-        self._outbox.ask(self._fetching.wanted)
-        self._send_update()
+        self._outbox.ask(self._fetching.unanswered)
+        self._send_update(again=True)
         if self._unstored is not None:
             self._on_delivery(self._unstored)
         self._rest()
@@ -301,6 +311,8 @@ class Agent:
     def _store_update(self, plan: m.Plan, done: Done) -> Declined | None:
         """Put the update on disk, and then send it; or why it is not to be sent."""
         payload = self._encode(plan, done)
+        if len(payload) > self._most_bytes:
+            return Declined("failed", f"an update of {len(payload)} bytes: at most {self._most_bytes} are sent; --max-payload permits more")
         if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
             return Declined("policy", exceeded)
         self._state.put_update(plan.run_id, plan.round, payload, done.result.private)
@@ -346,14 +358,6 @@ class Agent:
         """Unix time: the later of this device's clock and the aggregator's."""
         return max(self._wall(), self._time.now_s)
 
-    def _send_update(self) -> None:
-        """Send the pending update, if the day's bytes permit it. Without a connection it waits for the next one."""
-        payload = self._state.update() if self.session.stage == "pending" and self._outbox.connected else None
-        if payload is None:
-            return
-        if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
-            log.warning("the update waits device=%s: %s", self.device_id, exceeded)
-        else:
-            self._outbox.publish("update", payload)
-        if self._backoff.at_s == math.inf:
+    def _send_update(self, again: bool = False) -> None:
+        if self._sending.begin(self.session, again) and self._backoff.at_s == math.inf:
             self._backoff.begin()

@@ -10,7 +10,7 @@ from edge_client.executor import Executor
 from edge_client.work import read_blob
 from wire.bundle import Bundle
 from wire.errors import DataError
-from wire.tensors import OWN_FILES, Array, Tensors, check_layout, decode_tensors
+from wire.tensors import OWN_FILES, RECEIVED_FILES, Array, Tensors, check_layout, decode_tensors
 
 
 class LoadedModel:
@@ -22,7 +22,7 @@ class LoadedModel:
             BlobMissing: a blob of it is not there, or was damaged.
             WireError: it is not what its bundle says.
         """
-        model = decode_tensors(read_blob(blobs, current.model))[0]
+        model = decode_tensors(read_blob(blobs, current.model), RECEIVED_FILES)[0]
         check_layout(model, [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()], f"model {current.model[:12]}")
         private = decode_tensors(read_blob(blobs, current.private), OWN_FILES)[0] if current.private else {}
         self.bundle, self._model, self._private = bundle, model, private

@@ -79,6 +79,7 @@ def _take_part(
             health=partial(linux_health, arguments.state),
             runtime=RUNTIMES[arguments.runtime],
             live=live,
+            most_bytes=arguments.max_payload << 20,
         )
         with Renewal(credentials, link.renew_certificate) if credentials else nullcontext():
             agent.run(stop)

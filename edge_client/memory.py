@@ -10,6 +10,7 @@ from edge_client.incidents import Incidents
 from wire.codec import decode_update, digest
 from wire.errors import WireError
 from wire.messages import Update
+from wire.tensors import RECEIVED_FILES
 
 log = logging.getLogger("shoal.edge")
 
@@ -80,7 +81,7 @@ class Memory:
 
     def _read(self, payload: bytes) -> Update | None:
         try:
-            update = decode_update(payload)[0]
+            update = decode_update(payload, RECEIVED_FILES)[0]
         except WireError as error:
             log.warning("the finished update is damaged and dropped device=%s: %s", self._device_id, error)
             return None

@@ -16,6 +16,7 @@ from wire.errors import ConfigError
 from wire.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
+from wire.pieces import MOST_BYTES
 
 if TYPE_CHECKING:
     from edge_client.adapters.onnx_graphs import OnnxModel
@@ -77,6 +78,9 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--state", type=Path, required=True, help="folder for what must survive a restart")
     command.add_argument("--trust", type=Path, help="public keys (PEM), one or more: bundles and messages must be signed with one")
     command.add_argument("--policy", type=Path, help="what plans may ask of this device (TOML)")
+    command.add_argument(
+        "--max-payload", type=int, default=MOST_BYTES >> 20, help=f"MiB of the largest model or update (default: {MOST_BYTES >> 20})"
+    )
     command.add_argument("--insecure", action="store_true", help="permit to run without --trust, and mqtt:// to another machine")
     command.add_argument("--ca", type=Path, help="certificate authority of the broker (PEM); needs mqtts://")
     command.add_argument("--cert", type=Path, help="this device's certificate (PEM)")

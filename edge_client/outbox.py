@@ -64,6 +64,6 @@ class Outbox:
         self.publish("decline", encode(decline))
 
     def ask(self, digests: Iterable[str]) -> None:
-        """Ask the aggregator to publish these blobs."""
+        """Ask the aggregator to publish these blobs and pieces."""
         for digest in sorted(digests):
-            self.publish("fetch", encode(m.Fetch(self._device_id, digest)))
+            self.publish("fetch", encode(m.Fetch(self._device_id, digest, pieces=True)))

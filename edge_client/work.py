@@ -20,7 +20,7 @@ from wire.codec import LARGEST_SUM, encode_update
 from wire.errors import BundleError, ConfigError, DataError, ShoalError
 from wire.keys import PublicKey
 from wire.messages import DeclineReason, Evaluate, Plan, Policy, Update
-from wire.tensors import Tensors, decode_tensors
+from wire.tensors import RECEIVED_FILES, Tensors, decode_tensors
 
 
 class Declined(Exception):
@@ -166,7 +166,7 @@ class Work:
         return self._executor.execute(plan, self._tensors(plan.model), private, self._tensors, between)
 
     def _tensors(self, name: str) -> Tensors:
-        return decode_tensors(read_blob(self._state, name))[0]
+        return decode_tensors(read_blob(self._state, name), RECEIVED_FILES)[0]
 
 
 def decline_of(error: Exception) -> Declined:

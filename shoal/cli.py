@@ -30,6 +30,7 @@ COMMANDS = {
     "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM."),
     "vouch": Command("aggregator", "Sign a service's key with the root key, so that devices believe the service."),
     "enrol": Command("aggregator", "Make tokens with which devices get certificates, and approve devices."),
+    "token": Command("aggregator", "Make, list and revoke tokens for a service's HTTP API."),
     "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
     "campaign": Command("aggregator", "Start, list, pause, resume, change, roll back and end campaigns of a service."),
     "models": Command("aggregator", "A fleet's releases and their rollouts, models as files, and the models of a run's last rounds."),

@@ -8,8 +8,8 @@ from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.engine import database_name
 from aggregator.adapters.salvage import read_database
 from aggregator.adapters.sql_store import SqlStore, has_run
+from aggregator.charter import RELEASES
 from aggregator.core.state import RunState
-from aggregator.release_policy import RELEASES
 from wire.bundle import Bundle, unpack
 from wire.errors import ConfigError
 from wire.tensors import OWN_FILES, Tensors, check_layout, decode_tensors

@@ -19,12 +19,12 @@ from wire.codec import digest
 from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
 from wire.keys import PrivateKey, PublicKey, verifies
 from wire.messages import Count, Digest, Name, Positive, Text
-from wire.tensors import Tensors, TensorSpec, decode_tensors, encode_tensors
+from wire.tensors import RECEIVED_FILES, Tensors, TensorSpec, decode_tensors, encode_tensors
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """(name, dtype, shape) of each tensor that a message must carry."""
 
-BUNDLE_BYTES, DIRECTORY_BYTES = 64 * 2**20, 2**20
+BUNDLE_BYTES, DIRECTORY_BYTES = 2**31 - 1, 2**20
 """The largest bundle that is read, and the largest directory of its files."""
 EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
 """Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the operators it always has."""
@@ -132,7 +132,7 @@ class Bundle:
     @cached_property
     def initial(self) -> Tensors:
         """The initial value of every tensor that has one, by ``ROLE/NAME``; not to be written into."""
-        return decode_tensors(self.files[INITIAL])[0]
+        return decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0]
 
     def graph_bytes(self, name: str) -> bytes:
         """The bytes of one graph.

@@ -11,6 +11,8 @@ from wire.tensors import PROTOCOL_LIMITS, Limits, Tensors, decode_tensors, encod
 
 MESSAGE_BYTES = 64 * 2**10
 """A JSON message may have at most this many bytes; read before it is parsed."""
+PIECE_HEADER_BYTES = 2**10
+"""The message before a piece's bytes is shorter than this."""
 LARGEST_SUM = 1e12
 """A sum of losses, or a time in seconds, beyond this is refused: sums over devices must stay finite."""
 
@@ -40,6 +42,23 @@ def decode(payload: bytes, kind: Any) -> Any:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Malformed(f"message of {len(payload)} bytes: {error}") from None
+
+
+def encode_piece(message: messages.Piece, payload: bytes) -> bytes:
+    """A piece of an update: its message, a line feed, its bytes."""
+    return encode(message) + b"\n" + payload
+
+
+def decode_piece(payload: bytes) -> tuple[messages.Piece, bytes]:
+    """Read what `encode_piece` wrote.
+
+    Raises:
+        Malformed: there is no line feed where it has to be, or what is before it is no such message.
+    """
+    end = payload.find(b"\n", 0, PIECE_HEADER_BYTES)
+    if end < 0:
+        raise Malformed(f"piece of {len(payload)} bytes: no line feed in the first {PIECE_HEADER_BYTES}")
+    return decode(payload[:end], messages.Piece), payload[end + 1 :]
 
 
 def encode_update(message: messages.Update, tensors: Tensors) -> bytes:

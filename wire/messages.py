@@ -1,102 +1,42 @@
 """The messages, as frozen and validated structures (SPEC.md, 'Messages').
 
 Each is one JSON object with its ``type``. Unknown fields are ignored, so that a newer peer may say more; an unknown
-``type`` or a missing or wrong field is refused. `wire.codec` turns them into bytes and back.
+``type`` or a missing or wrong field is refused. `wire.codec` turns them into bytes and back. What fields may hold is in `wire.fields`, the
+verbs of plans are in `wire.verbs`; all of them can be had from here.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
-# In Python `$` also matches before a line feed at the end, in JSON Schema it does not: with (?!\n) both refuse it.
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")]
-MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?(?!\n)$")]
-LARGEST_COUNT = 2**53
-"""A sum of counts that is stored is cut to this, or it could not be read again."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
-Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
-Text = Annotated[str, msgspec.Meta(max_length=1000)]
-Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-
-PLAN_BYTES = 16 * 2**10
-"""A signed plan may have at most this many bytes: a device has to be able to send it back as a proof."""
-HEARTBEAT_S = 60.0
-"""A connected device says at least so often that it is there."""
-LEASE_S = 15.0
-"""An aggregator that was silent for so long no longer holds its fleet."""
-
-Epoch = Count
-"""Which start of a service speaks: every start takes a greater one than any before it."""
-MOST_EPOCHS = 10_000
-"""Passes that one verb can ask for."""
-MOST_CLASSES = 1000
-"""Classes of which a device tells how many windows it has, at most."""
-MOST_CHOICES = 64
-"""Models that a device can be asked to choose from."""
-
-Reason = Literal[
-    "unknown-topic",
-    "unknown-device",
-    "malformed",
-    "too-large",
-    "wrong-device",
-    "unknown-run",
-    "wrong-round",
-    "not-in-cohort",
-    "duplicate",
-    "wrong-layout",
-    "not-finite",
-    "norm-too-large",
-    "unknown-blob",
-]
-"""Why an aggregator refuses what came (SPEC.md, 'Updates')."""
-
-DeclineReason = Literal["stale", "expired", "policy", "bundle", "data", "failed", "quarantined"]
-"""Why a device does not carry out a plan (SPEC.md, 'Declines')."""
-
-
-class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """Sums over the examples a graph saw; a mean is made only where it is shown."""
-
-    num_examples: Count = 0
-    loss_sum: float = 0.0
-    num_correct: Count = 0
-
-    @property
-    def accuracy(self) -> float:
-        """Share of examples classified correctly; NaN when there were none."""
-        return self.num_correct / self.num_examples if self.num_examples else float("nan")
-
-    @property
-    def mean_loss(self) -> float:
-        """Loss per example; NaN when there were none."""
-        return self.loss_sum / self.num_examples if self.num_examples else float("nan")
-
-
-class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
-    """What the owner of a device permits plans to ask of it (SPEC.md, 'Policy'). What is None is not restricted."""
-
-    verbs: tuple[Name, ...] | None = None
-    """The verbs that a plan may have."""
-    graphs: tuple[Name, ...] | None = None
-    """The graphs that verbs may run."""
-    bundles: tuple[Name, ...] | None = None
-    """The names of bundles that may be loaded."""
-    max_epochs: Annotated[float, msgspec.Meta(gt=0)] = 1000.0
-    """Passes over the training windows in a plan, all its verbs together."""
-    max_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """Seconds for which a plan may work; it is ended after them."""
-    max_bytes_a_day: Positive | None = None
-    """Bytes that may come and go in 24 hours."""
-    max_clip_norm: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """The longest change that training may report: every plan that reports one has to end with ``protect`` that clips to no more."""
-    min_noise_multiplier: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    """The least noise of that ``protect``, its standard deviation divided by its `clip_norm`."""
-    min_windows: Positive = 1
-    """Windows that have to be behind each reported measurement, and behind each training."""
-    tell_classes: bool = False
-    """Whether a check-in may say how many training windows there are of each class."""
+from wire.fields import HEARTBEAT_S as HEARTBEAT_S
+from wire.fields import LARGEST_COUNT as LARGEST_COUNT
+from wire.fields import LEASE_S as LEASE_S
+from wire.fields import MOST_CHOICES as MOST_CHOICES
+from wire.fields import MOST_CLASSES as MOST_CLASSES
+from wire.fields import MOST_EPOCHS as MOST_EPOCHS
+from wire.fields import MOST_PIECES as MOST_PIECES
+from wire.fields import PLAN_BYTES as PLAN_BYTES
+from wire.fields import Count as Count
+from wire.fields import DeclineReason as DeclineReason
+from wire.fields import Digest as Digest
+from wire.fields import Epoch as Epoch
+from wire.fields import MaybeDigest as MaybeDigest
+from wire.fields import Metrics as Metrics
+from wire.fields import Name as Name
+from wire.fields import Policy as Policy
+from wire.fields import Positive as Positive
+from wire.fields import Reason as Reason
+from wire.fields import Share as Share
+from wire.fields import Text as Text
+from wire.verbs import Annotate as Annotate
+from wire.verbs import Apply as Apply
+from wire.verbs import Choose as Choose
+from wire.verbs import Evaluate as Evaluate
+from wire.verbs import Protect as Protect
+from wire.verbs import Respond as Respond
+from wire.verbs import Train as Train
+from wire.verbs import Verb as Verb
 
 
 class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
@@ -147,10 +87,47 @@ class InUse(msgspec.Struct, frozen=True, tag="in-use"):
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
-    """Device to aggregator: publish this blob (again), I lack it."""
+    """Device to aggregator: publish this blob, or this piece of one (again), I lack it. `pieces`: the device can put pieces together; for
+    one that cannot, a large blob is published whole."""
 
     device_id: Name
     digest: Digest
+    pieces: bool = False
+
+
+class Pieces(msgspec.Struct, frozen=True, tag="pieces"):
+    """Aggregator to device, signed: what is retained in place of a large blob; and part of an `Offer`. The bytes with the SHA-256 `digest`
+    are these pieces, by their own SHA-256, in order. Each has `piece_bytes` but for the last, which has the rest."""
+
+    digest: Digest
+    num_bytes: Positive
+    piece_bytes: Annotated[int, msgspec.Meta(ge=2**16, le=2**22)]
+    pieces: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_PIECES)]
+
+
+class Offer(msgspec.Struct, frozen=True, tag="offer"):
+    """Device to aggregator: an update that is too large to be sent whole, of this round. The aggregator says which pieces it wants."""
+
+    device_id: Name
+    run_id: Name
+    round: Positive
+    pieces: Pieces
+
+
+class Piece(msgspec.Struct, frozen=True, tag="piece"):
+    """Device to aggregator: a piece of the update with this digest. Its bytes follow after a line feed."""
+
+    device_id: Name
+    update: Digest
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_PIECES)]
+
+
+class Want(msgspec.Struct, frozen=True, tag="want"):
+    """Aggregator to device, signed: these pieces of the update that was offered, by index, are to be sent next."""
+
+    device_id: Name
+    update: Digest
+    pieces: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=MOST_PIECES)], ...], msgspec.Meta(max_length=MOST_PIECES)]
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, tag="status"):
@@ -174,75 +151,8 @@ class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):
     run_id: Text = ""
     paused: Text = ""
     """Why the aggregator takes no updates now; empty while it does."""
-
-
-class Train(msgspec.Struct, frozen=True, tag="train"):
-    """Run a step graph over the training windows: `epochs` passes, or exactly `steps` batches when given.
-
-    What it changed of the roles shared and statistic goes into the update, unless `report` is false. The share `holdout` of the
-    windows, the same ones each time, is left out.
-    """
-
-    batch_size: Annotated[int, msgspec.Meta(ge=2, le=4096)]
-    epochs: Annotated[int, msgspec.Meta(ge=1, le=MOST_EPOCHS)] = 1
-    steps: Positive | None = None
-    hyper: dict[str, float] = {}
-    graph: Name = "step"
-    report: bool = True
-    holdout: Share = 0.0
-
-
-class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
-    """Run a graph over a split and sum its metrics; on the tensors as they are now, or on the bundle's initial ones.
-
-    ``loss_sum`` and ``num_correct`` become the update's `evaluated`; other metrics, of any shape, divided by the number of examples, are
-    called ``response/GRAPH.NAME``: later graphs of the plan may read them, and they go back unless `report` is false. The split
-    ``holdout`` is the share of the training windows that `Train` leaves out.
-    """
-
-    split: Literal["train", "test", "holdout"] = "test"
-    graph: Name = "evaluate"
-    model: Literal["received", "initial"] = "received"
-    holdout: Share = 0.0
-    report: bool = True
-
-
-class Choose(msgspec.Struct, frozen=True, tag="choose"):
-    """Evaluate each of these models on the training windows, and go on from the one with the least mean loss (the first such)."""
-
-    models: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_CHOICES)]
-    graph: Name = "evaluate"
-
-
-class Annotate(msgspec.Struct, frozen=True, tag="annotate"):
-    """Store a graph's per-example output as a column of the training windows; it stays on the device from round to round."""
-
-    graph: Name
-    column: Name
-
-
-class Apply(msgspec.Struct, frozen=True, tag="apply"):
-    """Run a graph once over the tensors alone. Its metrics go back as ``response/GRAPH.NAME``, as they are."""
-
-    graph: Name
-
-
-class Respond(msgspec.Struct, frozen=True, tag="respond"):
-    """Run a graph on inputs the aggregator sent (blob `inputs`, tensor ``x``) and return its outputs."""
-
-    inputs: Digest
-    graph: Name = "predict"
-
-
-class Protect(msgspec.Struct, frozen=True, tag="protect"):
-    """Clip the change that training made, all tensors as one vector, to the Euclidean norm `clip_norm`. Then add Gaussian noise from the
-    device's own secret. In a plan that has this verb, it is the last one."""
-
-    clip_norm: Annotated[float, msgspec.Meta(gt=0)]
-    noise_std: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-
-
-Verb = Train | Evaluate | Choose | Annotate | Apply | Respond | Protect
+    pieces: bool = False
+    """Whether it takes updates in pieces."""
 
 
 class Plan(msgspec.Struct, frozen=True, tag="plan"):
@@ -365,9 +275,9 @@ class Voucher(msgspec.Struct, frozen=True, tag="voucher"):
     not_after_s: float
 
 
-FromDeviceMessage = CheckIn | InUse | Fetch | DeviceStatus | Update | Decline
+FromDeviceMessage = CheckIn | InUse | Fetch | DeviceStatus | Update | Offer | Piece | Decline
 Reply = Acknowledge | Refuse | Busy | Finish
 """What comes on a device's reply topic."""
-ToDeviceMessage = Plan | Reply | Release | AggregatorStatus
+ToDeviceMessage = Plan | Reply | Release | Want | Pieces | AggregatorStatus
 """What an aggregator sends; all of it is signed."""
 Message = FromDeviceMessage | ToDeviceMessage | Voucher

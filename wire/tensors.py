@@ -76,6 +76,8 @@ class Limits:
 
 
 PROTOCOL_LIMITS = Limits()
+RECEIVED_FILES = Limits(total_bytes=2**62)
+"""For files whose size was held against the fleet's limit when they came."""
 OWN_FILES = Limits(total_bytes=2**62, header_bytes=2**40, num_tensors=2**40, num_dims=64)
 """For files that this program wrote itself: they were not sent by anybody and may be of any size."""
 

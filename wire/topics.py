@@ -12,9 +12,11 @@ from wire.errors import ConfigError, UnknownTopic
 
 PROTOCOL = "shoal/2"
 
-FromDevice = Literal["check-in", "update", "decline", "fetch", "status", "in-use"]
-ToDevice = Literal["plan", "reply", "release"]
-Kind = Literal["check-in", "update", "decline", "fetch", "status", "in-use", "plan", "reply", "release", "blob", "aggregator"]
+FromDevice = Literal["check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use"]
+ToDevice = Literal["plan", "reply", "release", "want"]
+Kind = Literal[
+    "check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use", "plan", "reply", "release", "want", "blob", "aggregator"
+]
 
 Role = Literal["device", "aggregator"]
 """Who writes or reads a topic. On a topic of a device, `device` is that device; on any other, every device."""
@@ -36,12 +38,15 @@ TABLE = (
     Access("check-in", "device", ("aggregator",)),
     Access("status", "device", ("aggregator",), retained=True, clears="aggregator"),
     Access("update", "device", ("aggregator",)),
+    Access("offer", "device", ("aggregator",)),
+    Access("piece", "device", ("aggregator",)),
     Access("decline", "device", ("aggregator",)),
     Access("fetch", "device", ("aggregator",)),
     Access("in-use", "device", ("aggregator",)),
     Access("plan", "aggregator", ("device",)),
     Access("reply", "aggregator", ("device",)),
     Access("release", "aggregator", ("device",), retained=True),
+    Access("want", "aggregator", ("device",)),
     Access("blob", "aggregator", ("device",), retained=True),
     Access("aggregator", "aggregator", ("device", "aggregator"), retained=True),
 )

@@ -81,6 +81,10 @@ class BlobBucket:
         told = f"its object in {self._where} is damaged, and is now {digest}{DAMAGED}: put it back from a backup"
         raise BlobLost(digest, told)
 
+    def part(self, digest: str, offset: int, size: int) -> bytes:
+        with self._asking():
+            return self._read(digest, Range=f"bytes={offset}-{offset + size - 1}")
+
     def keep(self, digests: set[str]) -> None:
         """What cannot be deleted now stays until the next call: it does no harm."""
         try:
@@ -135,9 +139,9 @@ class BlobBucket:
         md5 = base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()
         self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=payload, ContentMD5=md5)
 
-    def _read(self, name: str) -> bytes:
+    def _read(self, name: str, **which: str) -> bytes:
         try:
-            return bytes(self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"].read())
+            return bytes(self._client.get_object(Bucket=self._bucket, Key=self._prefix + name, **which)["Body"].read())
         except self._client.exceptions.NoSuchKey:
             raise BlobLost(name, f"it is not kept here, in {self._where}: put it back from a backup") from None
 

@@ -68,6 +68,17 @@ class BlobFolder:
             raise BlobLost(digest, told)
         return payload
 
+    def part(self, digest: str, offset: int, size: int) -> bytes:
+        path = self._folder / digest
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read(size)
+        except FileNotFoundError:
+            raise BlobLost(digest, f"it is not kept here, in {self._folder}: put it back from a backup") from None
+        except OSError as error:
+            raise StorageFailed(f"blob {path}: {error.strerror}") from None
+
     def keep(self, digests: set[str]) -> None:
         unneeded = blob_names(self._folder) - digests
         if unneeded and self._may_delete():

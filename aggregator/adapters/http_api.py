@@ -1,21 +1,41 @@
-"""The aggregator over HTTP, for people and tools: health, campaigns, their rounds and devices, and the models to download. Read only."""
+"""The aggregator over HTTP, for people and tools: health, campaigns, their rounds and devices, the models to download, and orders.
+
+It needs no other machine: there is no page that loads anything from elsewhere. ``/openapi.json`` describes every path.
+"""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from aggregator.access import Access
 from aggregator.adapters.http_devices import device_routes
+from aggregator.adapters.http_guard import FREE, Guard
+from aggregator.adapters.http_orders import order_routes
+from aggregator.adapters.http_problem import answer_with_problems, describe, refusals
+from aggregator.adapters.http_query import PAGE, After, Chosen, Group, Limit, Number, refuse_unknown
 from aggregator.adapters.http_releases import release_routes
+from aggregator.adapters.http_views import (
+    CampaignView,
+    HealthView,
+    ReadyView,
+    RoundView,
+    RunView,
+    campaign_view,
+    round_view,
+    run_view,
+)
 from aggregator.adapters.metrics import CampaignMetrics
 from aggregator.core.conditions import Conditions
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
+from aggregator.core.registry import Entry
 from aggregator.core.rollout_state import FleetState
 from aggregator.core.state import RunState
-from aggregator.core.summary import accuracy_of, count_groups, spread, summarize
+from aggregator.core.summary import Summary, summarize
 from aggregator.devices import Devices
+from aggregator.order_queue import OrderQueue
 
 DOWNLOAD = "application/octet-stream"
 
@@ -34,47 +54,53 @@ class Shown(Protocol):
         """Its state as it is now."""
 
 
-Chosen = Annotated[str, Query(alias="campaign", description="The name of a campaign; the latest when empty.")]
-
-
 def create_api(
     campaigns: Callable[[], Mapping[str, Shown]],
     conditions: Callable[[], Conditions],
     wall_s: Callable[[], float],
     devices: Devices,
     releases: Callable[[], FleetState] | None = None,
+    access: Access | None = None,
+    orders: OrderQueue | None = None,
 ) -> FastAPI:
     """The application.
 
     `campaigns` returns the campaigns as they are now, by name, in the order of their starts; `conditions` what else there is to say;
     `wall_s` the seconds since the service was started. A handler reads a campaign's state once. `releases`: the fleet's releases,
-    if it has some.
+    if it has some. `access`: who may ask what; without it everybody may read. `orders`: where operators' orders go; without it none are
+    taken.
     """
-    api = FastAPI(title="Shoal aggregator", description="Read-only view of the campaigns of a fleet.")
+    api = FastAPI(
+        title="Shoal aggregator",
+        description="The campaigns of a fleet, and orders to them. Refusals have the shape of RFC 9457.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+        dependencies=[Depends(refuse_unknown)],
+    )
+    answer_with_problems(api)
+    describe(api, (Summary, Entry), FREE)
+    find = _finder(campaigns)
+    scraped = CampaignMetrics(
+        lambda: {name: shown.known() for name, shown in campaigns().items()},
+        conditions,
+        lambda: devices.state,
+        lambda: access.refused if access is not None else {},
+    )
 
-    if releases is not None:
-        api.include_router(release_routes(releases))
-    scraped = CampaignMetrics(lambda: {name: shown.known() for name, shown in campaigns().items()}, conditions, lambda: devices.state)
-
-    def find(name: str) -> Shown:
-        shown = campaigns()
-        if not shown:
-            raise HTTPException(404, "there is no campaign yet: `shoal campaign start` begins one")
-        if name and name not in shown:
-            raise HTTPException(404, f"campaign {name!r}: expected one of {', '.join(shown)}")
-        return shown[name] if name else list(shown.values())[-1]
-
-    @api.get("/health")
-    def health() -> dict[str, Any]:
-        """That the process runs, and where its latest campaign stands."""
-        shown = campaigns()
-        if not shown:
-            return {"status": "ok", "run": "", "phase": "", "round": 0}
+    @api.get(FREE, responses=refusals(422))
+    def health() -> HealthView:
+        """That the process runs, and where its latest campaign stands. It never needs a token."""
+        if not campaigns():
+            return HealthView(status="ok", run="", phase="", round=0)
         state = find("").known()
-        return {"status": "ok", "run": state.settings.name, "phase": state.phase, "round": state.round}
+        return HealthView(status="ok", run=state.settings.name, phase=state.phase, round=state.round)
 
-    @api.get("/ready")
-    def ready(response: Response) -> dict[str, Any]:
+    guarded = APIRouter(responses=refusals(401, 403, 404, 422, 429, 503))
+
+    @guarded.get("/ready", responses={503: {"model": ReadyView, "description": "Updates are not taken."}})
+    def ready(response: Response) -> ReadyView:
         """Whether updates are taken: broker, database, disk, campaigns and voucher. 503 if one of them is not as it should be."""
         now, shown = conditions(), campaigns()
         checks = {
@@ -86,74 +112,37 @@ def create_api(
         }
         as_it_should = all(value == "ok" for value in checks.values())
         response.status_code = 200 if as_it_should else 503
-        return {"ready": as_it_should, **checks, "phase": find("").known().phase if shown else ""}
+        return ReadyView(ready=as_it_should, **checks, phase=find("").known().phase if shown else "")
 
-    @api.get("/metrics")
+    @guarded.get("/metrics", response_class=Response, responses=_content("text/plain", {"type": "string"}))
     def metrics() -> Response:
         """The same and more for Prometheus, in its text format."""
         return Response(scraped.text(), media_type=CONTENT_TYPE_LATEST)
 
-    @api.get("/campaigns")
-    def list_campaigns() -> list[dict[str, Any]]:
-        """The campaigns that are open, in the order of their starts."""
-        return [_line(name, shown.known(), shown.paused) for name, shown in campaigns().items()]
+    @guarded.get("/campaigns")
+    def list_campaigns(limit: Limit = PAGE) -> list[CampaignView]:
+        """The campaigns that are open, the first ones in the order of their starts."""
+        return [campaign_view(name, shown.known(), shown.paused) for name, shown in list(campaigns().items())[:limit]]
 
-    @api.get("/run")
-    def run(name: Chosen = "") -> dict[str, Any]:
+    @guarded.get("/run")
+    def run(name: Chosen = "") -> RunView:
         """A campaign's settings, and where it stands."""
         shown = find(name)
-        state = shown.known()
-        settings = msgspec.to_builtins(state.settings)
-        for name in ("reported", "responses"):
-            settings.pop(name)
-        return {
-            "settings": settings,
-            "phase": state.phase,
-            "round": state.round,
-            "online": sum(d.online for d in state.devices.values()),
-            "cohort": len(state.cohort),
-            "received": len(state.received),
-            "groups": count_groups(state.starts),
-            "deadline_at_s": state.deadline_at_s,
-            "bytes_up": sum(r.bytes_up for r in state.received.values()),
-            "bytes_down": sum(r.bytes_down for r in state.received.values()),
-            "refused": conditions().refused,
-            "paused": shown.paused,
-            "epoch": state.epoch,
-            "attempt": state.attempt,
-        }
+        return run_view(shown.known(), shown.paused, conditions().refused)
 
-    @api.get("/rounds")
-    def rounds(name: Chosen = "") -> list[dict[str, Any]]:
-        """The closed rounds. `accuracy` is that of the models devices received in the round."""
-        return [
-            {
-                "round": r.round,
-                "phase": r.phase,
-                "opened_at_s": r.opened_at_s,
-                "closed_at_s": r.closed_at_s,
-                "devices": len(r.evaluated),
-                "groups": count_groups(r.groups),
-                "accuracy": msgspec.to_builtins(spread(accuracy_of(r).values())),
-                "bytes_up": r.bytes_up,
-                "bytes_down": r.bytes_down,
-                "notes": r.notes,
-            }
-            for r in find(name).store.rounds()
-        ]
+    @guarded.get("/rounds")
+    def rounds(name: Chosen = "", after: After = 0, limit: Limit = PAGE) -> list[RoundView]:
+        """The closed rounds, by number."""
+        records = [record for record in find(name).store.rounds() if record.round > after]
+        return [round_view(record) for record in records[:limit]]
 
-    def current(name: str) -> RunState | None:
-        return find(name).known() if name or campaigns() else None
-
-    api.include_router(device_routes(current, devices))
-
-    @api.get("/models")
+    @guarded.get("/models")
     def models(name: Chosen = "") -> dict[str, str]:
         """The digest of each group's current model."""
         return dict(find(name).known().models)
 
-    @api.get("/models/{group}")
-    def model(group: str, name: Chosen = "") -> Response:
+    @guarded.get("/models/{group}", response_class=Response, responses=_content(DOWNLOAD))
+    def model(group: Group, name: Chosen = "") -> Response:
         """A group's current model as safetensors."""
         shown = find(name)
         state = shown.known()
@@ -161,21 +150,22 @@ def create_api(
             raise HTTPException(404, f"group {group!r}: expected one of {', '.join(sorted(state.models))}")
         return _download(shown.blobs, state.models[group], f"{state.settings.run_id}-{group}.safetensors")
 
-    @api.get("/bundle")
+    @guarded.get("/bundle", response_class=Response, responses=_content(DOWNLOAD))
     def bundle(name: Chosen = "") -> Response:
         """The bundle that devices train with."""
         shown = find(name)
         state = shown.known()
         return _download(shown.blobs, state.settings.bundle, f"{state.settings.run_id}.shoal")
 
-    @api.get("/summary")
-    def summary(name: Chosen = "") -> dict[str, Any]:
+    @guarded.get("/summary", response_class=Response, responses=_content("application/json", {"$ref": "#/components/schemas/Summary"}))
+    def summary(name: Chosen = "") -> Response:
         """The summary of a campaign, as `summary.json` has it, so far."""
         shown = find(name)
-        return cast(dict[str, Any], msgspec.to_builtins(summarize(shown.known(), shown.store.rounds(), wall_s())))
+        told = msgspec.json.encode(summarize(shown.known(), shown.store.rounds(), wall_s()))
+        return Response(told, media_type="application/json")
 
-    @api.get("/views/{number}")
-    def views(number: int, name: Chosen = "") -> Response:
+    @guarded.get("/views/{number}", response_class=Response, responses=_content(DOWNLOAD))
+    def views(number: Number, name: Chosen = "") -> Response:
         """The distance matrices of a round as safetensors."""
         shown = find(name)
         for record in shown.store.rounds():
@@ -183,22 +173,34 @@ def create_api(
                 return _download(shown.blobs, record.views, f"round-{number}.safetensors")
         raise HTTPException(404, f"round {number}: no distances were computed in it")
 
+    guarded.include_router(device_routes(lambda name: find(name).known() if name or campaigns() else None, devices))
+    if releases is not None:
+        guarded.include_router(release_routes(releases))
+    if orders is not None:
+        guarded.include_router(order_routes(orders, releases is not None))
+    api.include_router(guarded)
+    if access is not None:
+        api.add_middleware(Guard, access=access)
     return api
 
 
-def _line(name: str, state: RunState, paused: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "algorithm": state.settings.algorithm,
-        "phase": state.phase,
-        "round": state.round,
-        "trained": state.trained,
-        "rounds": state.next_settings.rounds,
-        "devices": len(state.devices),
-        "online": state.num_online,
-        "groups": count_groups(state.starts),
-        "paused": paused,
-    }
+def _finder(campaigns: Callable[[], Mapping[str, Shown]]) -> Callable[[str], Shown]:
+    """Finds a campaign by name, the latest by an empty one; it raises 404 where there is none."""
+
+    def find(name: str) -> Shown:
+        shown = campaigns()
+        if not shown:
+            raise HTTPException(404, "there is no campaign yet: `shoal campaign start` begins one")
+        if name and name not in shown:
+            raise HTTPException(404, f"campaign {name!r}: expected one of {', '.join(shown)}")
+        return shown[name] if name else list(shown.values())[-1]
+
+    return find
+
+
+def _content(media_type: str, schema: dict[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:
+    """The description of an answer that is no model of pydantic's; of bytes, where no schema is given."""
+    return {200: {"description": "OK", "content": {media_type: {"schema": schema or {"type": "string", "format": "binary"}}}}}
 
 
 def _checked(check: Callable[[], None]) -> str:
@@ -212,6 +214,6 @@ def _checked(check: Callable[[], None]) -> str:
 def _download(blobs: Blobs, digest: str, name: str) -> Response:
     try:
         payload = blobs.get(digest)
-    except (BlobLost, StorageFailed) as error:
+    except BlobLost as error:
         raise HTTPException(404, str(error)) from None
     return Response(payload, media_type=DOWNLOAD, headers={"Content-Disposition": f'attachment; filename="{name}"'})

@@ -8,15 +8,14 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Query
 from pydantic import BaseModel, Field
 
+from aggregator.adapters.http_problem import STRUCT
+from aggregator.adapters.http_query import Chosen, DeviceId, Limit
 from aggregator.core.eligibility import LONGEST, read_rule
 from aggregator.core.registry import Entry
 from aggregator.core.state import RunState
 from aggregator.core.summary import group_number
 from aggregator.devices import Devices
 from wire.errors import ConfigError
-
-PAGE = 1000
-Chosen = Annotated[str, Query(description="The name of a campaign; the latest when empty.")]
 
 
 class DeviceLine(BaseModel):
@@ -63,7 +62,7 @@ class DeviceDetails(BaseModel):
     """One device: the line of the list, and all else that the registry has."""
 
     line: DeviceLine
-    entry: dict[str, Any]
+    entry: dict[str, Any] = Field(json_schema_extra={STRUCT: "Entry"})
 
 
 def device_routes(current: Callable[[str], RunState | None], devices: Devices) -> APIRouter:
@@ -74,7 +73,7 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
     def list_devices(
         where: Annotated[str, Query(max_length=LONGEST, description="A rule, as `serve --where` takes it.")] = "",
         after: Annotated[str, Query(max_length=64, description="Devices behind this id.")] = "",
-        limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+        limit: Limit = 100,
         campaign: Chosen = "",
     ) -> DevicePage:
         """Every device that the registry knows."""
@@ -90,7 +89,7 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
         return DevicePage(total=len(ids), devices=[_line(run, d, known[d]) for d in page], after=more)
 
     @routes.get("/devices/{device_id}")
-    def show_device(device_id: str, campaign: Chosen = "") -> DeviceDetails:
+    def show_device(device_id: DeviceId, campaign: Chosen = "") -> DeviceDetails:
         """One device."""
         entry = devices.state.devices.get(device_id)
         if entry is None:

@@ -1,4 +1,4 @@
-"""Releases and rollouts over HTTP, for people and tools. Read only."""
+"""Releases and rollouts over HTTP, for people and tools: what there is. `aggregator.adapters.http_orders` has the orders."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,7 @@ import msgspec
 from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel
 
+from aggregator.adapters.http_query import PAGE, After, Limit, Number
 from aggregator.core.progress import in_use, progress_of
 from aggregator.core.releases import Release
 from aggregator.core.rollout_state import FleetState
@@ -87,12 +88,12 @@ def release_routes(current: Callable[[], FleetState]) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/releases")
-    def releases() -> list[ReleaseView]:
-        """Every release of the fleet."""
-        return release_views(current())
+    def releases(after: After = 0, limit: Limit = PAGE) -> list[ReleaseView]:
+        """The releases of the fleet, by number."""
+        return [view for view in release_views(current()) if view.number > after][:limit]
 
     @routes.get("/releases/{number}")
-    def release(number: int) -> ReleaseView:
+    def release(number: Number) -> ReleaseView:
         """One release."""
         for view in release_views(current()):
             if view.number == number:
@@ -100,9 +101,9 @@ def release_routes(current: Callable[[], FleetState]) -> APIRouter:
         raise HTTPException(404, f"release {number}: there is none of this number")
 
     @routes.get("/rollouts")
-    def rollouts() -> list[RolloutView]:
+    def rollouts(limit: Limit = PAGE) -> list[RolloutView]:
         """The last rollout of each campaign, and what devices say of it."""
-        return rollout_views(current())
+        return rollout_views(current())[:limit]
 
     return routes
 

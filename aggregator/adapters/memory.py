@@ -70,6 +70,9 @@ class MemoryBlobs:
         except KeyError:
             raise BlobLost(digest, "it is not kept here") from None
 
+    def part(self, digest: str, offset: int, size: int) -> bytes:
+        return self.get(digest)[offset : offset + size]
+
     def keep(self, digests: set[str]) -> None:
         self._blobs = {name: payload for name, payload in self._blobs.items() if name in digests}
 

@@ -19,10 +19,14 @@ class CampaignMetrics(Collector):
     ``campaign``."""
 
     def __init__(
-        self, current: Callable[[], Mapping[str, RunState]], conditions: Callable[[], Conditions], registry: Callable[[], Registry]
+        self,
+        current: Callable[[], Mapping[str, RunState]],
+        conditions: Callable[[], Conditions],
+        registry: Callable[[], Registry],
+        http_refused: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`current`: the campaigns' states as they are now, by name."""
-        self._current, self._conditions, self._devices = current, conditions, registry
+        """`current`: the campaigns' states as they are now, by name. `http_refused`: how many HTTP requests were refused, by reason."""
+        self._current, self._conditions, self._devices, self._http_refused = current, conditions, registry, http_refused
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -65,6 +69,7 @@ class CampaignMetrics(Collector):
         yield _gauges("shoal_devices_by", "Devices that the registry knows, by what there is to say of them.", "what", self._registered())
         yield _counters("shoal_declined", "Plans that devices declined since the service was started.", "reason", now.declined)
         yield CounterMetricFamily("shoal_stragglers", "Devices that had not answered when their round was closed.", now.counted.stragglers)
+        yield _counters("shoal_http_refused", "HTTP requests that were refused.", "reason", dict(self._http_refused()))
         yield _counters("shoal_events", "Events since the service was started.", "event", now.counted.events)
         yield _counters("shoal_bytes", "Bytes of models and updates since the service was started.", "direction", now.counted.bytes)
 

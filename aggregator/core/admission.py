@@ -47,18 +47,12 @@ def admit(
     `statistics`: the tensors ``statistic/NAME`` of an offered model, by its digest.
     """
     settings, device = state.settings, state.devices.get(topic_device)
-    if device is not None and device.accepted == blob:
-        return Duplicate()
-    if update.device_id != topic_device:
+    if update.device_id != topic_device and not (device is not None and device.accepted == blob):
         return Refused("wrong-device", f"update of device {update.device_id} on the topic of device {topic_device}")
-    if update.run_id != settings.run_id:
-        return Refused("unknown-run", f"update of run {update.run_id}, the run is {settings.run_id}")
-    if update.round != state.round or state.phase not in OPEN:
-        return Refused("wrong-round", f"update of round {update.round}, round {state.round} is {state.phase}")
-    if device is None or update.device_id not in state.cohort:
-        return Refused("not-in-cohort", f"device {update.device_id} has no plan in round {state.round}")
-    if update.device_id in state.received:
-        return Refused("duplicate", f"another update of round {update.round} was accepted before")
+    problem = expect(state, topic_device, update.run_id, update.round, blob)
+    if problem is not None:
+        return problem
+    assert device is not None
     verbs, start = verbs_for(state, update.device_id), state.cohort[update.device_id]
     offered = {state.models[start], *(model for verb in verbs if isinstance(verb, Choose) for model in verb.models)}
     if update.model not in offered:
@@ -66,9 +60,9 @@ def admit(
     if update.model != state.models[start]:
         start = next(key for key, model in state.models.items() if model == update.model)
     norms = norms_of(tensors, statistics(update.model))
-    problem = check_tensors(settings, verbs, tensors, norms)
-    if problem is not None:
-        return problem
+    refused = check_tensors(settings, verbs, tensors, norms)
+    if refused is not None:
+        return refused
     return Received(
         blob=blob,
         start=start,
@@ -80,6 +74,23 @@ def admit(
         bytes_up=num_bytes,
         bytes_down=update.bytes_received,
     )
+
+
+def expect(state: RunState, device_id: str, run_id: str, number: int, blob: str) -> Duplicate | Refused | None:
+    """Why an update of a device for this run and round is not to come, by what is known before its tensors are read; None if it may.
+    `blob`: the digest of its bytes."""
+    device = state.devices.get(device_id)
+    if device is not None and device.accepted == blob:
+        return Duplicate()
+    if run_id != state.settings.run_id:
+        return Refused("unknown-run", f"update of run {run_id}, the run is {state.settings.run_id}")
+    if number != state.round or state.phase not in OPEN:
+        return Refused("wrong-round", f"update of round {number}, round {state.round} is {state.phase}")
+    if device is None or device_id not in state.cohort:
+        return Refused("not-in-cohort", f"device {device_id} has no plan in round {state.round}")
+    if device_id in state.received:
+        return Refused("duplicate", f"another update of round {number} was accepted before")
+    return None
 
 
 def most_steps(verbs: tuple[Verb, ...], num_train: int) -> int:

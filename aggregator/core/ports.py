@@ -100,6 +100,14 @@ class Blobs(Protocol):
             BlobLost: not kept here, or damaged; a damaged blob is set aside.
         """
 
+    def part(self, digest: str, offset: int, size: int) -> bytes:
+        """So many of the bytes, from an offset on, which are not compared with the hash.
+
+        Raises:
+            BlobLost: not kept here.
+            StorageFailed: it cannot be read.
+        """
+
     def keep(self, digests: set[str]) -> None:
         """Forget every blob but these."""
 

@@ -10,20 +10,28 @@ from pathlib import Path
 
 from aggregator.adapters.enrolment_store import FILE as ENROLMENTS
 from aggregator.adapters.salvage import copy_database, read_database
+from aggregator.adapters.token_file import FILE as TOKENS
 from aggregator.audit import AUDIT
-from aggregator.charter import CAMPAIGNS
+from aggregator.charter import CAMPAIGNS, RELEASES
 from aggregator.doctor.blobs import needs
 from aggregator.doctor.examine import examine
 from aggregator.doctor.releases import release_needs
 from aggregator.enrolment import authority
 from aggregator.identity import is_served
-from aggregator.release_policy import RELEASES
 from host.files import make_folder, sync_folder, write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
 KEYS = {
-    **{"secret.key": 0o600, "service.key": 0o600, "service.pub": 0o644, "service.voucher": 0o644, "trust.pem": 0o644, AUDIT: 0o644},
+    **{
+        "secret.key": 0o600,
+        "service.key": 0o600,
+        "service.pub": 0o644,
+        "service.voucher": 0o644,
+        "trust.pem": 0o644,
+        AUDIT: 0o644,
+        TOKENS: 0o600,
+    },
     **authority.FILES,
 }
 """The files beside the database and the blobs that a service needs, and their permissions."""

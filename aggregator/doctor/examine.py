@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aggregator.adapters.salvage import Contents, SavedRun, read_database
+from aggregator.adapters.token_file import FILE as TOKENS
 from aggregator.audit import AUDIT
-from aggregator.charter import CAMPAIGNS
+from aggregator.charter import CAMPAIGNS, RELEASES
 from aggregator.core.rollout_state import FleetState
 from aggregator.desk import ORDERS
 from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
@@ -16,13 +17,12 @@ from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
 from aggregator.doctor.releases import check_releases
 from aggregator.doctor.shared import check_shared
-from aggregator.release_policy import RELEASES
 from wire.errors import BundleError, ConfigError, printable
 from wire.keys import PublicKey, read_public
 from wire.messages import LEASE_S
 
 _OWN = re.compile(
-    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}"
+    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|{re.escape(TOKENS)}"
     r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
 )
 

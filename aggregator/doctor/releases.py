@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from aggregator.adapters.blob_folder import DAMAGED, blob_names
+from aggregator.charter import RELEASES
 from aggregator.core.reach import needed
 from aggregator.core.rollout_state import FleetState
 from aggregator.doctor.blobs import HALF_WRITTEN, leftover, problem_of
 from aggregator.doctor.finding import Finding
-from aggregator.release_policy import RELEASES
 from aggregator.rollouts import KEPT
 
 

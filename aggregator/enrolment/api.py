@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.office import Office
-from aggregator.enrolment.rates import Rates
+from aggregator.rates import Rates
 from wire.enrolment import AUTHORITY, ENROL, RENEW, REQUEST_BYTES, Answer, Enrol, Reason, Refused, Renew, Waiting, read_said
 from wire.errors import Malformed
 

@@ -10,15 +10,18 @@ from typing import TypeVar
 import msgspec
 
 from edge_client.adapters.models import BEFORE, CURRENT, MODEL_JSON, MODEL_ONNX, ModelFolders
-from edge_client.core.ports import Current
+from edge_client.core.ports import BlobPart, Current
 from edge_client.core.session import Session
 from host.files import lock_folder, make_folder, write_atomically
+from host.part_file import PartFile
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError, WireError
+from wire.messages import Pieces
 from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 
 log = logging.getLogger("shoal.edge")
 
+PART = ".part"
 MOST_RUNS = 4
 """Of so many runs, besides the last one, private tensors are kept: those that were written last."""
 T = TypeVar("T")
@@ -45,7 +48,7 @@ def only_process(folder: Path) -> Iterator[None]:
 
 class FolderState:
     """An `edge_client.core.ports.DeviceState` in a folder: ``session.json traffic.json update.safetensors private.RUN_ID.ROUND
-    blobs/SHA256``, and ``current`` and ``before`` (`edge_client.adapters.models`). A file that is damaged is set aside as
+    blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before`` (`edge_client.adapters.models`). A file that is damaged is set aside as
     ``NAME.damaged``, with a warning."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,9 +84,20 @@ class FolderState:
     def put_blob(self, digest: str, payload: bytes) -> None:
         self._write(self._blobs / digest, payload)
 
+    def part(self, pieces: Pieces) -> PartFile:
+        return PartFile(self._blobs / f"{pieces.digest}{PART}", pieces)
+
+    def finish(self, part: BlobPart) -> bool:
+        assert isinstance(part, PartFile)
+        if part.is_whole():
+            part.move(self._blobs / part.pieces.digest)
+            return True
+        part.drop()
+        return False
+
     def keep_blobs(self, digests: set[str]) -> None:
         for path in self._blobs.iterdir():
-            if path.name not in digests:
+            if path.name.removesuffix(PART) not in digests:
                 path.unlink()
 
     def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
@@ -96,6 +110,15 @@ class FolderState:
     def update(self) -> bytes | None:
         path = self._folder / "update.safetensors"
         return path.read_bytes() if path.exists() else None
+
+    def update_size(self) -> int:
+        path = self._folder / "update.safetensors"
+        return path.stat().st_size if path.exists() else 0
+
+    def update_part(self, offset: int, size: int) -> bytes:
+        with (self._folder / "update.safetensors").open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
 
     def drop_update(self) -> None:
         (self._folder / "update.safetensors").unlink(missing_ok=True)
@@ -229,12 +252,30 @@ class StoredModel:
         return payload if digest_of(payload) == current.onnx else None
 
 
+class MemoryPart:
+    """An `edge_client.core.ports.BlobPart` in memory."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self.pieces = pieces
+        self.held: dict[int, bytes] = dict.fromkeys(range(len(pieces.pieces)), b"")
+
+    @property
+    def missing(self) -> list[int]:
+        return [index for index, payload in self.held.items() if not payload]
+
+    def put(self, index: int, payload: bytes) -> bool:
+        if index in self.held and digest_of(payload) == self.pieces.pieces[index]:
+            self.held[index] = payload
+        return bool(self.held.get(index))
+
+
 class MemoryState:
     """An `edge_client.core.ports.DeviceState` in memory."""
 
     def __init__(self) -> None:
         self._session = Session()
         self._blobs: dict[str, bytes] = {}
+        self._parts: dict[Pieces, MemoryPart] = {}
         self._update: bytes | None = None
         self._private: dict[tuple[str, int], Tensors] = {}
         self._current: Current | None = None
@@ -257,8 +298,19 @@ class MemoryState:
     def put_blob(self, digest: str, payload: bytes) -> None:
         self._blobs[digest] = payload
 
+    def part(self, pieces: Pieces) -> "MemoryPart":
+        return self._parts.setdefault(pieces, MemoryPart(pieces))
+
+    def finish(self, part: BlobPart) -> bool:
+        payload = b"".join(self._parts.pop(part.pieces).held.values())
+        if digest_of(payload) == part.pieces.digest:
+            self._blobs[part.pieces.digest] = payload
+            return True
+        return False
+
     def keep_blobs(self, digests: set[str]) -> None:
         self._blobs = {name: payload for name, payload in self._blobs.items() if name in digests}
+        self._parts = {pieces: part for pieces, part in self._parts.items() if pieces.digest in digests}
 
     def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
         self._update = payload
@@ -267,6 +319,12 @@ class MemoryState:
 
     def update(self) -> bytes | None:
         return self._update
+
+    def update_size(self) -> int:
+        return len(self._update or b"")
+
+    def update_part(self, offset: int, size: int) -> bytes:
+        return (self._update or b"")[offset : offset + size]
 
     def drop_update(self) -> None:
         self._update = None

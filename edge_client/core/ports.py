@@ -1,6 +1,6 @@
 """What the agent asks of its surroundings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -8,7 +8,7 @@ import msgspec
 
 from edge_client.core.session import Session
 from wire.bundle import Bundle, Window
-from wire.messages import Digest, MaybeDigest
+from wire.messages import Digest, MaybeDigest, Pieces
 from wire.tensors import Array, Tensors
 
 
@@ -118,6 +118,21 @@ class BlobReader(Protocol):
         """The bytes, which have this hash; None where there are none."""
 
 
+class BlobPart(Protocol):
+    """A blob that comes in pieces; those that are here outlive a restart."""
+
+    @property
+    def pieces(self) -> Pieces:
+        """What it is cut into."""
+
+    @property
+    def missing(self) -> Collection[int]:
+        """The indexes of pieces that are not here, in order."""
+
+    def put(self, index: int, payload: bytes) -> bool:
+        """Keep a piece; whether it is here now. If not, its bytes are not those of this piece."""
+
+
 class DeviceState(Protocol):
     """What must survive a restart of the device. Every write is complete or did not happen; an OSError says that it did not."""
 
@@ -136,14 +151,26 @@ class DeviceState(Protocol):
     def put_blob(self, digest: str, payload: bytes) -> None:
         """Keep a downloaded blob."""
 
+    def part(self, pieces: Pieces) -> BlobPart:
+        """A blob that comes in pieces, with those that are stored already."""
+
+    def finish(self, part: BlobPart) -> bool:
+        """Let a part of which nothing is missing be a stored blob. If its bytes do not have their hash it is deleted, and this is false."""
+
     def keep_blobs(self, digests: set[str]) -> None:
-        """Forget every blob but these."""
+        """Forget every blob but these, and every part of one."""
 
     def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
         """Keep a finished update, and the private tensors as they are after that round."""
 
     def update(self) -> bytes | None:
         """The update kept by `put_update`, or None."""
+
+    def update_size(self) -> int:
+        """How many bytes it has; 0 if there is none."""
+
+    def update_part(self, offset: int, size: int) -> bytes:
+        """So many of its bytes, from an offset on."""
 
     def drop_update(self) -> None:
         """Forget the kept update."""

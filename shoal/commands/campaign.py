@@ -138,20 +138,19 @@ def change(
     algorithm: Annotated[str, typer.Option(help="The same algorithm with another mean.")] = "",
 ) -> None:
     """Change the settings of a campaign from its next round on."""
-    given = {
-        "rounds": rounds,
-        "deadline_s": deadline,
-        "grace_s": grace,
-        "min_devices": min_devices,
-        "min_updates": min_devices,
-        "local_epochs": local_epochs,
-        "hyper": {"lr": lr} if lr is not None else None,
-        "algorithm": algorithm or None,
-    }
-    changes = {field: value for field, value in given.items() if value is not None}
-    if not changes:
+    order = Retune.of(
+        name,
+        rounds=rounds,
+        deadline_s=deadline,
+        grace_s=grace,
+        min_devices=min_devices,
+        local_epochs=local_epochs,
+        lr=lr,
+        algorithm=algorithm or None,
+    )
+    if not order.changes:
         raise ConfigError("shoal campaign set: expected at least one setting, such as --rounds")
-    print(submit(folder, Retune(name, changes)))
+    print(submit(folder, order))
 
 
 @campaign.command("rollback")

@@ -1,6 +1,5 @@
 """`shoal enrol`: tokens for devices, and who has used them."""
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,11 +14,11 @@ from aggregator.core.ports import StorageFailed
 from aggregator.enrolment import desk
 from aggregator.enrolment.authority import Authority, read_authority, renew_own
 from aggregator.enrolment.mosquitto import renew_broker
+from shoal.times import minute_of, seconds_of
 from wire.errors import ConfigError, ShoalError, WireError
 
 Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL, as `shoal serve --database`; SQLite in the folder when empty.")]
-UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 enrol = typer.Typer(
     rich_markup_mode=None, help="Make tokens with which devices get certificates, and approve devices.", no_args_is_help=True
@@ -38,7 +37,9 @@ def token(
     """Print a token for one device. It is printed once: the service keeps its hash alone."""
     authority = _authority(folder)
     with _open(folder, database) as store:
-        made = desk.make_token(store, authority.fingerprint, _seconds(expires), [tag for tag in tags.split(",") if tag], device, approve)
+        made = desk.make_token(
+            store, authority.fingerprint, seconds_of(expires, "--expires"), [tag for tag in tags.split(",") if tag], device, approve
+        )
     print(made)
 
 
@@ -50,10 +51,10 @@ def list_all(folder: Folder, database: Database = "") -> None:
     for made in tokens:
         if not made.used_key and made.expires_at_s > time.time():
             extra = " ".join([*([f"for={made.device_id}"] if made.device_id else []), *made.tags, *(["approve"] if made.approve else [])])
-            print(f"token {made.hash[:12]} until {_day(made.expires_at_s)} {extra}".rstrip())
+            print(f"token {made.hash[:12]} until {minute_of(made.expires_at_s)} {extra}".rstrip())
     for device in devices:
         state = "banned" if bans.get(device.device_id) else device.state
-        until = f"until {_day(device.not_after_s)}" if device.not_after_s else f"since {_day(device.since_s)}"
+        until = f"until {minute_of(device.not_after_s)}" if device.not_after_s else f"since {minute_of(device.since_s)}"
         print(f"{device.device_id}  {state}  {until}  {','.join(device.tags)}".rstrip())
     for device_id in sorted({name for name, banned in bans.items() if banned} - {device.device_id for device in devices}):
         print(f"{device_id}  banned")
@@ -116,13 +117,3 @@ def _authority(folder: Path) -> Authority:
     if authority is None:
         raise ConfigError(f"{folder}: there is no authority; `shoal init --tls HOST --folder {folder}` makes one")
     return authority
-
-
-def _seconds(text: str) -> float:
-    if not (found := re.fullmatch(r"([0-9]{1,6})([mhd])", text)):
-        raise ConfigError(f"--expires {text!r}: expected a number and m, h or d, such as 12h")
-    return int(found[1]) * UNITS_S[found[2]]
-
-
-def _day(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M")

@@ -21,6 +21,7 @@ from host.logs import FORMS, log_to_stderr
 from host.supervisor import alive
 from shoal.commands import options as opt
 from wire.errors import ConfigError
+from wire.pieces import MOST_BYTES
 
 Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://; those of the folder's own authority when not given.")]
 
@@ -82,6 +83,9 @@ def serve(
     ] = False,
     database: Annotated[str, typer.Option(help="sqlite:///PATH or postgresql://USER@HOST/NAME; SQLite in the folder when empty.")] = "",
     blobs: Annotated[str, typer.Option(help="s3://BUCKET/PREFIX, or a folder; one in --folder when empty.")] = "",
+    max_payload: Annotated[
+        int, typer.Option(min=1, max=1024, help="MiB of the largest update; devices have the same option, for models too.")
+    ] = MOST_BYTES >> 20,
     host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
     stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
@@ -149,6 +153,7 @@ def serve(
         standby=standby,
         database=database,
         blobs=blobs,
+        max_payload=max_payload,
         http_host=host,
         http_port=port,
         stay=stay,

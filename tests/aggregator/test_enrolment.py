@@ -16,7 +16,7 @@ from aggregator.doctor.backup import KEYS
 from aggregator.enrolment.authority import FILES, hosts_of, make_authority, read_authority
 from aggregator.enrolment.desk import approve, forget, reject, restore, revoke
 from aggregator.enrolment.mosquitto import configuration, make_broker_folder, renew_broker
-from aggregator.enrolment.rates import Rates
+from aggregator.rates import Rates
 from tests.enrolment import EnrolmentBench, enrolment_bench
 from wire.certificates import check_issued, common_name, make_request, new_tls_key, read_certificate, read_tls_key, sign_text
 from wire.enrolment import Answer, Enrol, Enrolled, Refused, Renew, Renewed, Token, Waiting, read_token, renewal_text
@@ -273,7 +273,7 @@ def test_rates_bound_an_address_and_all_of_them() -> None:
     assert [rates.permits("a") for _ in range(3)] == [True, True, False]
     for n in range(10_000):
         rates.permits(str(n))
-    assert len(rates._by_address) <= 4096
+    assert len(rates._by_caller) <= 4096
 
 
 def test_the_authority_is_the_same_after_a_restart_and_its_keys_are_its_owners(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_doctor_models_database_and_backup_say_what_they_can(fleet: FleetData, u
     assert checked.returncode == 1
     assert "it is not there; it is what the algorithm remembers" in checked.stdout
     assert shoal("doctor", tmp_path, "--database", url, "--mend").returncode == 2
-    listed = shoal("models", "list", tmp_path, "--database", url)
+    listed = shoal("models", "rounds", tmp_path, "--database", url)
     assert listed.stdout.endswith("offered now\n"), listed.stderr
     looked = shoal("database", "check", tmp_path, "--database", url)
     assert (looked.returncode, f"schema {schema.newest()}, is the newest" in looked.stdout) == (0, True), looked.stderr

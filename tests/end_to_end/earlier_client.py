@@ -34,7 +34,7 @@ class EarlierLink(MqttLink):
 class EarlierAgent(Agent):
     """It knows neither releases nor that a finished run may leave them the choice of the model."""
 
-    def _act(self, message: m.Plan | m.Reply | m.Release | m.AggregatorStatus | str, payload: bytes) -> None:
+    def _act(self, message: m.Plan | m.Reply | m.Release | m.Want | m.AggregatorStatus | str, payload: bytes) -> None:
         if isinstance(message, m.Release):
             return
         super()._act(replace(message, releases=False) if isinstance(message, m.Finish) else message, payload)

@@ -1,5 +1,4 @@
-"""From nothing to a release in use on two enrolled devices, with TLS, by the commands of docs/operate.md as they stand, and how long it
-takes."""
+"""From nothing to a release in use on two enrolled devices, with TLS, by the commands of docs/operate.md, and how long it takes."""
 
 import json
 import re

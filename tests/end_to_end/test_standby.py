@@ -118,6 +118,7 @@ def test_the_standby_takes_over_when_the_first_is_killed_and_again_when_it_is_ki
     assert epochs == sorted(set(epochs))
 
 
+@pytest.mark.slow
 def test_a_first_that_was_stopped_cannot_write_when_it_comes_back_and_ends(pair: Pair, undisturbed: RunState) -> None:
     with pair.edges():
         first = pair.serve("--standby")
@@ -133,6 +134,7 @@ def test_a_first_that_was_stopped_cannot_write_when_it_comes_back_and_ends(pair:
     assert "Traceback" not in pair.log(0) + pair.log(1)
 
 
+@pytest.mark.slow
 def test_a_first_that_is_cut_off_from_the_database_is_followed_by_the_standby(
     pair: Pair, proxy: LossyProxy, postgres: Postgres, undisturbed: RunState
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_first_that_is_cut_off_from_the_database_is_followed_by_the_standby(
         same_models(pair.finish(), undisturbed)
 
 
+@pytest.mark.slow
 def test_a_service_that_is_stopped_gives_its_lease_back_and_one_that_does_not_wait_ends(pair: Pair) -> None:
     first = pair.serve()
     pair.wait_for_log(0, "waiting for devices")

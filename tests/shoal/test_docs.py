@@ -44,8 +44,11 @@ OPERATOR = (
     "shoal models",
     "shoal devices",
     "shoal database",
+    "shoal token",
+    "curl ",
 )
-"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them, and tests/shoal/test_devices.py those on devices."""
+"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them, tests/shoal/test_devices.py those on devices, and
+tests/shoal/test_token_page.py those on tokens."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""
 

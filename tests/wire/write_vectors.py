@@ -15,6 +15,7 @@ from wire.tensors import encode_tensors
 SCHEMA = ROOT / "schema.json"
 GOLDEN, HOSTILE, NEWER = (VECTORS / name for name in ("golden", "hostile", "newer"))
 POLICY = m.Policy(verbs=("train", "evaluate", "protect"), max_epochs=5.5, max_clip_norm=1.0, min_noise_multiplier=0.5, min_windows=20)
+PIECES = m.Pieces(A, 1_048_577, 524_288, (A, B, A))
 
 MESSAGES: dict[str, m.Message] = {
     "check-in": m.CheckIn("p01-left", 160, 63, A, "shoal 0.1.0", "onnxruntime", 87.5, True),
@@ -35,8 +36,14 @@ MESSAGES: dict[str, m.Message] = {
     "decline": m.Decline(RUN, 1795305600, 3, 0, "p01-left", "bundle", "bundle watch: version 1 offered, version 2 was loaded before"),
     "decline-stale": m.Decline(RUN, 1795305600, 3, 1, "p01-left", "stale", "epoch 1795305600, 1795305601 was here", "{}\nQQ==\n{}\nQQ=="),
     "fetch": m.Fetch("p01-left", A),
+    "fetch-pieces": m.Fetch("p01-left", A, True),
+    "pieces": PIECES,
+    "offer": m.Offer("p01-left", RUN, 3, PIECES),
+    "piece": m.Piece("p01-left", A, 3),
+    "want": m.Want("p01-left", A, (0, 3)),
     "status": m.DeviceStatus("p01-left", False),
     "aggregator": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN),
+    "aggregator-pieces": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, pieces=True),
     "aggregator-paused": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, "the disk is full"),
     "plan": m.Plan(
         RUN,
@@ -136,6 +143,12 @@ HOSTILE_MESSAGES = {
     "classes-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[3,-1]}',
     "classes-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[%b0]}' % (b"0," * 1000),
     "temperature-of-the-sun": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"temperature_c":5500}',
+    "pieces-none": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":65536,"pieces":[]}' % (b"a" * 64),
+    "pieces-too-small": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":1,"pieces":["%b"]}' % (b"a" * 64, b"a" * 64),
+    "pieces-too-many": b'{"type":"pieces","digest":"%b","num_bytes":9,"piece_bytes":65536,"pieces":[%b]}'
+    % (b"a" * 64, b",".join([b'"%b"' % (b"a" * 64)] * 513)),
+    "want-negative": b'{"type":"want","device_id":"d","update":"%b","pieces":[-1]}' % (b"a" * 64),
+    "piece-beyond": b'{"type":"piece","device_id":"d","update":"%b","index":512}' % (b"a" * 64),
     "name-with-slash": b'{"type":"fetch","device_id":"../x","digest":"' + b"a" * 64 + b'"}',
     "digest-upper-case": b'{"type":"fetch","device_id":"d","digest":"' + b"A" * 64 + b'"}',
     "name-with-line-feed": b'{"type":"fetch","device_id":"d\\n","digest":"' + b"a" * 64 + b'"}',

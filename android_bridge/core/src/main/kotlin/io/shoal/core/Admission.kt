@@ -2,11 +2,14 @@ package io.shoal.core
 
 import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.PLAN_BYTES
+import io.shoal.core.wire.Pieces
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Release
 import io.shoal.core.wire.Reply
 import io.shoal.core.wire.Topics
 import io.shoal.core.wire.Verifier
+import io.shoal.core.wire.Want
+import io.shoal.core.wire.checkPieces
 
 /** A publication that was read and believed. */
 internal sealed interface Admitted {
@@ -16,6 +19,8 @@ internal sealed interface Admitted {
     class OfReply(val reply: Reply) : Admitted
 
     class OfRelease(val release: Release) : Admitted
+
+    class OfWant(val want: Want) : Admitted
 
     class OfStatus(val status: AggregatorStatus) : Admitted
 
@@ -37,6 +42,7 @@ internal class Admission(private val self: Identity, private val topics: Topics,
             address.kind == "plan" && mine -> planIn(event.payload)
             address.kind == "reply" && mine -> Admitted.OfReply(replyIn(event.payload))
             address.kind == "release" && mine -> Admitted.OfRelease(releaseIn(event.payload))
+            address.kind == "want" && mine -> Admitted.OfWant(wantIn(event.payload))
             address.kind == "blob" -> Admitted.OfBlob(address.digest, event.payload)
             address.kind == "aggregator" -> Admitted.OfStatus(verifier.open(event.payload, time.latestS()))
             else -> null
@@ -44,6 +50,20 @@ internal class Admission(private val self: Identity, private val topics: Topics,
     } catch (error: Throwable) {
         log.write(Log.Level.WARNING, "ignored device=${self.deviceId} topic=${printable(event.topic.take(200))}: ${describe(error)}")
         null
+    }
+
+    /**
+     * What came in place of a large blob.
+     *
+     * @throws LimitExceeded the blob is larger than [mostBytes]
+     * @throws WireException it is to be ignored
+     */
+    fun piecesIn(payload: ByteArray, mostBytes: Int): Pieces = checkPieces(verifier.open(payload, time.latestS()), mostBytes)
+
+    private fun wantIn(payload: ByteArray): Want {
+        val want = verifier.open<Want>(payload, time.latestS())
+        if (want.deviceId != self.deviceId) throw Untrusted("a want for ${want.deviceId}")
+        return want
     }
 
     private fun planIn(payload: ByteArray): Admitted {

@@ -4,6 +4,7 @@ import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.Busy
 import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.Finish
+import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Refuse
@@ -34,11 +35,13 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private val time = AggregatorTime(clock)
     private val admission = Admission(self, topics, time, log)
     private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
-    private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock)
+    private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock, around.mostBytes)
     private val releases = Releases(deviceId, storage, loaded, policy, Trial(around.windows, deviceId, policy), log)
     private val traffic = Traffic(storage, clock)
     private val outbox = Outbox(self, topics, link, traffic, around)
-    private val downloads = Downloads(topics, link, storage, log, outbox::fetch)
+    private val downloads =
+        Downloads(topics, link, storage, log, { admission.piecesIn(it, around.mostBytes) }, around.mostBytes, outbox::fetch)
+    private val sending = Sending(deviceId, storage, outbox, ::permits)
     private val retry = Retry(clock)
     private var readyAtS = Double.POSITIVE_INFINITY
     private var bootId = ""
@@ -69,7 +72,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         get() = session.plan?.takeIf { session.stage == Stage.WORKING && downloads.has(PlanWork.blobsOf(it)) }
 
     init {
-        link.subscribe(listOf("plan", "reply", "release").map { topics.device(deviceId, it) } + topics.aggregator)
+        link.subscribe(listOf("plan", "reply", "release", "want").map { topics.device(deviceId, it) } + topics.aggregator)
     }
 
     /** Acts on one event. */
@@ -93,6 +96,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
                     is Admitted.OfPlan -> onPlan(came.plan, came.text)
                     is Admitted.OfReply -> onReply(came.reply)
                     is Admitted.OfRelease -> onRelease(came.release)
+                    is Admitted.OfWant -> if (sending.onWant(came.want, session)) retry.begin()
                     is Admitted.OfStatus -> onStatus(came.status)
                     is Admitted.OfBlob -> onBlob(came.digest, came.payload)
                     null -> {}
@@ -116,8 +120,8 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         }
         if (retry.isDue && outbox.connected) { // what is published without a connection would wait in the link, again and again
             retry.tried()
-            downloads.ask()
-            sendUpdate()
+            downloads.ask(again = true)
+            sendUpdate(again = true)
             rest()
         }
     }
@@ -183,13 +187,17 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private fun onBlob(name: String, payload: ByteArray) {
-        downloads.onBlob(name, payload)
+        val took = contained { downloads.onBlob(name, payload) }
+        if (took is Contained.Done && took.value) retry.begin() // something comes: nothing needs to be asked for again
+        val plan = session.plan?.takeIf { session.stage == Stage.WORKING && name in PlanWork.blobsOf(it) }
+        if (took is Contained.Failed && plan != null) giveUp(plan, took)
         rest()
         overTraffic()
     }
 
     private fun onStatus(status: AggregatorStatus) {
         if (!time.heard(status.epoch, status.atS)) return
+        sending.takesPieces = status.pieces
         readyAtS = minOf(readyAtS, clock.steadySeconds())
         if (status.online && status.bootId != bootId) {
             bootId = status.bootId
@@ -218,7 +226,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private fun isUpdateOf(plan: Plan, payload: ByteArray): Boolean {
-        val update: Update = (contained { decodeUpdate(payload).first } as? Contained.Done)?.value ?: return false
+        val update: Update = (contained { decodeUpdate(payload, Limits.RECEIVED).first } as? Contained.Done)?.value ?: return false
         return update.runId == plan.runId && update.round == plan.round && update.attempt == plan.attempt
     }
 
@@ -306,19 +314,23 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     /** Sends the pending update, if the day's bytes permit that. Without a connection it waits for the next one. */
-    private fun sendUpdate() {
+    private fun sendUpdate(again: Boolean = false) {
         heldBack = false
         if (session.stage != Stage.PENDING || !outbox.connected) return
-        val payload = storage.update()
-        if (payload == null || digest(payload) != session.update) {
+        if (!sending.begin(session, again)) {
             log.write(Log.Level.WARNING, "the finished update is lost: its plan is carried out again device=$deviceId")
             save(session.copy(stage = Stage.WORKING, update = ""))
             return prepare()
         }
-        val exceeded = traffic.exceeds(policy.maxBytesADay, payload.size)
-        heldBack = exceeded != null
-        if (heldBack) log.write(Log.Level.WARNING, "the update waits device=$deviceId: $exceeded") else outbox.update(payload)
         retry.goOn()
+    }
+
+    /** Whether the day's bytes permit so many of the update to go now. */
+    private fun permits(bytes: Int): Boolean {
+        val exceeded = traffic.exceeds(policy.maxBytesADay, bytes)
+        heldBack = exceeded != null
+        if (heldBack) log.write(Log.Level.WARNING, "the update waits device=$deviceId: $exceeded")
+        return !heldBack
     }
 
     /** Tries nothing again if nothing waits for an answer. */

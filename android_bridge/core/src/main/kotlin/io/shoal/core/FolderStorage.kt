@@ -2,6 +2,7 @@ package io.shoal.core
 
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Limits
+import io.shoal.core.wire.Pieces
 import io.shoal.core.wire.decodeTensors
 import io.shoal.core.wire.digest as sha256
 import io.shoal.core.wire.encodeTensors
@@ -9,12 +10,13 @@ import io.shoal.core.wire.jsonText
 import io.shoal.core.wire.parseJson
 import java.io.File
 import java.io.IOException
+import java.io.RandomAccessFile
 import java.nio.file.Files
 import java.util.Locale
 import java.util.TreeMap
 
 /**
- * A [Storage] in a folder of its own: `session.json update private.RUN.ROUND current before failures traffic.json blobs/SHA256`. All files but
+ * A [Storage] in a folder of its own: `session.json update private.RUN.ROUND current before failures traffic.json blobs/SHA256 blobs/SHA256.part`. All files but
  * `session.json`, which has its hash in its second line, and the blobs, which have it in their names, begin with the SHA-256 of the rest. A
  * file that was damaged is deleted, with a line in the [log].
  *
@@ -47,7 +49,11 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     override fun putBlob(digest: String, payload: ByteArray): Unit = writeAtomically(File(blobs, digest), payload)
 
-    override fun keepBlobs(digests: Set<String>): Unit = filesIn(blobs).filter { it.name !in digests }.forEach(::delete)
+    override fun part(pieces: Pieces): BlobPart = PartFile(File(blobs, pieces.digest + PART), pieces)
+
+    override fun finish(part: BlobPart): Boolean = (part as PartFile).finish(File(blobs, part.pieces.digest))
+
+    override fun keepBlobs(digests: Set<String>): Unit = filesIn(blobs).filter { it.name.removeSuffix(PART) !in digests }.forEach(::delete)
 
     override fun putUpdate(runId: String, round: Long, payload: ByteArray, private: Tensors) {
         val name = "private.%s.%08d".format(Locale.ROOT, runId, round)
@@ -58,6 +64,11 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     }
 
     override fun update(): ByteArray? = readAs(updateFile, "its round is worked on again", ::checked)
+
+    override fun updateSize(): Long = maxOf(0, updateFile.length() - DIGEST_BYTES)
+
+    override fun updatePart(offset: Long, size: Int): ByteArray =
+        RandomAccessFile(updateFile, "r").use { it.part(DIGEST_BYTES + offset, size) }
 
     override fun dropUpdate(): Unit = delete(updateFile)
 
@@ -156,5 +167,6 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         /** Private tensors of so many runs are kept. */
         const val KEPT_RUNS = 4
         const val DIGEST_BYTES = 64
+        const val PART = ".part"
     }
 }

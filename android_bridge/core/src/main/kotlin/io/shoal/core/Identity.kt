@@ -1,6 +1,7 @@
 package io.shoal.core
 
 import io.shoal.core.random.Noise
+import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
 
@@ -12,7 +13,7 @@ internal class Identity(
     val policy: Policy? = null,
 )
 
-/** What a device trains with and keeps its memory in, and what it learns of the world from. */
+/** What a device trains with and keeps its memory in, and what it learns of the world from. [mostBytes]: of a model, an update. */
 internal class Surroundings(
     val windows: Windows,
     val storage: Storage,
@@ -21,4 +22,5 @@ internal class Surroundings(
     val clock: Clock = Clock.SYSTEM,
     val log: Log = Log.SILENT,
     val noise: Noise = Noise.fromEntropy(),
+    val mostBytes: Int = Limits.PROTOCOL.totalBytes,
 )

@@ -2,6 +2,7 @@ package io.shoal.core
 
 import io.shoal.core.random.Noise
 import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Limits
 import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.decodeTensors
 import java.io.Closeable
@@ -51,7 +52,7 @@ internal class LoadedBundle(
     }
 
     /** The tensors of a blob. */
-    fun tensors(name: String): Tensors = decodeTensors(read(name)).tensors
+    fun tensors(name: String): Tensors = decodeTensors(read(name), Limits.RECEIVED).tensors
 
     /** Lets the graphs go. */
     override fun close() {

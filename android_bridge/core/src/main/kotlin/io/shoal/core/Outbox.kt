@@ -6,10 +6,13 @@ import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.Fetch
 import io.shoal.core.wire.InUse
 import io.shoal.core.wire.Message
+import io.shoal.core.wire.Piece
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Topics
+import io.shoal.core.wire.UpdateOffer
 import io.shoal.core.wire.encode
+import io.shoal.core.wire.encodePiece
 
 /** What a device says to its aggregator (`edge_client/outbox.py`). It publishes on the device's topics, and counts the bytes. */
 internal class Outbox(
@@ -65,7 +68,13 @@ internal class Outbox(
     }
 
     /** Asks the aggregator to publish a blob. */
-    fun fetch(digest: String): Unit = say("fetch", Fetch(self.deviceId, digest))
+    fun fetch(digest: String): Unit = say("fetch", Fetch(self.deviceId, digest, pieces = true))
+
+    /** Offers a large update. */
+    fun offer(offer: UpdateOffer): Unit = say("offer", offer)
+
+    /** Sends a piece of one. */
+    fun piece(piece: Piece, payload: ByteArray): Unit = publish("piece", encodePiece(piece, payload))
 
     /** Sends a finished update. */
     fun update(payload: ByteArray): Unit = publish("update", payload)

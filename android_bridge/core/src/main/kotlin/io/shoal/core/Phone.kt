@@ -3,6 +3,7 @@ package io.shoal.core
 import io.shoal.core.mqtt.MqttLink
 import io.shoal.core.random.Noise
 import io.shoal.core.wire.DeviceStatus
+import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.Topics
@@ -16,6 +17,7 @@ import io.shoal.core.wire.encode
  * @param policy what plans may ask of this device; null: what is usual
  * @param health asked at every check-in
  * @param noise where private noise comes from
+ * @param mostBytes of the largest model and update
  * @throws ConfigException neither trusted keys nor [insecure], or a name that cannot be one
  */
 public class Phone(
@@ -32,12 +34,13 @@ public class Phone(
     clock: Clock = Clock.SYSTEM,
     private val log: Log = Log.SILENT,
     noise: Noise = Noise.fromEntropy(),
+    mostBytes: Int = Limits.PROTOCOL.totalBytes,
 ) {
     private val topics = Topics(fleet)
     private val status = topics.device(deviceId, "status")
     private val clientId = "$fleet.$deviceId"
     private val self = Identity(deviceId, fleet, trusted, policy)
-    private val around = Surroundings(windows, storage, loader, health, clock, log, noise)
+    private val around = Surroundings(windows, storage, loader, health, clock, log, noise, mostBytes)
 
     init {
         if (trusted.isEmpty() && !insecure) throw ConfigException("no trusted key: anybody could rule this device; 'insecure' permits that")

@@ -2,7 +2,6 @@ package io.shoal.core
 
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Choose
-import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
@@ -21,6 +20,7 @@ internal class PlanWork(
     private val policy: Policy,
     private val loaded: LoadedBundle,
     private val clock: Clock,
+    private val mostBytes: Int,
 ) {
     /**
      * Refuses a plan of which the policy can be seen to forbid something without its bundle.
@@ -78,8 +78,8 @@ internal class PlanWork(
         )
         checkSums(update)
         val payload = encodeUpdate(update, result.tensors)
-        if (payload.size > Limits.PROTOCOL.totalBytes) {
-            throw LimitExceeded("an update of ${payload.size} bytes: at most ${Limits.PROTOCOL.totalBytes} can be sent")
+        if (payload.size > mostBytes) {
+            throw LimitExceeded("an update of ${payload.size} bytes: at most $mostBytes can be sent")
         }
         return FinishedPlan(payload, result.private, result.numSteps)
     }

@@ -1,5 +1,7 @@
 package io.shoal.core
 
+import io.shoal.core.wire.Pieces
+
 /**
  * The model that answers, whatever the run of the day is doing: the digests of its [bundle] and its tensors [model], the [run] that it came
  * from, and what the device had kept for itself at the end of that run. [release] is the release's number, 0 if a finished run offered it;
@@ -13,6 +15,18 @@ public class Current(
     public val release: Long = 0,
     public val group: String = "",
 )
+
+/** A blob that comes in pieces; those that are here outlive a restart. */
+public interface BlobPart {
+    /** What it is cut into. */
+    public val pieces: Pieces
+
+    /** The indexes of pieces that are not here, in order. */
+    public val missing: Collection<Int>
+
+    /** Keeps a piece; whether it is here now. If not, its bytes are not those of this piece. */
+    public fun put(index: Int, payload: ByteArray): Boolean
+}
 
 /**
  * What must survive a restart of the device. Every write is complete or did not happen. What was damaged since it was written is taken
@@ -34,7 +48,13 @@ public interface Storage {
     /** Keeps a downloaded blob. */
     public fun putBlob(digest: String, payload: ByteArray)
 
-    /** Forgets every blob but these. */
+    /** A blob that comes in pieces, with those that are kept already. */
+    public fun part(pieces: Pieces): BlobPart
+
+    /** Keeps a part of which nothing is missing as a blob. If its bytes do not have their hash it is forgotten, and this is false. */
+    public fun finish(part: BlobPart): Boolean
+
+    /** Forgets every blob but these, and every part of one. */
     public fun keepBlobs(digests: Set<String>)
 
     /** Keeps a finished update, and the private tensors as they are after that round. */
@@ -42,6 +62,12 @@ public interface Storage {
 
     /** The update kept by [putUpdate], or null. */
     public fun update(): ByteArray?
+
+    /** How many bytes it has; 0 if there is none. */
+    public fun updateSize(): Long
+
+    /** So many of its bytes, from an offset on. */
+    public fun updatePart(offset: Long, size: Int): ByteArray
 
     /** Forgets the kept update. */
     public fun dropUpdate()

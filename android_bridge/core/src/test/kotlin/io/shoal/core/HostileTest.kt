@@ -8,6 +8,7 @@ import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Evaluate
 import io.shoal.core.wire.Finish
 import io.shoal.core.wire.Names
+import io.shoal.core.wire.Pieces
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Protect
@@ -21,6 +22,7 @@ import io.shoal.core.wire.encode
 import io.shoal.core.wire.encodeTensors
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
+import java.io.IOException
 import java.util.Random
 import kotlin.math.sqrt
 import kotlin.test.Test
@@ -61,6 +63,14 @@ class HostileTest {
         override fun putBlob(digest: String, payload: ByteArray) {
             blobs[digest] = payload
         }
+
+        override fun part(pieces: Pieces) = throw IOException("no pieces here")
+
+        override fun finish(part: BlobPart) = false
+
+        override fun updateSize() = (update?.size ?: 0).toLong()
+
+        override fun updatePart(offset: Long, size: Int) = update!!.copyOfRange(offset.toInt(), offset.toInt() + size)
 
         override fun keepBlobs(digests: Set<String>) {
             blobs.keys.retainAll(digests)

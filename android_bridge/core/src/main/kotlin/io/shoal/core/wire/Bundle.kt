@@ -14,7 +14,7 @@ public class Bundle private constructor(
     public val digest: String,
 ) {
     /** The initial value of every tensor that has one, by `ROLE/NAME`; not to be written into. */
-    public val initial: Tensors by lazy { decodeTensors(files.getValue(INITIAL)).tensors }
+    public val initial: Tensors by lazy { decodeTensors(files.getValue(INITIAL), Limits.RECEIVED).tensors }
 
     /** @throws BundleException the bundle has no such graph */
     public fun graph(name: String): Graph = manifest.graphs[name]

@@ -16,7 +16,13 @@ private const val LARGEST_SUM = 1e12
 
 /** The SHA-256 by which a blob is named, as 64 lower-case hexadecimal digits. */
 internal fun digest(payload: ByteArray): String =
-    MessageDigest.getInstance("SHA-256").digest(payload).joinToString("") { "%02x".format(it) }
+    hexOf(MessageDigest.getInstance("SHA-256").digest(payload))
+
+/** Bytes in lower-case hexadecimal digits. */
+internal fun hexOf(bytes: ByteArray): String = bytes.joinToString("") { "%02x".format(it) }
+
+/** A piece of an update: its message, a line feed, its bytes. */
+internal fun encodePiece(message: Piece, payload: ByteArray): ByteArray = encode(message) + byteArrayOf('\n'.code.toByte()) + payload
 
 /** One message as JSON: fields in declared order, `type` first, no spaces; the bytes that the Python side writes. */
 internal fun encode(message: Message): ByteArray = jsonText(fieldsOf(message)).toByteArray()

@@ -22,7 +22,21 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "classes" to message.classes,
         "moved" to message.moved,
     )
-    is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest)
+    is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest, "pieces" to message.pieces)
+    is Pieces -> linkedMapOf(
+        "digest" to message.digest,
+        "num_bytes" to message.numBytes,
+        "piece_bytes" to message.pieceBytes,
+        "pieces" to message.pieces,
+    )
+    is UpdateOffer -> linkedMapOf(
+        "device_id" to message.deviceId,
+        "run_id" to message.runId,
+        "round" to message.round,
+        "pieces" to fieldsOf(message.pieces),
+    )
+    is Piece -> linkedMapOf("device_id" to message.deviceId, "update" to message.update, "index" to message.index.toLong())
+    is Want -> linkedMapOf("device_id" to message.deviceId, "update" to message.update, "pieces" to message.pieces.map { it.toLong() })
     is DeviceStatus -> linkedMapOf("device_id" to message.deviceId, "online" to message.online)
     is Update -> linkedMapOf(
         "run_id" to message.runId,
@@ -103,6 +117,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "at_s" to message.atS,
         "run_id" to message.runId,
         "paused" to message.paused,
+        "pieces" to message.pieces,
     )
     is Voucher -> linkedMapOf("fleet" to message.fleet, "key" to message.key, "not_after_s" to message.notAfterS)
 }
@@ -130,7 +145,11 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         classes = f.countsOrNull("classes", CheckIn.MOST_CLASSES),
         moved = f.bool("moved", false),
     )
-    "fetch" -> Fetch(f.name("device_id"), f.digest("digest"))
+    "fetch" -> Fetch(f.name("device_id"), f.digest("digest"), f.bool("pieces", false))
+    "pieces" -> piecesOf(f)
+    "offer" -> UpdateOffer(f.name("device_id"), f.name("run_id"), f.positive("round"), piecesOf(f.obj("pieces")))
+    "piece" -> Piece(f.name("device_id"), f.digest("update"), f.int("index", INDEXES).toInt())
+    "want" -> Want(f.name("device_id"), f.digest("update"), f.list("pieces", item = ::indexOf).also { checkCount(it.size, 0) })
     "status" -> DeviceStatus(f.name("device_id"), f.bool("online"))
     "update" -> Update(
         runId = f.name("run_id"),
@@ -211,10 +230,28 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         atS = f.double("at_s"),
         runId = f.text("run_id", ""),
         paused = f.text("paused", ""),
+        pieces = f.bool("pieces", false),
     )
     "voucher" -> Voucher(f.name("fleet"), f.digest("key"), f.double("not_after_s"))
     else -> throw Malformed("message: unknown type '${type.take(80)}'")
 }
+
+private val INDEXES = 0L until MOST_PIECES
+
+private fun piecesOf(f: Fields): Pieces {
+    val pieces = f.list("pieces") { value, path ->
+        (value as? JsonString)?.value?.takeIf(::isDigest) ?: throw Malformed("$path: expected a SHA-256")
+    }
+    checkCount(pieces.size, 1)
+    return Pieces(f.digest("digest"), f.positive("num_bytes"), f.int("piece_bytes", (1L shl 16)..(1L shl 22)), pieces)
+}
+
+private fun checkCount(count: Int, least: Int) {
+    if (count !in least..MOST_PIECES) throw Malformed("$count pieces: expected $least to $MOST_PIECES")
+}
+
+private fun indexOf(value: Json, path: String): Int =
+    Fields.countOf(value, path).takeIf { it in INDEXES }?.toInt() ?: throw Malformed("$path: expected a piece")
 
 internal fun metricsOf(f: Fields) = Metrics(f.count("num_examples", 0), f.double("loss_sum", 0.0), f.count("num_correct", 0))
 

@@ -52,9 +52,35 @@ public data class CheckIn(
     }
 }
 
-/** Device to aggregator: publish this blob (again), I lack it. */
-public data class Fetch(val deviceId: String, val digest: String) : Message {
+/**
+ * Device to aggregator: publish this blob, or this piece of one (again), I lack it. [pieces]: the device can put pieces together; for one that
+ * cannot, a large blob is published whole.
+ */
+public data class Fetch(val deviceId: String, val digest: String, val pieces: Boolean = false) : Message {
     override val type: String get() = "fetch"
+}
+
+/**
+ * Aggregator to device, signed: what is retained in place of a large blob; and part of an [UpdateOffer]. The bytes with the SHA-256 [digest] are
+ * these [pieces], by their own SHA-256, in order. Each has [pieceBytes] but for the last, which has the rest.
+ */
+public data class Pieces(val digest: String, val numBytes: Long, val pieceBytes: Long, val pieces: List<String>) : Message {
+    override val type: String get() = "pieces"
+}
+
+/** Device to aggregator: an update that is too large to be sent whole, of this round. The aggregator says which pieces it wants. */
+public data class UpdateOffer(val deviceId: String, val runId: String, val round: Long, val pieces: Pieces) : Message {
+    override val type: String get() = "offer"
+}
+
+/** Device to aggregator: a piece of the update with this digest. Its bytes follow after a line feed. */
+public data class Piece(val deviceId: String, val update: String, val index: Int) : Message {
+    override val type: String get() = "piece"
+}
+
+/** Aggregator to device, signed: these pieces of the update that was offered, by index, are to be sent next. */
+public data class Want(val deviceId: String, val update: String, val pieces: List<Int>) : Message {
+    override val type: String get() = "want"
 }
 
 /** On the device's status topic, retained, at least every minute; the broker publishes online=false as the device's last will. */
@@ -208,7 +234,8 @@ public data class Finish(
 
 /**
  * On the fleet's aggregator topic, retained and signed, every few seconds. A new [bootId] asks every device to check in again. [atS] is the
- * aggregator's clock (Unix time, seconds) when it was written; [paused] says why it takes no updates now, or is empty.
+ * aggregator's clock (Unix time, seconds) when it was written; [paused] says why it takes no updates now, or is empty;
+ * [pieces] whether it takes them in pieces.
  */
 public data class AggregatorStatus(
     val online: Boolean,
@@ -217,6 +244,7 @@ public data class AggregatorStatus(
     val atS: Double,
     val runId: String = "",
     val paused: String = "",
+    val pieces: Boolean = false,
 ) : Message {
     override val type: String get() = "aggregator"
 }

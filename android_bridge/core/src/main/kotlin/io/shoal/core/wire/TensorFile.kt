@@ -20,6 +20,9 @@ public data class Limits(
         /** What the protocol allows. */
         public val PROTOCOL: Limits = Limits()
 
+        /** For files whose size was held against the device's limit when they came. */
+        internal val RECEIVED = Limits(totalBytes = Int.MAX_VALUE)
+
         /** For files that this device wrote itself: they were not sent by anybody and may be of any size. */
         internal val OWN_FILES = Limits(Int.MAX_VALUE, Int.MAX_VALUE, Int.MAX_VALUE, 64)
     }

@@ -18,7 +18,8 @@ internal class Topics(fleet: String) {
     val aggregator: String get() = "$root/aggregator"
 
     /**
-     * A device's own topic: check-in, update, decline, fetch, status and in-use, which it writes, and plan, reply and release, which it reads.
+     * A device's own topic: check-in, update, offer, piece, decline, fetch, status and in-use, which it writes, and plan, reply, release and want,
+     * which it reads.
      *
      * @throws ConfigException the device's id cannot stand in a topic
      */
@@ -46,7 +47,7 @@ internal class Topics(fleet: String) {
     }
 
     private companion object {
-        val KINDS = setOf("check-in", "update", "decline", "fetch", "status", "in-use", "plan", "reply", "release")
+        val KINDS = setOf("check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use", "plan", "reply", "release", "want")
 
         fun checked(value: String, what: String): String =
             if (isName(value)) value else throw ConfigException("$what '$value': expected 1 to 64 characters of A-Z a-z 0-9 . _ -")

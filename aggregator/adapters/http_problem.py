@@ -1,0 +1,121 @@
+"""What the HTTP API answers where it cannot do what was asked: one shape, that of RFC 9457; and the OpenAPI document that says so."""
+
+import http
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from aggregator.core.ports import StorageFailed
+
+PROBLEM = "application/problem+json"
+STRUCT = "x-struct"
+"""In a field's description: the msgspec struct that it holds."""
+RETRY_S = 5
+"""Seconds after which to ask again, where the service cannot do it now."""
+
+
+class Fault(BaseModel):
+    """What of a request is not as it should be."""
+
+    where: str = Field(description="Such as `query.limit` or `body.rounds`.")
+    problem: str
+
+
+class Problem(BaseModel):
+    """Why a request was not answered (RFC 9457)."""
+
+    title: str = Field(description="The status in words.")
+    status: int
+    detail: str
+    errors: list[Fault] = Field(default=[], description="With 422: each fault of the request.")
+
+
+REASONS: dict[int, str] = {
+    400: "The body is not what its media type says.",
+    401: "Without a valid token.",
+    403: "The token's role does not permit it.",
+    404: "There is nothing of this name.",
+    409: "The service refuses the order as things are.",
+    411: "The length of the body is not said.",
+    413: "The body is too large.",
+    422: "A value is not one that is expected, or a parameter is unknown.",
+    429: "Too many requests; `Retry-After` says when to ask again.",
+    503: "The service cannot do it now; `Retry-After` says when to ask again.",
+}
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The refusals of a route, for its description."""
+    return {status: {"model": Problem, "description": REASONS[status]} for status in statuses}
+
+
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, errors: tuple[Fault, ...] = ()) -> Response:
+    """A refusal."""
+    said = Problem(title=http.HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors))
+    return Response(said.model_dump_json(), status, dict(headers or {}), PROBLEM)
+
+
+def answer_with_problems(api: FastAPI) -> None:
+    """Let every refusal of an application have this shape."""
+
+    def refused(request: Request, error: Any) -> Response:
+        allowed = {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else error.headers
+        return problem(error.status_code, str(error.detail), allowed)
+
+    def invalid(_request: Request, error: Any) -> Response:
+        faults = tuple(Fault(where=".".join(str(part) for part in e["loc"]), problem=e["msg"]) for e in error.errors())
+        return problem(422, "; ".join(f"{fault.where}: {fault.problem}" for fault in faults)[:1000], errors=faults)
+
+    def not_stored(_request: Request, error: Any) -> Response:
+        return problem(503, str(error), {"Retry-After": str(RETRY_S)})
+
+    def defect(_request: Request, error: Any) -> Response:
+        return problem(500, f"a defect of Shoal, which the service's log has: {type(error).__name__}")
+
+    api.add_exception_handler(HTTPException, refused)
+    api.add_exception_handler(RequestValidationError, invalid)
+    api.add_exception_handler(StorageFailed, not_stored)
+    api.add_exception_handler(Exception, defect)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods that the path of a request has."""
+
+    def has(method: str) -> bool:
+        return any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+
+    return [*(["GET", "HEAD"] if has("GET") else []), *(["POST"] if has("POST") else [])]
+
+
+def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:
+    """Let the OpenAPI document of an application say which media type refusals have, that every path but `free` takes a bearer token, and
+    what these structs are like."""
+
+    def openapi() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            said = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
+            parts = said["components"]
+            for part in parts["schemas"].values():
+                for name, field in part.get("properties", {}).items():
+                    if STRUCT in field:
+                        part["properties"][name] = {"$ref": f"#/components/schemas/{field[STRUCT]}"}
+            parts["schemas"] |= msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")[1]
+            parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            for path, operations in said["paths"].items():
+                for operation in operations.values():
+                    operation["security"] = [] if path == free else [{"token": []}]
+                    for answer in operation["responses"].values():
+                        content = answer.get("content", {})
+                        if content.get("application/json", {}).get("schema") == {"$ref": "#/components/schemas/Problem"}:
+                            answer["content"] = {PROBLEM: content["application/json"]}
+            api.openapi_schema = said
+        return api.openapi_schema
+
+    api.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,175 @@
+"""What the HTTP API says of a service and its campaigns. Times are Unix seconds."""
+
+from typing import Any, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+
+from aggregator.core.record import RoundRecord
+from aggregator.core.state import OpenPhase, Phase, RunState
+from aggregator.core.summary import accuracy_of, count_groups, spread
+
+
+class HealthView(BaseModel):
+    """That the process runs, and where its latest campaign stands."""
+
+    status: Literal["ok"]
+    run: str = Field(description="Empty: there is no campaign yet.")
+    phase: Phase | Literal[""]
+    round: int
+
+
+class ReadyView(BaseModel):
+    """Whether updates are taken; each check is `ok`, or says what is wrong."""
+
+    ready: bool
+    broker: str
+    database: str
+    disk: str
+    run: str
+    voucher: str
+    phase: Phase | Literal[""] = Field(description="Of the latest campaign.")
+
+
+class CampaignView(BaseModel):
+    """A campaign in a list."""
+
+    name: str
+    algorithm: str
+    phase: Phase
+    round: int
+    trained: int = Field(description="Rounds of training that are over.")
+    rounds: int = Field(description="Rounds of training that it is to have.")
+    devices: int
+    online: int
+    groups: int
+    paused: str = Field(description="Why it does not go on; empty while it does.")
+
+
+class SettingsView(BaseModel):
+    """What a campaign goes by; `aggregator/core/settings.py` says what each means."""
+
+    model_config = ConfigDict(extra="forbid")
+    run_id: str
+    name: str
+    algorithm: str
+    data: str
+    bundle: str
+    rounds: int
+    local_epochs: int
+    seed: int
+    batch_size: int
+    hyper: dict[str, float]
+    min_devices: int
+    deadline_s: float
+    grace_s: float
+    max_update_norm: float
+    min_updates: int
+    min_group: int
+    weight_cap: float
+    norm_cap: float
+    max_drop: float
+    keep_models: int
+    where: str
+    cohort: int
+    over_select: float
+    quorum: float
+    pace_s: float
+    hours: str
+
+
+class RunView(BaseModel):
+    """A campaign's settings, and where it stands."""
+
+    settings: SettingsView
+    phase: Phase
+    round: int
+    online: int
+    cohort: int
+    received: int
+    groups: int
+    deadline_at_s: float
+    bytes_up: int
+    bytes_down: int
+    refused: dict[str, int] = Field(description="How often something that arrived at the service was refused, by reason.")
+    paused: str
+    epoch: int
+    attempt: int
+
+
+class SpreadView(BaseModel):
+    """Accuracies over devices, as fractions; null where no device has one."""
+
+    mean: float | None
+    std: float | None
+    worst: float | None
+
+
+class RoundView(BaseModel):
+    """A closed round."""
+
+    round: int
+    phase: OpenPhase
+    opened_at_s: float
+    closed_at_s: float
+    devices: int
+    groups: int
+    accuracy: SpreadView = Field(description="Of the models that devices received in the round.")
+    bytes_up: int
+    bytes_down: int
+    notes: dict[str, Any] = Field(description="What the algorithm says of the round; docs/operate.md names what matters.")
+
+
+def campaign_view(name: str, state: RunState, paused: str) -> CampaignView:
+    """A campaign's line."""
+    return CampaignView(
+        name=name,
+        algorithm=state.settings.algorithm,
+        phase=state.phase,
+        round=state.round,
+        trained=state.trained,
+        rounds=state.next_settings.rounds,
+        devices=len(state.devices),
+        online=state.num_online,
+        groups=count_groups(state.starts),
+        paused=paused,
+    )
+
+
+def run_view(state: RunState, paused: str, refused: dict[str, int]) -> RunView:
+    """A campaign, with what its service has refused."""
+    settings = msgspec.to_builtins(state.settings)
+    for name in ("reported", "responses"):
+        settings.pop(name)
+    return RunView(
+        settings=SettingsView.model_validate(settings),
+        phase=state.phase,
+        round=state.round,
+        online=state.num_online,
+        cohort=len(state.cohort),
+        received=len(state.received),
+        groups=count_groups(state.starts),
+        deadline_at_s=state.deadline_at_s,
+        bytes_up=sum(r.bytes_up for r in state.received.values()),
+        bytes_down=sum(r.bytes_down for r in state.received.values()),
+        refused=refused,
+        paused=paused,
+        epoch=state.epoch,
+        attempt=state.attempt,
+    )
+
+
+def round_view(record: RoundRecord) -> RoundView:
+    """A closed round's line."""
+    return RoundView(
+        round=record.round,
+        phase=record.phase,
+        opened_at_s=record.opened_at_s,
+        closed_at_s=record.closed_at_s,
+        devices=len(record.evaluated),
+        groups=count_groups(record.groups),
+        accuracy=SpreadView.model_validate(msgspec.to_builtins(spread(accuracy_of(record).values()))),
+        bytes_up=record.bytes_up,
+        bytes_down=record.bytes_down,
+        notes=msgspec.json.decode(msgspec.json.encode(record.notes)),  # what is not finite becomes null
+    )

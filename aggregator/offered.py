@@ -1,0 +1,65 @@
+"""One blob that is on offer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aggregator.core.ports import BlobLost, Blobs
+from wire.codec import digest as digest_of
+from wire.messages import Pieces
+from wire.pieces import WHOLE_BYTES, cut, place
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A blob, whose bytes are held if it is small. A large one has `pieces`, and is read again when it is needed again."""
+
+    digest: str
+    pieces: Pieces | None
+    _held: bytes
+    _blobs: Blobs
+
+    @classmethod
+    def of(cls, digest: str, blobs: Blobs) -> "Offered":
+        """The blob of this digest.
+
+        Raises:
+            BlobLost, StorageFailed: it cannot be read.
+        """
+        payload = blobs.get(digest)
+        if len(payload) <= WHOLE_BYTES:
+            return cls(digest, None, payload, blobs)
+        return cls(digest, cut(len(payload), lambda offset, size: payload[offset : offset + size]), b"", blobs)
+
+    @property
+    def names(self) -> set[str]:
+        """The digests under which something of it is retained."""
+        return {self.digest, *(self.pieces.pieces if self.pieces is not None else ())}
+
+    def payload(self) -> bytes:
+        """All its bytes.
+
+        Raises:
+            BlobLost, StorageFailed: it cannot be read.
+        """
+        return self._held if self.pieces is None else self._blobs.get(self.digest)
+
+    def cut(self) -> Iterator[tuple[str, bytes]]:
+        """Its pieces, with their digests; none of a small blob.
+
+        Raises:
+            BlobLost, StorageFailed: one cannot be read.
+        """
+        for name in dict.fromkeys(self.pieces.pieces if self.pieces is not None else ()):
+            yield name, self.piece(name)
+
+    def piece(self, name: str) -> bytes:
+        """One piece.
+
+        Raises:
+            BlobLost, StorageFailed: it cannot be read.
+        """
+        assert self.pieces is not None
+        payload = self._blobs.part(self.digest, *place(self.pieces, self.pieces.pieces.index(name)))
+        if digest_of(payload) != name:
+            raise BlobLost(self.digest, "its bytes are not those that were written")
+        return payload

@@ -1,0 +1,87 @@
+"""A file that comes in pieces. What is written of it outlives a crash, since each piece is known by its hash."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from host.files import sync_folder
+from wire.messages import Pieces
+from wire.pieces import place
+
+
+class PartFile:
+    """Pieces in a file at their places. `missing`: the indexes of those that are not there, in order."""
+
+    def __init__(self, path: Path, pieces: Pieces) -> None:
+        """Begin a file, or go on with one: each piece that is there is hashed.
+
+        Raises:
+            OSError: it cannot be written or read.
+        """
+        self._path, self.pieces = path, pieces
+        self.missing: dict[int, None] = {}
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+            held = min(os.fstat(file.fileno()).st_size, pieces.num_bytes)
+            file.truncate(held)
+            for index, name in enumerate(pieces.pieces):
+                offset, size = place(pieces, index)
+                if offset + size > held or not _has(file.read(size), name):
+                    self.missing[index] = None
+                    file.seek(offset + size)
+
+    def put(self, index: int, payload: bytes) -> bool:
+        """Write a piece that is missing. Returns whether it is there now; if not, its bytes are not those of this piece.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if index not in self.missing:
+            return 0 <= index < len(self.pieces.pieces)
+        offset, size = place(self.pieces, index)
+        if len(payload) != size or not _has(payload, self.pieces.pieces[index]):
+            return False
+        with self._path.open("r+b") as file:
+            file.seek(offset)
+            file.write(payload)
+        del self.missing[index]
+        return True
+
+    def is_whole(self) -> bool:
+        """Whether the file has the hash that it is to have. Only asked when nothing is missing; reads it, little by little.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with self._path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == self.pieces.digest
+
+    def move(self, target: Path) -> None:
+        """Give the file its name; it is on the disk when this returns.
+
+        Raises:
+            OSError: it cannot be synchronised or renamed.
+        """
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
+        self._path.replace(target)
+        sync_folder(target.parent)
+
+    def read(self) -> bytes:
+        """All of it.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return self._path.read_bytes()
+
+    def drop(self) -> None:
+        """Delete it.
+
+        Raises:
+            OSError: it cannot be deleted.
+        """
+        self._path.unlink(missing_ok=True)
+
+
+def _has(payload: bytes, name: str) -> bool:
+    return hashlib.sha256(payload).hexdigest() == name

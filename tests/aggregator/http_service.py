@@ -1,0 +1,76 @@
+"""A service with campaigns, rounds, releases and a rollout behind its HTTP API, for tests: all real but the broker and the sockets."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+
+from aggregator.access import Access
+from aggregator.adapters.http_api import create_api
+from aggregator.adapters.token_file import TokenFile, http_access
+from aggregator.core.conditions import Conditions, Counted
+from aggregator.desk import Desk
+from aggregator.duties import Duties
+from aggregator.order_queue import OrderQueue
+from aggregator.release_orders import MakeReleases
+from aggregator.start import Trust
+from aggregator.steering import Place, Steering
+from simulation.datasets.windows import FleetData
+from tests.aggregator.test_in_use import Releasing
+
+
+@dataclass
+class HttpService:
+    """The application, and what is behind it."""
+
+    api: FastAPI
+    folder: Path
+    tokens: TokenFile
+    releasing: Releasing
+    duties: Duties
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Carry out orders, as the service's one thread does, for as long as the context is open."""
+        over = threading.Event()
+
+        def run() -> None:
+            while not over.wait(0.002):
+                self.duties.done()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def http_service(fleet: FleetData, folder: Path, host: str = "127.0.0.1", **access: Any) -> HttpService:
+    """A service that has closed two rounds and made releases of both. `access`: other fields of `Access`."""
+    releasing = Releasing(fleet, folder, "manual", rounds=9)
+    for _ in range(2):
+        releasing.round()
+        releasing.order(MakeReleases("run-1"))
+    bench, rollouts, orders = releasing.bench, releasing.rollouts, OrderQueue()
+    assert rollouts is not None
+    steering = Steering(bench.runner, Place(folder, "", trust=Trust((), None), blobs=""), lambda _state, _event: None)
+    desk = Desk(folder, {**steering.handlers, **releasing.handlers})
+    duties = Duties(bench.runner, desk, bench.clock, lambda: time.time() + 1e6, orders)
+    let_in: Access = replace(http_access(folder, host), **access)
+    api = create_api(
+        lambda: bench.runner.campaigns,
+        lambda: Conditions(dict(bench.runner.refused), True, bench.runner.paused, "", Counted(), {}),
+        lambda: 1.0,
+        bench.runner.devices,
+        lambda: rollouts.state,
+        let_in,
+        orders,
+    )
+    return HttpService(api, folder, TokenFile(folder), releasing, duties)

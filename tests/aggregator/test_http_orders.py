@@ -1,0 +1,167 @@
+"""Orders over HTTP, and what the API answers where it cannot do what was asked."""
+
+import queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from aggregator.adapters import http_orders
+from aggregator.core.ports import StorageFailed
+from aggregator.desk import Answer
+from aggregator.order_queue import MOST, OrderQueue
+from aggregator.orders import Hold
+from simulation.datasets.windows import FleetData
+from tests.aggregator.http_service import HttpService, http_service
+
+
+@pytest.fixture
+def service(fleet: FleetData, tmp_path: Path) -> HttpService:
+    return http_service(fleet, tmp_path, burst=1000)
+
+
+@pytest.fixture
+def client(service: HttpService) -> TestClient:
+    headers = {"Authorization": f"Bearer {service.tokens.new('tester', 'operator')}"}
+    return TestClient(service.api, raise_server_exceptions=False, headers=headers)
+
+
+def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
+    def order(what: str, body: Any = None) -> tuple[int, str]:
+        answer = client.post(f"/campaigns/run-1/{what}", json=body)
+        said = answer.json()
+        return answer.status_code, said.get("text") or said["detail"]
+
+    with service.running():
+        assert order("pause")[0] == 200
+        assert client.get("/run").json()["paused"] == "the operator has paused it"
+        assert order("resume") == (200, "run-1: it goes on")
+        assert order("settings", {"rounds": 30, "min_devices": 2.0}) == (
+            200,
+            "campaign run-1 goes on with rounds 30, min_devices 2, min_updates 2",
+        )
+        assert order("rollback", {"to": 1}) == (409, "the models of round 1 are not remembered, those of round 2 stay")
+        assert "ended after 2 rounds" in order("abort")[1]
+        assert order("pause") == (409, "campaign run-1 is finished: there is nothing to pause")
+        assert client.post("/campaigns/other/pause").status_code == 409
+    state = service.releasing.bench.state
+    assert (state.phase, state.next_settings.rounds) == ("finished", 30)
+
+
+def test_orders_to_releases_and_rollouts(service: HttpService, client: TestClient) -> None:
+    def order(path: str, body: Any = None) -> tuple[int, str]:
+        answer = client.post(path, json=body)
+        said = answer.json()
+        return answer.status_code, said.get("text") or said["detail"]
+
+    with service.running():
+        assert order("/rollouts/run-1/pause") == (200, "the rollout of run-1 is paused")
+        assert client.get("/rollouts").json()[0]["phase"] == "paused"
+        assert order("/rollouts/run-1/resume") == (200, "the rollout of run-1 goes on")
+        assert order("/rollouts/run-1/promote", {"step": 1})[0] == 409
+        assert order("/rollouts/run-1/promote", {"step": 0}) == (200, "the rollout of run-1 is past step 1")
+        assert order("/rollouts/run-1/rollback") == (200, "the rollout of run-1 is ended: devices get back what they had")
+        assert order("/releases/1/rollback", {})[0] == 200
+        assert order("/releases/99/rollback", {})[0] == 409
+        assert order("/releases", {"campaign": "run-1"})[0] in (200, 409)
+    assert client.get("/releases?limit=1").json()[0]["number"] == 1
+    assert client.get("/releases?after=1&limit=1").json()[0]["number"] == 2
+
+
+def test_an_order_that_is_late_waits_and_is_carried_out(service: HttpService, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_orders, "WAIT_S", 0.05)
+    answer = client.post("/campaigns/run-1/pause")
+    assert (answer.status_code, answer.json()["state"]) == (202, "waiting")
+    assert not service.releasing.bench.campaign.held
+    service.duties.done()
+    assert service.releasing.bench.campaign.held
+
+
+def test_orders_that_cannot_be_written_can_be_repeated_and_a_defect_is_one(
+    service: HttpService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = service.releasing.bench.campaign
+
+    def fail(error: Exception) -> None:
+        def failing(*_: Any) -> bool:
+            raise error
+
+        monkeypatch.setattr(campaign, "abort", failing)
+
+    with service.running():
+        fail(StorageFailed("the disk is full"))
+        answer = client.post("/campaigns/run-1/abort")
+        assert (answer.status_code, answer.headers["Retry-After"], answer.json()["detail"]) == (503, "5", "the disk is full")
+        fail(RuntimeError("nobody foresaw it"))
+        assert client.post("/campaigns/run-1/abort").status_code == 500
+        assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("/run?campaing=x", "query.campaing"),
+        ("/run?campaign=a&campaign=b", "query.campaign"),
+        ("/run?campaign=a%2Fb", "query.campaign"),
+        ("/rounds?limit=0", "query.limit"),
+        ("/rounds?limit=1001", "query.limit"),
+        ("/rounds?after=-1", "query.after"),
+        ("/health?x", "query.x"),
+        ("/releases/one", "path.number"),
+    ],
+)
+def test_an_unknown_parameter_or_value_is_named(client: TestClient, path: str, where: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert [fault["where"] for fault in answer.json()["errors"]] == [where]
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"rounds": 0}, {"rounds": "5"}, {"rounds": None}, {"rounds": True}, {"rounds": 1.5}, {"seed": 1}, [], {"lr": -1}]
+)
+def test_settings_that_cannot_be_are_refused_before_they_reach_the_service(client: TestClient, body: Any) -> None:
+    assert client.post("/campaigns/run-1/settings", json=body).status_code == 422
+
+
+def test_refusals_have_one_shape(client: TestClient) -> None:
+    for answer, status in (
+        (client.get("/nothing"), 404),
+        (client.get("/run?campaign=other"), 404),
+        (client.get("/run/"), 404),
+        (client.put("/run"), 405),
+        (client.post("/campaigns/run-1/settings", content=b"{" * 70_000, headers={"Content-Type": "application/json"}), 413),
+    ):
+        said = answer.json()
+        assert (answer.status_code, said["status"], answer.headers["content-type"]) == (status, status, "application/problem+json")
+        assert set(said) == {"title", "status", "detail", "errors"}
+    chunked = client.post("/campaigns/run-1/settings", content=iter([b"{}"]), headers={"Content-Type": "application/json"})
+    assert (chunked.status_code, chunked.json()["detail"]) == (411, "expected the header Content-Length")
+    assert client.put("/releases").headers["Allow"] == "GET, HEAD, POST"
+
+
+def test_head_is_get_without_the_body(client: TestClient) -> None:
+    for path in ("/health", "/run", "/bundle", "/metrics"):
+        get, head = client.get(path), client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == get.headers["content-type"]
+    assert client.head("/bundle").headers["content-length"] == str(len(client.get("/bundle").content))
+
+
+def test_nothing_is_loaded_from_elsewhere(client: TestClient) -> None:
+    assert (client.get("/docs").status_code, client.get("/redoc").status_code) == (404, 404)
+    described = client.get("/openapi.json")
+    assert described.status_code == 200
+    named = [operation["operationId"] for methods in described.json()["paths"].values() for operation in methods.values()]
+    assert len(named) == len(set(named)) > 20
+    assert "http" not in {word.partition("://")[0] for word in described.text.split('"') if "://" in word}
+
+
+def test_orders_that_are_too_many_are_refused_and_none_can_be_taken_back() -> None:
+    orders = OrderQueue()
+    waiting = [orders.give("x", Hold("run-1")) for _ in range(MOST)]
+    with pytest.raises(queue.Full):
+        orders.give("x", Hold("run-1"))
+    assert not waiting[0].cancel(), "whoever waits may go away; the order stays"
+    orders.carry_out(lambda by, _order: Answer(True, by))
+    assert [answer.result(0).text for answer in waiting] == ["x"] * MOST

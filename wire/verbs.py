@@ -1,0 +1,76 @@
+"""The verbs of plans (SPEC.md, 'Plans')."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from wire.fields import MOST_CHOICES, MOST_EPOCHS, Digest, Name, Positive, Share
+
+
+class Train(msgspec.Struct, frozen=True, tag="train"):
+    """Run a step graph over the training windows: `epochs` passes, or exactly `steps` batches when given.
+
+    What it changed of the roles shared and statistic goes into the update, unless `report` is false. The share `holdout` of the
+    windows, the same ones each time, is left out.
+    """
+
+    batch_size: Annotated[int, msgspec.Meta(ge=2, le=4096)]
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=MOST_EPOCHS)] = 1
+    steps: Positive | None = None
+    hyper: dict[str, float] = {}
+    graph: Name = "step"
+    report: bool = True
+    holdout: Share = 0.0
+
+
+class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
+    """Run a graph over a split and sum its metrics; on the tensors as they are now, or on the bundle's initial ones.
+
+    ``loss_sum`` and ``num_correct`` become the update's `evaluated`; other metrics, of any shape, divided by the number of examples, are
+    called ``response/GRAPH.NAME``: later graphs of the plan may read them, and they go back unless `report` is false. The split
+    ``holdout`` is the share of the training windows that `Train` leaves out.
+    """
+
+    split: Literal["train", "test", "holdout"] = "test"
+    graph: Name = "evaluate"
+    model: Literal["received", "initial"] = "received"
+    holdout: Share = 0.0
+    report: bool = True
+
+
+class Choose(msgspec.Struct, frozen=True, tag="choose"):
+    """Evaluate each of these models on the training windows, and go on from the one with the least mean loss (the first such)."""
+
+    models: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_CHOICES)]
+    graph: Name = "evaluate"
+
+
+class Annotate(msgspec.Struct, frozen=True, tag="annotate"):
+    """Store a graph's per-example output as a column of the training windows; it stays on the device from round to round."""
+
+    graph: Name
+    column: Name
+
+
+class Apply(msgspec.Struct, frozen=True, tag="apply"):
+    """Run a graph once over the tensors alone. Its metrics go back as ``response/GRAPH.NAME``, as they are."""
+
+    graph: Name
+
+
+class Respond(msgspec.Struct, frozen=True, tag="respond"):
+    """Run a graph on inputs the aggregator sent (blob `inputs`, tensor ``x``) and return its outputs."""
+
+    inputs: Digest
+    graph: Name = "predict"
+
+
+class Protect(msgspec.Struct, frozen=True, tag="protect"):
+    """Clip the change that training made, all tensors as one vector, to the Euclidean norm `clip_norm`. Then add Gaussian noise from the
+    device's own secret. In a plan that has this verb, it is the last one."""
+
+    clip_norm: Annotated[float, msgspec.Meta(gt=0)]
+    noise_std: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+Verb = Train | Evaluate | Choose | Annotate | Apply | Respond | Protect
