@@ -18,12 +18,15 @@ CARRIED: dict[Kind, tuple[type, ...]] = {
     "check-in": (m.CheckIn,),
     "status": (m.DeviceStatus,),
     "update": (m.Update,),
+    "offer": (m.Offer,),
+    "piece": (m.Piece,),
     "decline": (m.Decline,),
     "fetch": (m.Fetch,),
     "in-use": (m.InUse,),
     "plan": (m.Plan,),
     "reply": get_args(m.Reply),
     "release": (m.Release,),
+    "want": (m.Want,),
     "blob": (),
     "aggregator": (m.AggregatorStatus,),
 }
@@ -87,6 +90,8 @@ def _message(row: Access, kind: type) -> dict[str, Any]:
     told: dict[str, Any] = {"name": msgspec.json.schema_components([kind])[1][kind.__name__]["properties"]["type"]["enum"][0]}
     if kind is m.Update:
         told |= {"contentType": TENSORS, "summary": "A tensor file (SPEC.md, 'Tensors') with this message in its metadata."}
+    elif kind is m.Piece:
+        told |= {"contentType": BYTES, "summary": "This message, a line feed, and a part of an update (SPEC.md, 'Pieces')."}
     elif row.writer == "aggregator":
         told |= {"contentType": SIGNED, "summary": "Four lines (SPEC.md, 'Signatures'); the first is this message."}
     return told | {"payload": {"$ref": f"#/components/schemas/{kind.__name__}"}}
