@@ -45,6 +45,8 @@ def fetch_authority(url: str, fingerprint: str) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # what comes is public, and is judged by the fingerprint alone
     status, payload = _request(url, context, "GET", AUTHORITY, b"")
+    if status in (429, 503):
+        raise LinkError(f"{url}: it answers {status}: it has too much to do now")
     try:
         certificate = read_certificate(payload.decode())
         found = certificate_digest(certificate)
