@@ -187,10 +187,12 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private fun onBlob(name: String, payload: ByteArray) {
-        val took = contained { downloads.onBlob(name, payload) }
-        if (took is Contained.Done && took.value) retry.begin() // something comes: nothing needs to be asked for again
-        val plan = session.plan?.takeIf { session.stage == Stage.WORKING && name in PlanWork.blobsOf(it) }
-        if (took is Contained.Failed && plan != null) giveUp(plan, took)
+        try {
+            if (downloads.onBlob(name, payload)) retry.begin() // something comes: nothing needs to be asked for again
+        } catch (error: IOException) { // the disk is full, for instance
+            val plan = session.plan?.takeIf { session.stage == Stage.WORKING && name in PlanWork.blobsOf(it) } ?: throw error
+            giveUp(plan, Contained.Failed(reasonOf(error), describe(error)))
+        }
         rest()
         overTraffic()
     }
