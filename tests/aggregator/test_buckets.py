@@ -45,6 +45,7 @@ def test_runs_and_prefixes_of_one_bucket_are_apart(where: str) -> None:
     assert one.get(name) == b"1"
 
 
+@pytest.mark.slow
 def test_more_blobs_than_a_page_of_the_list(where: str) -> None:
     blobs = BlobBucket(where, "run-1")
     names = blobs.put(*(str(number).encode() for number in range(1100)))

@@ -132,6 +132,7 @@ def out(served: Fleet, name: str) -> bool:
             link.close()
 
 
+@pytest.mark.slow
 def test_what_waited_for_a_device_that_is_banned_while_it_is_away_is_gone(served: Fleet) -> None:
     """An order that the broker has queued would be delivered without another look at the access list."""
     topic = TOPICS.device("d9", "plan")
