@@ -93,6 +93,7 @@ def demo(
         )
         common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": len(fleet.devices)}
         common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
+        common["--start-from"] = "initial"  # both begin with the same weights, or they could not be compared
         summary, store = _serve(console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds)
         other = summary
         if spec != FEDAVG:

@@ -26,6 +26,7 @@ def test_demo(tmp_path: Path) -> None:
     assert sorted(summary["devices"])[:2] == ["p01-left", "p01-right"]
     assert all(0 <= device["accuracy"] <= 1 for device in summary["devices"].values())
     assert 0 <= summary["comparison"]["fedavg"]["worst"] <= summary["comparison"]["fedavg"]["mean"] <= 1
+    assert "what devices start from" not in (tmp_path / "out" / "aggregator.log").read_text(), "each run begins with the same weights"
     assert summary["edge"]["processes"] == 10
     assert 0 < summary["edge"]["max_rss_bytes"] < 150 * 2**20
     assert summary["edge"]["torch_loaded"] is False
