@@ -38,7 +38,7 @@ from aggregator.forgetting import forgotten
 from aggregator.group import Group
 from aggregator.inherit import Source
 from aggregator.offers import Offers, offered
-from aggregator.pause import Pause
+from aggregator.pause import BUSY_S, Pause
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Mean, Probe
 from wire import messages
@@ -51,8 +51,6 @@ log = logging.getLogger("shoal.aggregator")
 Observer = Callable[[RunState, Event], None]
 """Called with the new state after every event, before commands are carried out."""
 
-BUSY_S = 30.0
-"""Seconds after which a device sends its update again to a campaign that is paused."""
 HELD = "the operator has paused it"
 
 

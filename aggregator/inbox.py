@@ -11,6 +11,7 @@ from aggregator.core.opening import is_missing
 from aggregator.core.ports import Clock
 from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, RunState, UpdateAdmitted
 from aggregator.devices import Devices
+from aggregator.pause import BUSY_S
 from aggregator.reading import Found, Reading
 from wire import names
 from wire.bundle import Manifest
@@ -47,8 +48,6 @@ RATES = {
     "piece": (2000.0, 100.0),
 }
 """By kind: how many messages a device may send at once, and how many a second on average."""
-BUSY_S = 30.0
-"""Seconds after which a device tries again to send an update for which there is no room now."""
 LOGGED = (50.0, 1.0)
 """By reason: how many refusals are logged at once, and how many a second on average."""
 MOST_BUDGETS = 100_000

@@ -26,7 +26,7 @@ from aggregator.desk import Desk
 from aggregator.device_orders import DeviceOrders
 from aggregator.devices import Devices
 from aggregator.duties import Duties
-from aggregator.enrolment.service import enrolled_tags, enrolment
+from aggregator.enrolment.service import EnrolledTags, enrolment
 from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.opening import Opening
@@ -131,7 +131,8 @@ def _serve(
 
     fleet = Fleet(link, topics, boot_id, signer)
     registry = RegistryTable(opening.place.database, opening.place.fence())
-    devices = Devices(registry, clock, partial(enrolled_tags, folder, settings.database))
+    tags = EnrolledTags(folder, settings.database)
+    devices = Devices(registry, clock, tags)
     releases = _releases(settings, opening.place, devices, fleet, clock, lambda: runner) if settings.release != "off" else None
     rollouts = releases.rollouts if releases is not None else None
     assembly = Assembly(folder / "pieces", settings.max_payload << 20)
@@ -179,6 +180,7 @@ def _serve(
         link.close()
         steering.close()
         registry.close()
+        tags.close()
 
 
 def _releases(

@@ -7,6 +7,8 @@ from aggregator.core.ports import BlobLost, Clock, StorageFailed
 
 log = logging.getLogger("shoal.aggregator")
 
+BUSY_S = 30.0
+"""Seconds after which a device sends its update again where it cannot be taken now."""
 RETRY_S = 5.0
 """Seconds between two looks at whether the cause of a pause is gone."""
 

@@ -74,9 +74,15 @@ class Steering:
         """Close the databases."""
         self._stores.close()
 
-    def open(self, charter: Charter, exported: Exported | None = None, wanted: RunSettings | None = None) -> Campaign:
-        """Open a campaign of this folder, which goes on where it stopped. `exported`: what it trains with, if that was read; `wanted`:
-        the settings that it is to go on with.
+    def open(
+        self,
+        charter: Charter,
+        exported: Exported | None = None,
+        wanted: RunSettings | None = None,
+        source: Source | None = None,
+    ) -> Campaign:
+        """Open a campaign of this folder, which goes on where it stopped. `exported`, `source`: what it trains with and starts from, if
+        that was read; `wanted`: the settings that it is to go on with.
 
         Raises:
             ConfigError: something of it cannot be read, or it cannot go on with these settings.
@@ -104,7 +110,7 @@ class Steering:
                 store,
                 open_blobs(place.blobs, place.folder, settings.name, place.may_delete),
                 observe=self._observe,
-                source=self.source(charter) if stored is None else None,
+                source=(source or self.source(charter)) if stored is None else None,
                 held=charter.held,
             )
             self._stores.push(opened.pop_all())
@@ -148,9 +154,9 @@ class Steering:
         wanted, charter = proposed(folder, order.name)
         exported = read_exported(wanted, self._place.trust)
         check_fit(charter.settings, make_algorithm(read_algorithm(charter.settings.algorithm)), exported.bundle.manifest)
-        self.source(charter)
+        source = self.source(charter)
         accept(folder, order.name)
-        campaign = self.open(charter, exported)
+        campaign = self.open(charter, exported, source=source)
         self._runner.announce()
         return f"campaign {order.name} has started: {campaign.known().phase}, {campaign.known().num_online} devices are there for it"
 

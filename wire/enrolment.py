@@ -6,7 +6,7 @@ of the SHA-256 of those 48, by which a mistyped token is told from a wrong one.
 
 import base64
 import hashlib
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -121,7 +121,7 @@ def renewal_text(request: str) -> bytes:
     return b"shoal-enrolment-renew\n" + hashlib.sha256(request.encode()).hexdigest().encode()
 
 
-def read_said(payload: bytes, kind: type) -> object:
+def read_said(payload: bytes, kind: Any) -> Any:
     """Read what was said over HTTPS.
 
     Raises:

@@ -16,10 +16,11 @@ whether it pays for its traffic. A rule means the devices for which it is true. 
 """
 
 import math
+import operator
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from aggregator.core.registry import Entry
 from wire.errors import ConfigError
@@ -278,13 +279,13 @@ def _comparison(read: Callable[[str, Entry], object], sign: str, value: object) 
     return compared
 
 
-_COMPARE: dict[str, Callable[[object, object], bool]] = {
-    "=": lambda one, other: one == other,
-    "!=": lambda one, other: one != other,
-    "<": lambda one, other: one < other,  # type: ignore[operator]
-    "<=": lambda one, other: one <= other,  # type: ignore[operator]
-    ">": lambda one, other: one > other,  # type: ignore[operator]
-    ">=": lambda one, other: one >= other,  # type: ignore[operator]
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 
 

@@ -59,7 +59,7 @@ async def _answer(request: Request, rates: Rates, kind: type[T], answer: Callabl
             log.warning("request refused from=%s: more than %d bytes", peer, REQUEST_BYTES)
             return _response(Refused("malformed", f"more than {REQUEST_BYTES} bytes"))
     try:
-        return _response(await run_in_threadpool(answer, read_said(payload, kind), peer))  # type: ignore[arg-type]
+        return _response(await run_in_threadpool(answer, read_said(payload, kind), peer))
     except Malformed as error:
         log.warning("request refused from=%s: %s", peer, error)
         return _response(Refused("malformed", str(error)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from aggregator.adapters.enrolment_store import open_enrolments
+from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.adapters.http_server import HttpServer
 from aggregator.enrolment.api import create_enrolment_api
 from aggregator.enrolment.authority import AGGREGATOR, CERTIFICATE, DEVICE_DAYS, SERVER, read_authority, renew_own
@@ -36,17 +36,31 @@ class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """For how long a device's certificate is valid."""
 
 
-def enrolled_tags(folder: Path, database: str, device_id: str) -> tuple[str, ...]:
-    """The tags that a device was given with its token.
+class EnrolledTags:
+    """The tags that devices were given with their tokens. The database is opened when somebody has enrolled here, and stays open."""
 
-    Raises:
-        ConfigError, StorageFailed: the database of enrolment cannot be read.
-    """
-    if not (folder / CERTIFICATE).exists():  # nobody enrols here
-        return ()
-    with closing(open_enrolments(folder, database)) as store, store.transaction() as within:
-        row = within.device(device_id)
-    return tuple(row.tags) if row is not None else ()
+    def __init__(self, folder: Path, database: str) -> None:
+        self._folder, self._database = folder, database
+        self._store: EnrolmentStore | None = None
+
+    def __call__(self, device_id: str) -> tuple[str, ...]:
+        """Those of a device.
+
+        Raises:
+            ConfigError, StorageFailed: the database of enrolment cannot be read.
+        """
+        if self._store is None:
+            if not (self._folder / CERTIFICATE).exists():
+                return ()
+            self._store = open_enrolments(self._folder, self._database)
+        with self._store.transaction() as within:
+            row = within.device(device_id)
+        return tuple(row.tags) if row is not None else ()
+
+    def close(self) -> None:
+        """Close the database."""
+        if self._store is not None:
+            self._store.close()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ is not asked."""
 import os
 import platform
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,9 +44,13 @@ def _found(look: Callable[[], T]) -> T | None:
         return None
 
 
+def _number(path: Path) -> float:
+    return float(path.read_text())
+
+
 def _battery(power: Path) -> float | None:
     """The first battery's charge."""
-    charges = (_found(lambda path=path: float(path.read_text())) for path in sorted(power.glob("*/capacity")))  # type: ignore[misc]
+    charges = (_found(partial(_number, path)) for path in sorted(power.glob("*/capacity")))
     return next((min(100.0, max(0.0, charge)) for charge in charges if charge is not None and charge == charge), None)
 
 
@@ -59,8 +64,9 @@ def _charging(power: Path) -> bool | None:
 
 def _temperature(thermal: Path) -> float | None:
     """That of the warmest zone, in degrees Celsius."""
-    zones = (_found(lambda path=path: float(path.read_text()) / 1000) for path in sorted(thermal.glob("thermal_zone*/temp")))  # type: ignore[misc]
-    return max((zone for zone in zones if zone is not None and _COLDEST_C <= zone <= _HOTTEST_C), default=None)
+    found = (_found(partial(_number, path)) for path in sorted(thermal.glob("thermal_zone*/temp")))
+    zones = (thousandths / 1000 for thousandths in found if thousandths is not None)
+    return max((zone for zone in zones if _COLDEST_C <= zone <= _HOTTEST_C), default=None)
 
 
 def _free_bytes(state: Path) -> int:

@@ -69,9 +69,10 @@ def ask(url: str, authority: str, path: str, message: Enrol | Renew) -> Answer:
     context.load_verify_locations(cadata=authority)
     status, payload = _request(url, context, "POST", path, msgspec.json.encode(message))
     try:
-        return read_said(payload, Answer)  # type: ignore[arg-type,return-value]
+        answer: Answer = read_said(payload, Answer)
     except Malformed as error:
         raise LinkError(f"{url}: it answers {status}, and nothing that is known: {error}") from None
+    return answer
 
 
 def _request(url: str, context: ssl.SSLContext, method: str, path: str, body: bytes) -> tuple[int, bytes]:

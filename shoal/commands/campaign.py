@@ -12,12 +12,11 @@ from aggregator.charter import Charter, charters, check_campaign_name, next_numb
 from aggregator.core.state import RunState
 from aggregator.desk import submit
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
+from shoal.arguments import Database, Folder
 from shoal.commands import options as opt
 from wire.errors import ConfigError
 
-Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
-Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 
 campaign = typer.Typer(
     rich_markup_mode=None, help="Start, list, pause, resume, change, roll back and end campaigns of a service.", no_args_is_help=True
@@ -56,37 +55,13 @@ def start(
     start_from: opt.StartFrom = "latest",
 ) -> None:
     """Start a campaign. It takes the devices of campaigns before it until it is over."""
+    given = locals()
     from aggregator.service_settings import CampaignSettings, run_settings  # these need torch, which the other commands do without
     from aggregator.start import read_exported, read_trust
-    from algorithms.registry import read_algorithm
 
     if not folder.is_dir():
         raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
-    settings = CampaignSettings(
-        run=check_campaign_name(name),
-        algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
-        rounds=rounds,
-        local_epochs=local_epochs,
-        batch_size=batch_size,
-        hyper=opt.hyper_values(lr, hyper),
-        seed=seed,
-        min_devices=min_devices,
-        min_group=min_group,
-        deadline_s=deadline,
-        grace_s=grace,
-        weight_cap=weight_cap,
-        norm_cap=norm_cap,
-        max_update_norm=max_norm,
-        max_drop=max_drop,
-        keep_models=keep_models,
-        where=where,
-        cohort=cohort,
-        over_select=over_select,
-        quorum=quorum,
-        pace_s=pace,
-        hours=f"{window} {time_zone}" if window else "",
-        start_from=start_from,
-    )
+    settings = CampaignSettings(run=check_campaign_name(name), **opt.campaign_fields(given))
     exported = read_exported(bundle, read_trust(bundle))
     if name in charters(folder):
         raise ConfigError(f"campaign {name}: there is one of this name in {folder}; `shoal campaign set` changes it")

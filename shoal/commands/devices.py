@@ -19,10 +19,9 @@ from aggregator.desk import Desk, submit
 from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
 from aggregator.devices import Devices
 from aggregator.identity import is_served, lock_service
+from shoal.arguments import Database, Folder
 from wire.errors import ConfigError
 
-Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
-Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 Json = Annotated[bool, typer.Option("--json", help="One line of JSON for each device.")]
 DeviceId = Annotated[str, typer.Argument(metavar="ID", help="A device's id.")]
 DeviceIds = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Devices' ids.")]

@@ -14,10 +14,10 @@ from aggregator.core.ports import StorageFailed
 from aggregator.enrolment import desk
 from aggregator.enrolment.authority import Authority, read_authority, renew_own
 from aggregator.enrolment.mosquitto import renew_broker
+from shoal.arguments import Folder
 from shoal.times import minute_of, seconds_of
 from wire.errors import ConfigError, ShoalError, WireError
 
-Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL, as `shoal serve --database`; SQLite in the folder when empty.")]
 
 enrol = typer.Typer(

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from shoal.arguments import Database, Folder, Run
 from shoal.held_model import HeldModel, chosen_of_run, chosen_release, read_model, read_release, state_of
 from wire.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from algorithms.core.contract import Probe
 
-Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
-Run = Annotated[str, typer.Option(help="Name of the run.")]
-Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 Group = Annotated[str, typer.Option(help="The group whose model is meant; it may be left out where there is one model.")]
 Released = Annotated[int | None, typer.Option("--release", min=1, help="The number of a release, in place of a campaign's model.")]
 Fleet = Annotated[str, typer.Option(help="Name of the fleet, for --release.")]

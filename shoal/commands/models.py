@@ -1,20 +1,15 @@
 """`shoal models`: a fleet's releases, and the models of a run's last rounds; `model_files.py` has what is about one of them."""
 
-from pathlib import Path
 from statistics import fmean
-from typing import Annotated
 
 import typer
 
 from aggregator.core.state import ModelVersion
 from aggregator.core.versions import met
+from shoal.arguments import Database, Folder, Run
 from shoal.commands import releases
 from shoal.commands.model_files import diff_models, export_model, inspect_model
 from shoal.held_model import state_of
-
-Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
-Run = Annotated[str, typer.Option(help="Name of the run.")]
-Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 
 models = typer.Typer(
     rich_markup_mode=None,

@@ -2,14 +2,14 @@
 
 import math
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from algorithms.registry import AlgorithmSpec, read_privacy
+from algorithms.registry import AlgorithmSpec, read_algorithm, read_privacy
 from algorithms.spec import Choice
 from wire.errors import ConfigError
 
@@ -143,6 +143,25 @@ def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, floa
     if not 0 <= values.get("lr", 0) < math.inf:
         raise ConfigError(f"--lr {values['lr']:g}: expected a learning rate from 0")
     return values
+
+
+def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `CampaignSettings` but for its name, from the parameters of a command that has the options of a campaign.
+
+    Raises:
+        ConfigError: the algorithm, the mechanism or a hyper-parameter cannot be read.
+    """
+    same = ("rounds", "local_epochs", "batch_size", "seed", "min_devices", "min_group", "weight_cap", "norm_cap", "max_drop", "keep_models")
+    asking = ("where", "cohort", "over_select", "quorum", "start_from")
+    return {name: given[name] for name in (*same, *asking)} | {
+        "algorithm": with_privacy(read_algorithm(given["algorithm"]), given["privacy"]),
+        "hyper": hyper_values(given["lr"], given["hyper"]),
+        "deadline_s": given["deadline"],
+        "grace_s": given["grace"],
+        "max_update_norm": given["max_norm"],
+        "pace_s": given["pace"],
+        "hours": f"{given['window']} {given['time_zone']}" if given["window"] else "",
+    }
 
 
 def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:

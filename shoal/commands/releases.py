@@ -15,11 +15,10 @@ from aggregator.core.releases import Release
 from aggregator.core.rollout_state import GOING, FleetState, RolloutStep
 from aggregator.desk import submit
 from aggregator.release_orders import EndRollout, MakeReleases, PauseRollout, PromoteRollout, ResumeRollout, ReturnToRelease
+from shoal.arguments import Database, Folder
 from wire.errors import ConfigError
 
-Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Fleet = Annotated[str, typer.Option(help="Name of the fleet.")]
-Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 Campaign = Annotated[str, typer.Option(help="Whose rollout: the name of the run that trained; that of the only one when empty.")]
 
 

@@ -16,7 +16,6 @@ from aggregator.main import serve as run_service
 from aggregator.release_policy import read_when
 from aggregator.rollouts import RolloutSettings, read_steps
 from aggregator.service_settings import ServeSettings
-from algorithms.registry import read_algorithm
 from host.logs import FORMS, log_to_stderr
 from host.supervisor import alive
 from shoal.commands import options as opt
@@ -86,7 +85,7 @@ def serve(
     max_payload: Annotated[
         int, typer.Option(min=1, max=1024, help="MiB of the largest update; devices have the same option, for models too.")
     ] = MOST_BYTES >> 20,
-    host: Annotated[str, typer.Option(help="Address of the HTTP API. It is read-only and has no login: keep it local.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address of the HTTP API; beyond this machine it asks for a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
     stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
     enrol_host: Annotated[str, typer.Option(help="Address at which devices are enrolled over HTTPS.")] = "0.0.0.0",
@@ -103,6 +102,7 @@ def serve(
     key: Pem = None,
 ) -> None:
     """Run the aggregator until Ctrl-C or SIGTERM. Started again, it goes on where it stopped."""
+    given = locals()
     if log_format not in FORMS:
         raise ConfigError(f"--log-format {log_format}: expected {' or '.join(FORMS)}")
     log_to_stderr("INFO", log_format, fleet=fleet, run=run)
@@ -115,28 +115,7 @@ def serve(
         broker=own_credentials(folder, broker, ca, cert, key),
         run=run,
         fleet=fleet,
-        algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
-        rounds=rounds,
-        min_devices=min_devices,
-        deadline_s=deadline,
-        grace_s=grace,
-        local_epochs=local_epochs,
-        batch_size=batch_size,
-        hyper=opt.hyper_values(lr, hyper),
-        seed=seed,
-        min_group=min_group,
-        weight_cap=weight_cap,
-        norm_cap=norm_cap,
-        max_update_norm=max_norm,
-        max_drop=max_drop,
-        keep_models=keep_models,
-        where=where,
-        cohort=cohort,
-        over_select=over_select,
-        quorum=quorum,
-        pace_s=pace,
-        hours=f"{window} {time_zone}" if window else "",
-        start_from=start_from,
+        **opt.campaign_fields(given),
         release=read_when(release),
         release_every=release_every,
         rollout=RolloutSettings(

@@ -1,16 +1,15 @@
 """`shoal token`: who may ask what over HTTP."""
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from aggregator.access import Role
 from aggregator.adapters.token_file import TokenFile
+from shoal.arguments import Folder
 from shoal.times import minute_of, seconds_of
 
-Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Name = Annotated[str, typer.Option(help="By which the audit log knows whoever uses it.")]
 
 token = typer.Typer(rich_markup_mode=None, help="Make, list and revoke tokens for a service's HTTP API.", no_args_is_help=True)
