@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
+from aggregator.adapters.enrolment_store import upgrade_enrolments
 from aggregator.adapters.fleet_lease import LeaseLost
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
@@ -77,6 +78,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
                 if lease is not None and has_leases(revision) and not lease.take((), settings.standby, settings.take_over, stop):
                     return None  # nobody else may use the database while it is migrated
                 upgrade(database)
+            upgrade_enrolments(folder)
             secret = opening.look(settings)
             known = boot_ids(folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8))
             if lease is not None:
