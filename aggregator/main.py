@@ -32,13 +32,14 @@ from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.opening import Opening
 from aggregator.order_queue import OrderQueue
+from aggregator.place import Place
 from aggregator.release_orders import release_handlers
 from aggregator.release_policy import ReleasePolicy, group_of, released_group
 from aggregator.released import released_source
 from aggregator.rollouts import Rollouts
 from aggregator.runner import Runner
 from aggregator.service_settings import ServeSettings
-from aggregator.steering import Place, Steering
+from aggregator.steering import Steering
 from aggregator.storage import open_blobs, open_lease
 from wire.errors import OtherAggregator
 from wire.links.mqtt import MqttLink
@@ -86,6 +87,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
                 if not lease.take(known, settings.standby, settings.take_over, stop):
                     return None
                 known.append(lease.holder_before)
+                opening.exchange()
                 opening.look(settings)  # the one before may have written meanwhile
             opening.begin(settings)
             named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)

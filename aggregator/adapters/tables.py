@@ -52,6 +52,13 @@ DEVICES = sql.Table(
     sql.Column("device_id", sql.String(64), primary_key=True),
     sql.Column("entry", sql.LargeBinary, nullable=False),
 )
+CHARTERS = sql.Table(
+    "charters",
+    METADATA,
+    sql.Column("run", sql.String(64), primary_key=True),
+    sql.Column("charter", sql.LargeBinary, nullable=False),
+    sql.Column("files", sql.Text, nullable=False),
+)
 RELEASE_EVENTS = sql.Table(
     "release_events",
     METADATA,

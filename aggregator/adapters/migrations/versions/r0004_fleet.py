@@ -1,4 +1,4 @@
-"""The registry of devices, releases, and enrolment. Tables that an earlier Shoal has made without a revision are taken up."""
+"""The registry of devices, charters, releases, and enrolment. Tables that an earlier Shoal has made without a revision are taken up."""
 
 import sqlalchemy as sql
 from alembic import op
@@ -13,6 +13,13 @@ sql.Table(
     _metadata,
     sql.Column("device_id", sql.String(64), primary_key=True),
     sql.Column("entry", sql.LargeBinary, nullable=False),
+)
+sql.Table(
+    "charters",
+    _metadata,
+    sql.Column("run", sql.String(64), primary_key=True),
+    sql.Column("charter", sql.LargeBinary, nullable=False),
+    sql.Column("files", sql.Text, nullable=False),
 )
 sql.Table(
     "release_events",
