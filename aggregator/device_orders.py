@@ -108,7 +108,10 @@ class DeviceOrders:
         self._at_the_broker(forget, order.device_id)
         banned = self._devices.is_banned(order.device_id)
         self._devices.forget(order.device_id)
-        kept = "; its ban stays, with its id" if banned else "; if it is not switched off or banned, it comes back as a new device"
+        back = "; if it is not switched off or banned, it comes back as a new device"
+        if (self._folder / CERTIFICATE).exists():
+            back += ", until its certificate ends: then it needs another token"
+        kept = "; its ban stays, with its id" if banned else back
         return f"device {order.device_id} is forgotten; {REMAINS}{kept}"
 
     def _at_the_broker(self, act: Callable[[EnrolmentStore, str], None], device_id: str) -> None:

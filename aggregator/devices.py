@@ -111,7 +111,7 @@ class Devices:
 
     def on_check_in(self, said: CheckIn) -> None:
         """A device says what it is and how it is."""
-        is_new = said.device_id not in self.state.devices
+        is_new = self.entry(said.device_id).said is None
         self._take(said.device_id, core.Told(self._clock(), said))
         if is_new:
             self._tag_first(said.device_id)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 
+from msgspec.structs import replace
+
 from aggregator.assembly import Assembly, NoRoom
 from aggregator.core.admission import Duplicate, Refused, admit, expect
 from aggregator.core.opening import is_missing
@@ -164,6 +166,8 @@ class Inbox:
         message: CheckIn = decode(payload, CheckIn)
         if not self._own(message, reading):
             return
+        texts = {name: printable(getattr(message, name)) for name in ("client", "runtime", "hardware")}
+        message = replace(message, **texts)
         self._devices.on_check_in(message)
         reading.is_for(self._of_device(reading.device_id))  # by what it says now
         if reading.state is not None:
@@ -277,7 +281,7 @@ class Inbox:
         if not 0 <= message.latency_ms <= LARGEST_SUM:
             raise Malformed(f"in-use: latency_ms {message.latency_ms}")
         if self._own(message, reading):
-            reading.in_use = message
+            reading.in_use = message = replace(message, problem=printable(message.problem))
             self._devices.on_in_use(message)
 
     def _status(self, payload: bytes, reading: Reading) -> None:

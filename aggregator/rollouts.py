@@ -5,6 +5,7 @@ lost with the process, and comes again: a service that starts asks every device 
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -142,6 +143,7 @@ class Rollouts:
             gate=chosen.gate,
             groups=dict(groups),
             newcomers=newcomers,
+            salt=secrets.token_hex(8),
         )
         self.take_in(begun)
 

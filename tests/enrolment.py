@@ -41,6 +41,8 @@ class EnrolmentBench:
     office: Office
     clock: Clock
     url: str = ""
+    known: set[str] = field(default_factory=set)
+    """The ids that the registry has."""
 
     def token(self, expires_in_s: float = 1000.0, device_id: str = "", approve: bool = False, tags: tuple[str, ...] = ()) -> str:
         return str(make_token(self.store, self.authority.fingerprint, expires_in_s, tags, device_id, approve))
@@ -65,8 +67,9 @@ def enrolment_bench(folder: Path, serves: bool = False, days: float = 90.0) -> I
     folder.mkdir(exist_ok=True)
     authority, clock, port = make_authority(folder, "default", ["localhost"], time.time()), Clock(), free_port()
     with closing(open_enrolments(folder)) as store:
-        office = Office(authority, store, OFFER, clock, days)
-        bench = EnrolmentBench(folder, authority, store, office, clock)
+        known: set[str] = set()
+        office = Office(authority, store, OFFER, clock, days, known.__contains__)
+        bench = EnrolmentBench(folder, authority, store, office, clock, known=known)
         if not serves:
             yield bench
             return

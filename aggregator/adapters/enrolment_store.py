@@ -1,7 +1,7 @@
 """Tokens, enrolled devices and bans in an SQL database, by SQLAlchemy: SQLite in a file of its own, ``enrolment.db``, by default. Several
 processes may use it: the service, and the commands of whoever runs it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,6 +89,14 @@ class Transaction:
     def drop_unused_token(self, prefix: str) -> int:
         """Remove tokens that nobody has used and whose hash begins so; how many."""
         return self.drop_tokens(sql.and_(TOKENS.c.hash.startswith(prefix, autoescape=True), TOKENS.c.used_key == ""))
+
+    def drop_tokens_of(self, device_id: str) -> int:
+        """Forget the tokens that a device has used. Returns how many there were."""
+        return self.drop_tokens(TOKENS.c.used_by == device_id)
+
+    def drop_unused_tokens(self, but: Collection[str] = ()) -> int:
+        """Forget the tokens that nobody has used, but for these, by hash. Returns how many there were."""
+        return self.drop_tokens(sql.and_(TOKENS.c.used_key == "", TOKENS.c.hash.not_in(but)))
 
     def drop_old_tokens(self, before_s: float) -> int:
         """Remove tokens that expired before this second; how many."""

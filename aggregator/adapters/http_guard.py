@@ -2,13 +2,14 @@
 
 import logging
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator.access import Access, Caller
+from aggregator.access import Access, Caller, is_loopback
 from aggregator.adapters.http_problem import RETRY_S, problem
 from aggregator.rates import Rates
 from wire.errors import ShoalError, printable
@@ -65,6 +66,9 @@ class Guard:
         """
         access, reads = self._access, scope["method"] in READING
         if reads and not access.required():
+            if not is_loopback(host := _host(scope)):  # a page in a browser on this machine asks by a name that its owner gave this address
+                told = f"the header Host names {printable(host)[:100]!r}: without a token, ask by localhost or 127.0.0.1"
+                raise _Refused("host", problem(403, told))
             return None
         scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
@@ -80,7 +84,8 @@ class Guard:
             raise self._too_many(scope, caller.name, wait_s)
         if not reads and caller.role != "operator":
             told = f"the token {caller.name} is a viewer's; orders need one of the role operator"
-            access.note(caller.name, _asked(scope), "refused", told)
+            if self._noted.permits(f"{caller.name} as operator"):
+                access.note(caller.name, _asked(scope), "refused", told)
             raise _Refused("role", problem(403, told, {"WWW-Authenticate": 'Bearer realm="shoal", error="insufficient_scope"'}))
         headers = Headers(scope=scope)
         if "transfer-encoding" in headers:
@@ -104,6 +109,14 @@ class Guard:
 
 def _address(scope: Scope) -> str:
     return scope["client"][0] if scope.get("client") else ""
+
+
+def _host(scope: Scope) -> str:
+    """Whom a request asks, without the port."""
+    try:
+        return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+    except ValueError:  # brackets that do not match
+        return ""
 
 
 def _asked(scope: Scope) -> str:

@@ -17,8 +17,10 @@ log = logging.getLogger("shoal.aggregator")
 
 CONNECTIONS = 64
 """Connections at a time; others are closed at once."""
+OF_ONE = 16
+"""Connections of one address at a time."""
 SILENT_S = 10.0
-"""Seconds in which a connection has to bring its first request."""
+"""A connection that brings no whole request in so many seconds is closed, twice as many at most."""
 
 
 class _Bounded(H11Protocol):
@@ -26,14 +28,21 @@ class _Bounded(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
+        peers = [other.client[0] for other in self.connections if isinstance(other, _Bounded) and other.client]
+        if len(peers) > CONNECTIONS or (self.client and peers.count(self.client[0]) > OF_ONE):
             transport.abort()
             return
-        self.loop.call_later(SILENT_S, self._close_if_silent)
+        self.loop.call_later(SILENT_S, self._close_if_silent, None)
 
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+    def _close_if_silent(self, before: Any) -> None:
+        """`before`: the request that there was at the last look."""
+        if self.transport.is_closing():
+            return
+        asked = self.cycle
+        if asked is before and (asked is None or asked.more_body or asked.response_complete):
             self.transport.abort()
+        else:
+            self.loop.call_later(SILENT_S, self._close_if_silent, asked)
 
 
 class _Impatient(asyncio.SelectorEventLoop):
@@ -76,7 +85,14 @@ class HttpServer:
             ConfigError: another process has begun to listen there in the meantime.
         """
         config = uvicorn.Config(
-            api, log_level="warning", access_log=False, http=_Bounded, timeout_keep_alive=5, ssl_certfile=self._pair, server_header=False
+            api,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            http=_Bounded,
+            timeout_keep_alive=5,
+            ssl_certfile=self._pair,
+            server_header=False,
         )
         self._server = server = uvicorn.Server(config)
 

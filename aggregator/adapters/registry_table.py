@@ -33,6 +33,24 @@ def read_registry(url: str) -> dict[str, Entry]:
         raise ConfigError(f"database of the registry: {str(error).splitlines()[0]}") from None
 
 
+def has_entry(url: str, device_id: str) -> bool:
+    """Whether a service's registry knows a device.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+        StorageFailed: it cannot be read.
+    """
+    engine = make_engine(url)
+    try:
+        with engine.connect() as connection:
+            known = sql.select(DEVICES.c.device_id).where(DEVICES.c.device_id == device_id)
+            return sql.inspect(connection).has_table(DEVICES.name) and connection.scalar(known) is not None
+    except SQLAlchemyError as error:
+        raise StorageFailed(f"the registry cannot be read: {str(error).splitlines()[0]}") from None
+    finally:
+        engine.dispose()
+
+
 def _entries(connection: sql.Connection) -> dict[str, Entry]:
     rows = connection.execute(sql.select(DEVICES.c.device_id, DEVICES.c.entry)).all()
     try:

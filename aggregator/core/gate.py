@@ -1,14 +1,15 @@
 """Whether a step of a rollout is passed: what its devices say of the release, held against what they say of the model before it. Pure.
 
-Each device evaluates both models on the same windows of its own. The mean over devices of how much the accuracy fell has an interval, from
-what differs between devices and from how few windows there are. While the interval lies on both sides of `max_drop`, the step waits; after
-`patience_s`, or when every device has answered, the mean itself decides. A device that never says what it uses, as clients did not before
-there were releases, holds a step up for no longer than that.
+Each device evaluates both models on the same windows of its own. The median over devices of how much the accuracy fell has an interval,
+from what differs between devices and from how few windows there are. While the interval lies on both sides of `max_drop`, the step waits;
+after `patience_s`, or when every device has answered, the median itself decides. So fewer than half of a step's devices, of three or more,
+cannot make a release pass that is worse on each of the others, nor have one go back that is on none. A device that never says what it
+uses, as clients did not before there were releases, holds a step up for no longer than that.
 """
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Literal
 
 import msgspec
@@ -19,7 +20,9 @@ from wire.messages import Metrics
 
 Answer = Literal["confirmed", "failed", "waiting", "away"]
 Z = 1.645
-"""Standard errors on either side of the mean: one in twenty is outside on one side."""
+"""Standard errors on either side: one in twenty is outside on one side."""
+OF_MEDIAN, OF_DEVIATION = math.sqrt(math.pi / 2), 1.4826
+"""For normal values: the standard error of the median by that of the mean, and the standard deviation by the median absolute one."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -73,7 +76,7 @@ def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) ->
 
 
 def drop_of(confirmed: Sequence[Holder]) -> tuple[float, float]:
-    """By how much the accuracy of devices fell, the mean, and how far off that may be; infinitely far where none has evaluated both."""
+    """By how much the accuracy of devices fell, the median, and how far off that may be; infinitely far where none has evaluated both."""
     drops, variances = [], []
     for holder in confirmed:
         said = holder.said
@@ -82,9 +85,9 @@ def drop_of(confirmed: Sequence[Holder]) -> tuple[float, float]:
             variances.append(_variance(said.before) + _variance(said.evaluated))
     if not drops:
         return 0.0, math.inf
-    mean = fmean(drops)
-    between = sum((drop - mean) ** 2 for drop in drops) / (len(drops) - 1) if len(drops) > 1 else 0.0
-    return mean, Z * math.sqrt(max(between, fmean(variances)) / len(drops))
+    usual = median(drops)
+    between = OF_DEVIATION * median(abs(drop - usual) for drop in drops)
+    return usual, Z * OF_MEDIAN * math.sqrt(max(between**2, median(variances)) / len(drops))
 
 
 def _variance(metrics: Metrics) -> float:

@@ -9,9 +9,9 @@ from aggregator.core.rollout_state import GOING, FleetState, Holder, Rollout
 
 
 @lru_cache(100_000)
-def place_of(device_id: str) -> float:
-    """Where a device stands between 0 and 1, always the same: a share reaches those below it."""
-    return int.from_bytes(hashlib.sha256(device_id.encode()).digest()[:8]) / 2**64
+def place_of(device_id: str, salt: str) -> float:
+    """Where a device stands between 0 and 1 in the rollout with this salt, always the same: a share reaches those below it."""
+    return int.from_bytes(hashlib.sha256(f"{salt}{device_id}".encode()).digest()[:8]) / 2**64
 
 
 def reached_by(rollout: Rollout, device_id: str, holder: Holder) -> int | None:
@@ -20,7 +20,7 @@ def reached_by(rollout: Rollout, device_id: str, holder: Holder) -> int | None:
         return None
     if device_id == rollout.first:
         return 0
-    place = place_of(device_id)
+    place = place_of(device_id, rollout.salt)
     for number, chosen in enumerate(rollout.steps[: rollout.step + 1]):
         if place < chosen.share or not set(chosen.tags).isdisjoint(holder.tags):
             return number

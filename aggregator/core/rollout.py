@@ -1,8 +1,8 @@
 """Rollouts as a state machine: ``step(state, event) -> (state, commands)``. Pure: the same events give the same rollouts.
 
 A rollout gives the releases of a campaign, one for each group, to devices in steps. Each step reaches more devices than the one before.
-Whom it reaches follows from the device's id (`aggregator.core.reach.place_of`), or from its tags; so a device that is new is reached by the
-same rule. A step of shares that would reach nobody takes the device with the least place.
+Whom it reaches follows from the device's id and the rollout's salt (`aggregator.core.reach.place_of`), or from its tags; so a device that
+is new is reached by the same rule. A step of shares that would reach nobody takes the device with the least place.
 
 A rollout is *running*, *paused* by the operator, or over: *done*, *rolled-back*, or *superseded* by a later one of its campaign. While it
 is running, `Ticked` judges the step (`aggregator.core.gate`): it waits, or takes the next step, or, after the last, the rollout is done and
@@ -119,7 +119,13 @@ def _begin(state: FleetState, event: Begun) -> Moved:
             catalogue = made.put(catalogue, (number,), "retired")
             ready = {**ready, group: again.number}
     rollout = Rollout(
-        releases=ready, newcomers=event.newcomers, steps=event.steps, gate=event.gate, began_at_s=event.at_s, step_at_s=event.at_s
+        releases=ready,
+        newcomers=event.newcomers,
+        steps=event.steps,
+        gate=event.gate,
+        salt=event.salt,
+        began_at_s=event.at_s,
+        step_at_s=event.at_s,
     )
     catalogue = made.put(catalogue, ready.values(), "canary")
     state = replace(state, catalogue=catalogue, devices=devices, rollouts={**state.rollouts, event.campaign: rollout})
@@ -297,7 +303,7 @@ def _give_all(state: FleetState, campaign: str, at_s: float) -> Moved:
     reached = [(device_id, holder) for device_id, holder, _ in members(state, rollout)]
     others = [d for d, holder in state.devices.items() if holder.group in rollout.releases] if not reached else []
     if others and rollout.steps[rollout.step].share:
-        first = min(others, key=lambda d: (not state.devices[d].online, place_of(d)))
+        first = min(others, key=lambda d: (not state.devices[d].online, place_of(d, rollout.salt)))
         state = _with_rollout(state, campaign, first=first)
         reached = [(first, state.devices[first])]
     gives = []

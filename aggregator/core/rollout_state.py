@@ -73,6 +73,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     phase: RolloutPhase = "running"
     reason: str = ""
     """Why it stands where it stands, for people."""
+    salt: str = ""
+    """Random text that, with a device's id, says which share reaches it: nobody can choose an id that comes first."""
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +120,7 @@ class Made(msgspec.Struct, frozen=True, tag="made"):
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun", kw_only=True):
-    """Candidates of one campaign are to be rolled out. `groups`: by device, its group; `newcomers` as in `Rollout`."""
+    """Candidates of one campaign are to be rolled out. `groups`: by device, its group; `newcomers` and `salt` as in `Rollout`."""
 
     at_s: float
     campaign: str
@@ -127,6 +129,7 @@ class Begun(msgspec.Struct, frozen=True, tag="begun", kw_only=True):
     gate: Gate
     groups: dict[str, str]
     newcomers: str = ""
+    salt: str = ""
 
 
 class CheckedIn(msgspec.Struct, frozen=True, tag="checked-in", omit_defaults=True):

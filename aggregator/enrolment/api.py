@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.office import Office
@@ -26,6 +27,7 @@ STATUS: dict[Reason, int] = {"malformed": 400, "too-many": 429, "busy": 503}
 def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monotonic) -> FastAPI:
     """The application. `clock`: seconds, from a clock that cannot be set."""
     api, rates = FastAPI(title="Shoal enrolment", docs_url=None, redoc_url=None, openapi_url=None), Rates(clock)
+    told = Rates(clock, burst=5, per_s=1 / 60, burst_all=60, per_s_all=1)  # lines of the log, or whoever asks could fill the disk
 
     @api.get(AUTHORITY)
     def authority(request: Request) -> Response:
@@ -37,32 +39,37 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
     @api.post(ENROL)
     async def enrol(request: Request) -> Response:
         """A certificate for a token."""
-        return await _answer(request, rates, Enrol, office.enrol)
+        return await _answer(request, rates, told, Enrol, office.enrol)
 
     @api.post(RENEW)
     async def renew(request: Request) -> Response:
         """A certificate for an older one."""
-        return await _answer(request, rates, Renew, office.renew)
+        return await _answer(request, rates, told, Renew, office.renew)
 
     return api
 
 
-async def _answer(request: Request, rates: Rates, kind: type[T], answer: Callable[[T, str], Answer]) -> Response:
+async def _answer(request: Request, rates: Rates, told: Rates, kind: type[T], answer: Callable[[T, str], Answer]) -> Response:
     peer = _peer(request)
+
+    def refuse(reason: Reason, why: str) -> Response:
+        if told.permits(peer):
+            log.warning("request refused from=%s: %s", peer, why)
+        return _response(Refused(reason, why))
+
     if not rates.permits(peer):
-        log.warning("too many requests from=%s", peer)
-        return _response(Refused("too-many", "too many requests; ask again later"))
+        return refuse("too-many", "too many requests; ask again later")
     payload = b""
-    async for part in request.stream():
-        payload += part
-        if len(payload) > REQUEST_BYTES:
-            log.warning("request refused from=%s: more than %d bytes", peer, REQUEST_BYTES)
-            return _response(Refused("malformed", f"more than {REQUEST_BYTES} bytes"))
     try:
+        async for part in request.stream():
+            payload += part
+            if len(payload) > REQUEST_BYTES:
+                return refuse("malformed", f"more than {REQUEST_BYTES} bytes")
         return _response(await run_in_threadpool(answer, read_said(payload, kind), peer))
+    except ClientDisconnect:
+        return refuse("malformed", f"the connection ended after {len(payload)} bytes")
     except Malformed as error:
-        log.warning("request refused from=%s: %s", peer, error)
-        return _response(Refused("malformed", str(error)))
+        return refuse("malformed", str(error))
     except StorageFailed as error:
         log.error("request not answered from=%s: %s", peer, error)
     except Exception:  # nobody foresaw it, and it costs this request alone

@@ -95,13 +95,14 @@ def restore(store: EnrolmentStore, device_id: str) -> None:
 
 
 def forget(store: EnrolmentStore, device_id: str) -> None:
-    """Forget a device, so that its certificate is not renewed, and another may enrol under its id. A ban stays.
+    """Forget a device and the token that it used, so that its certificate is not renewed, and another may enrol under its id. A ban stays.
 
     Raises:
         StorageFailed: the database cannot be written.
     """
     with store.transaction() as within:
         within.drop_device(device_id)
+        within.drop_tokens_of(device_id)
         within.note(AuditRow(time.time(), "forgotten", device_id, "", ""))
 
 

@@ -61,9 +61,12 @@ class Office:
         offer: Offer,
         clock: Callable[[], float] = time.time,
         days: float = DEVICE_DAYS,
+        is_known: Callable[[str], bool] = lambda _device_id: False,
     ) -> None:
-        """`days`: for how long a device's certificate is valid."""
+        """`days`: for how long a device's certificate is valid. `is_known`: whether the registry has a device, which may have tags of an
+        operator's; it raises `StorageFailed`."""
         self._authority, self._store, self._offer, self._clock, self._days = authority, store, offer, clock, days
+        self._is_known = is_known
 
     @property
     def authority(self) -> str:
@@ -136,6 +139,10 @@ class Office:
         if device is not None and device.key != digest and (token.used_key or token.device_id != device_id):
             how = f"`shoal enrol token --device {device_id}` makes a token that may replace it"
             raise _No("taken", f"another device is enrolled as {device_id}; {how}")
+        if device is None and token.used_key:
+            raise _No("used", f"{device_id} has used this token and was forgotten; it needs another one")
+        if device is None and token.device_id != device_id and self._is_known(device_id):
+            raise _No("taken", f"{device_id} is in the registry; `shoal enrol token --device {device_id}` makes a token for it alone")
         if not within.use_token(token.hash, digest, device_id):
             raise _No("used", "another key has used this token")
         if device is None or device.key != digest:

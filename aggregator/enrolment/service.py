@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.registry_table import has_entry
 from aggregator.enrolment.api import create_enrolment_api
 from aggregator.enrolment.authority import AGGREGATOR, CERTIFICATE, DEVICE_DAYS, SERVER, read_authority, renew_own
 from aggregator.enrolment.gate import Gate
@@ -96,7 +98,9 @@ def enrolment(
         HttpServer(settings.host, settings.port, folder / SERVER) as https,
         Gate(authority, store, broker, folder),
     ):
-        https.serve(create_enrolment_api(Office(authority, store, offer, days=settings.days)))
+        registry = database or sqlite_url(folder / "shoal.db")
+        office = Office(authority, store, offer, days=settings.days, is_known=lambda device_id: has_entry(registry, device_id))
+        https.serve(create_enrolment_api(office))
         yield
 
 

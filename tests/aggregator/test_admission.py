@@ -205,7 +205,7 @@ SURROGATE = struct.pack("<Q", len(HEADER)) + HEADER
 def test_a_refusal_of_what_cannot_be_written_down_is_written_down(bench: Bench, device_id: str) -> None:
     answer = bench.verdict(SURROGATE, device_id)
     assert (answer.reason, answer.about, answer.update) == ("malformed", "update", digest(SURROGATE))
-    assert "\\ud800" in answer.detail
+    assert "surrogate" in answer.detail
 
 
 def test_a_reader_that_fails_refuses(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

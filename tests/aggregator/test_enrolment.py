@@ -248,7 +248,25 @@ class TestBans:
         forget(bench.store, "pi-1")
         assert reason(bench.enrol(bench.token(), name="pi-1")) == "banned"
         restore(bench.store, "pi-1")
+        assert reason(bench.enrol(token, key, "pi-1")) == "token", "it was forgotten with the device"
+        assert isinstance(bench.enrol(bench.token(), key, "pi-1"), Enrolled)
+
+    def test_a_spent_token_does_not_bring_a_forgotten_device_back(self, bench: EnrolmentBench) -> None:
+        token, key = bench.token(), new_tls_key()
+        bench.enrolled("other", new_tls_key())
         assert isinstance(bench.enrol(token, key, "pi-1"), Enrolled)
+        with bench.store.transaction() as within:
+            within.drop_device("pi-1")  # as a copy of the database may have it
+        assert reason(bench.enrol(token, key, "pi-1")) == "used"
+        forget(bench.store, "pi-1")
+        assert reason(bench.enrol(token, key, "pi-1")) == "token"
+
+    def test_an_id_of_the_registry_is_enrolled_by_a_token_for_it_alone(self, bench: EnrolmentBench) -> None:
+        """The registry may have tags for it, such as a canary's."""
+        bench.known.add("pi-7")
+        assert reason(bench.enrol(bench.token(), name="pi-7")) == "taken"
+        assert isinstance(bench.enrol(bench.token(device_id="pi-7"), name="pi-7"), Enrolled)
+        assert isinstance(bench.enrol(bench.token(), name="pi-8"), Enrolled)
 
     def test_each_act_is_a_line_of_the_audit(self, bench: EnrolmentBench) -> None:
         key, new = new_tls_key(), new_tls_key()

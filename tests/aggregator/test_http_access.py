@@ -24,7 +24,7 @@ PAUSE = "/campaigns/run-1/pause"
 def make(fleet: FleetData, tmp_path: Path) -> Make:
     def make(**given: Any) -> tuple[HttpService, TestClient]:
         service = http_service(fleet, tmp_path, **given)
-        return service, TestClient(service.api, raise_server_exceptions=False)
+        return service, TestClient(service.api, "http://127.0.0.1", raise_server_exceptions=False)
 
     return make
 
@@ -44,6 +44,22 @@ class TestRoles:
         assert (client.get("/run").status_code, client.get("/run", headers={"Authorization": "Basic eA=="}).status_code) == (200, 200)
         assert client.post(PAUSE).status_code == 401
         assert audited(service)[0]["what"] == f"POST {PAUSE}"
+
+    def test_without_a_token_a_page_that_asks_by_a_name_of_its_own_reads_nothing(self, make: Make) -> None:
+        """DNS rebinding: the browser on this machine believes that the address is the page's."""
+        service, client = make()
+        for name in ("evil.example", "evil.example:27080", "10.0.0.7", "", "[::1"):
+            assert client.get("/run", headers={"Host": name}).status_code == 403, name
+        for name in ("localhost:27080", "127.0.0.1", "[::1]:27080"):
+            assert client.get("/run", headers={"Host": name}).status_code == 200, name
+        viewer = service.tokens.new("grafana", "viewer")
+        assert client.get("/run", headers={**bearer(viewer), "Host": "shoal.example"}).status_code == 200
+
+    def test_orders_that_a_viewer_tries_again_and_again_are_few_lines_of_the_audit_log(self, make: Make) -> None:
+        service, client = make()
+        viewer = service.tokens.new("grafana", "viewer")
+        assert {client.post(PAUSE, headers=bearer(viewer)).status_code for _ in range(50)} == {403}
+        assert [line["by"] for line in audited(service)].count("grafana") == 1
 
     def test_from_the_first_token_on_everything_but_health_needs_one_at_once(self, make: Make) -> None:
         service, client = make()

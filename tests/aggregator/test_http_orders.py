@@ -24,7 +24,7 @@ def service(fleet: FleetData, tmp_path: Path) -> HttpService:
 @pytest.fixture
 def client(service: HttpService) -> TestClient:
     headers = {"Authorization": f"Bearer {service.tokens.new('tester', 'operator')}"}
-    return TestClient(service.api, raise_server_exceptions=False, headers=headers)
+    return TestClient(service.api, "http://127.0.0.1", raise_server_exceptions=False, headers=headers)
 
 
 def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:

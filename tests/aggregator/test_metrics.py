@@ -25,7 +25,7 @@ def test_a_scrape_says_where_the_run_stands_and_what_has_happened(fleet: FleetDa
     def now() -> Conditions:
         return Conditions(dict(bench.runner.refused), True, paused[0], "", counted, {"policy": 3})
 
-    api = TestClient(create_api(lambda: bench.runner.campaigns, now, lambda: 1.0, bench.runner.devices))
+    api = TestClient(create_api(lambda: bench.runner.campaigns, now, lambda: 1.0, bench.runner.devices), "http://127.0.0.1")
 
     def scraped() -> dict[tuple[str, str], float]:
         answer = api.get("/metrics")

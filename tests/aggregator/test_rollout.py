@@ -1,7 +1,12 @@
 """Rollouts step by step: who is given what, when a step is passed, and the ways back."""
 
-import pytest
+import random
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aggregator.core.gate import judge
 from aggregator.core.progress import in_use, progress_of
 from aggregator.core.reach import needed, place_of
 from aggregator.core.rollout_state import (
@@ -9,6 +14,7 @@ from aggregator.core.rollout_state import (
     CalledOff,
     Gate,
     Halted,
+    Holder,
     Made,
     Presence,
     Promoted,
@@ -18,12 +24,12 @@ from aggregator.core.rollout_state import (
     WentBack,
     WentOn,
 )
-from tests.aggregator.rollout_cases import STEPS, Rig, draft
+from tests.aggregator.rollout_cases import STEPS, Rig, draft, metrics
 from wire.messages import InUse
 
 DEVICES = [f"d{i}" for i in range(20)]
-TENTH = {d for d in DEVICES if place_of(d) < 0.1}
-HALF = {d for d in DEVICES if place_of(d) < 0.5}
+TENTH = {d for d in DEVICES if place_of(d, "") < 0.1}
+HALF = {d for d in DEVICES if place_of(d, "") < 0.5}
 
 
 def released(*device_ids: str) -> Rig:
@@ -56,8 +62,8 @@ def test_each_step_reaches_those_of_the_step_before_and_more() -> None:
 def test_a_device_that_appears_meanwhile_joins_by_the_same_rule_and_else_gets_what_its_group_has() -> None:
     rig = released()
     rig.release(draft(model="second"))
-    early = next(d for d in (f"n{i}" for i in range(1000)) if place_of(d) < 0.1)
-    late = next(d for d in (f"n{i}" for i in range(1000)) if place_of(d) > 0.6)
+    early = next(d for d in (f"n{i}" for i in range(1000)) if place_of(d, "") < 0.1)
+    late = next(d for d in (f"n{i}" for i in range(1000)) if place_of(d, "") > 0.6)
     assert [give.number for give in rig.check_in(early)] == [2]
     assert [give.number for give in rig.check_in(late, group="")] == [1]
 
@@ -236,7 +242,7 @@ def test_a_device_that_was_away_while_a_later_campaign_was_rolled_out_gets_its_r
 
 def test_a_device_that_comes_while_a_later_campaign_is_rolled_out_joins_by_its_place_and_goes_back_with_the_others() -> None:
     rig = released()
-    away = max(rig.state.devices, key=place_of)
+    away = max(rig.state.devices, key=lambda d: place_of(d, ""))
     rig.release(draft("later/0", "second", "later"), groups={d: "later/0" for d in rig.state.devices if d != away})
     rig.check_in(away, group="later/0")
     assert rig.has[away] == [1], "the first step does not reach it"
@@ -253,3 +259,27 @@ def test_a_device_that_never_says_what_it_uses_holds_a_step_up_for_no_longer_tha
     assert progress_of(rig.state, "c", rig.state.rollouts["c"]).phase == "running"
     rig.tick(100)
     assert progress_of(rig.state, "c", rig.state.rollouts["c"]).phase == "done"
+
+
+@given(honest=st.integers(2, 40), liars=st.integers(1, 40), worse=st.booleans(), windows=st.integers(30, 500), seed=st.integers(0, 99))
+def test_liars_that_are_fewer_than_the_honest_neither_pass_a_worse_release_nor_fail_one_that_is_no_worse(
+    honest: int, liars: int, worse: bool, windows: int, seed: int
+) -> None:
+    draw, liars = random.Random(seed), min(liars, honest - 1)
+    gate = Gate(quorum=0.8, max_drop=0.05, patience_s=10.0)
+    had = [draw.uniform(0.7, 1.0) for _ in range(honest)]
+    says = [(accuracy, accuracy - draw.uniform(0.2, 0.6) if worse else accuracy) for accuracy in had]
+    lies = [(0.0, 1.0) if worse else (1.0, 0.0)] * liars
+    devices = [(_confirmed(before, after, windows), 2) for before, after in [*says, *lies]]
+    assert judge(gate, devices, waited_s=100.0).outcome == ("fail" if worse else "pass")
+
+
+def test_who_comes_first_is_another_device_in_another_rollout() -> None:
+    """So that nobody who may choose an id can choose one that comes first."""
+    firsts = {min(DEVICES, key=lambda d: place_of(d, f"{salt:016x}")) for salt in range(100)}
+    assert len(firsts) > 15
+
+
+def _confirmed(before: float, after: float, windows: int) -> Holder:
+    said = InUse("d", 2, 2, evaluated=metrics(after, windows), before=metrics(before, windows), latency_ms=1.0)
+    return Holder(group="0", given=2, settled=1, online=True, said=said)

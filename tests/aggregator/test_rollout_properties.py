@@ -146,7 +146,7 @@ def check_outside(before: s.FleetState, after: s.FleetState, gives: list[s.Give]
         holder = after.devices[give.device_id]
         rollout = next(r for r in after.rollouts.values() if give.number in r.releases.values())
         share = max(chosen.share for chosen in rollout.steps[: rollout.step + 1])
-        assert place_of(give.device_id) < share or rollout.first == give.device_id
+        assert place_of(give.device_id, rollout.salt) < share or rollout.first == give.device_id
         assert rollout.phase == "running"
         assert rollout.releases[holder.group] == give.number
 
