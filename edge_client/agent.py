@@ -38,6 +38,8 @@ from wire.version import CLIENT
 
 log = logging.getLogger("shoal.edge")
 
+ENCODINGS = ("int8",)
+"""In what the device can send its change, beside float32."""
 STATUS_WAIT_S = 3.0
 """After a new connection the device waits so long for the aggregator's status, which has the time, before it works."""
 
@@ -245,6 +247,7 @@ class Agent:
             policy=self._policy,
             classes=told_classes(self._permitted, windows.train_y),
             moved=self._live is not None and self._live.has_moved,
+            encodings=ENCODINGS,
             **asdict(self._health()),
         )
         self._outbox.check_in(message)

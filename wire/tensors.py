@@ -25,7 +25,7 @@ Tensors = dict[str, Array]
 Dtype = Literal["float32", "int64", "int32", "uint8", "bool"]
 
 METADATA_KEY = "shoal"
-_DTYPES = {"F32": "float32", "I64": "int64", "I32": "int32", "U8": "uint8", "BOOL": "bool"}
+_DTYPES = {"F32": "float32", "I64": "int64", "I32": "int32", "U8": "uint8", "I8": "int8", "BOOL": "bool"}
 _NAMES = {np.dtype(name): name for name in _DTYPES.values()}
 """`str(dtype)` takes microseconds."""
 

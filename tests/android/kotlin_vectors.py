@@ -156,12 +156,12 @@ def _ambiguous(payload: bytes) -> bool:
 
 
 def _tensor_file(rng: np.random.Generator) -> bytes:
-    dtypes = [np.float32, np.int64, np.int32, np.uint8, np.bool_]
+    dtypes = [np.float32, np.int64, np.int32, np.uint8, np.int8, np.bool_]
     tensors: Tensors = {}
     for _ in range(rng.integers(0, 8)):
         name = "".join(rng.choice(list('ab/."\\é￿😀\n')) for _ in range(rng.integers(1, 8)))
         shape = rng.integers(0, 4, rng.integers(0, 5))
-        tensors[name] = rng.integers(-5, 5, shape).astype(dtypes[rng.integers(5)])
+        tensors[name] = rng.integers(-5, 5, shape).astype(dtypes[rng.integers(6)])
     return encode_tensors(tensors, rng.choice([b"", '{"x":"é\\n"}'.encode()]))
 
 
