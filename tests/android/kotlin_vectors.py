@@ -94,12 +94,21 @@ def _message(rng: random.Random) -> m.Message:
     reason = rng.choice(get_args(m.DeclineReason))
     made: list[m.Message] = [
         m.CheckIn(
-            name, count, 3, rng.choice(["", sha]), text(), text(), *health, rng.choice([None, policy]), moved=rng.choice([True, False])
+            name,
+            count,
+            3,
+            rng.choice(["", sha]),
+            text(),
+            text(),
+            *health,
+            rng.choice([None, policy]),
+            moved=rng.choice([True, False]),
+            encodings=names,
         ),
         m.Fetch(name, sha),
         m.DeviceStatus(name, True),
         m.AggregatorStatus(False, text(), epoch, rng.uniform(0, 2e9), text(), text()),
-        m.Plan(*work, sha, sha, tuple(verbs[: rng.randrange(8)]), count, rng.uniform(0, 2e9)),
+        m.Plan(*work, sha, sha, tuple(verbs[: rng.randrange(8)]), count, rng.uniform(0, 2e9), rng.choice(["float32", "int8"])),
         m.Update(*work, sha, count, 5, metrics, metrics, count, rng.random()),
         m.Decline(*work, reason, text(), text()),
         m.Refuse(name, rng.choice(["malformed", "norm-too-large", "unknown-blob"]), text(), text(), rng.choice(["", sha])),
