@@ -109,7 +109,7 @@ def test_same_bits_in_int8(algorithm: str, others: dict[str, Any]) -> None:
     same(by_messages, fast)
     plain = run(algorithm, "eager", **others)
     assert plain.state.models != fast.state.models
-    assert plain.summary.bytes.up > 2 * fast.summary.bytes.up
+    assert plain.summary.bytes.up > 1.5 * fast.summary.bytes.up
 
 
 @pytest.mark.parametrize("algorithm", ["distfl", "ditto", "feddisk:preparations=2"])
