@@ -89,6 +89,18 @@ def test_a_change_in_int8_is_bounded_by_its_norm(bench: Bench) -> None:
     assert bench.verdict(encode_update(bench.update, in_int8(bench, 0, size=10.0))).reason == "norm-too-large"
 
 
+def test_a_decoded_change_is_clipped_again(fleet: FleetData) -> None:
+    bench = Bench(fleet, algorithm="fedavg+gaussian:clip_norm=0.5:noise_multiplier=0")
+    before = decode_tensors(bench.blobs.get(bench.update.model))[0]
+    for seed, device_id in enumerate("ab"):
+        tensors = in_int8(bench, seed) | names.of_role(before, names.STATISTIC)
+        bench.verdict(encode_update(msgspec.structs.replace(bench.update, device_id=device_id), tensors), device_id)
+    assert bench.state.round == 2
+    after = decode_tensors(bench.blobs.get(bench.state.models[bench.state.starts["a"]]))[0]
+    moved = sum(float(np.square(value - before[name], dtype=np.float64).sum()) for name, value in after.items())
+    assert 0.1 < moved**0.5 < 0.5
+
+
 def test_updates_in_int8_make_the_models_that_what_they_stand_for_makes(fleet: FleetData) -> None:
     made = []
     for as_float in (False, True):

@@ -17,6 +17,7 @@ from wire import names
 from wire.codec import decode, decode_update, digest, encode
 from wire.keys import new_key
 from wire.links.port import Delivery, Denied, LinkDown, LinkUp
+from wire.quantised import encoded
 from wire.signed import Signer, Verifier, vouch
 
 Make = Callable[..., Device]
@@ -64,6 +65,15 @@ class TestRounds:
         again = make()
         again.turn()
         assert set(again.sent("update")) == {payload}
+
+    def test_int8_rounds_what_was_clipped(self, device: Device) -> None:
+        clipped, sent = (
+            decode_update(finished(device, number, encoding=encoding, verbs=(m.Train(8), m.Protect(0.01))))[1]
+            for number, encoding in ((1, "float32"), (2, "int8"))
+        )
+        expected = encoded(clipped, "int8", device.plan(2).seed, "d0")
+        assert sent.keys() == expected.keys()
+        assert all(sent[name].tobytes() == value.tobytes() for name, value in expected.items())
 
     def test_update_is_kept_and_sent_again_until_it_is_acknowledged(self, device: Device) -> None:
         first = finished(device)

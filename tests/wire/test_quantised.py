@@ -54,7 +54,7 @@ def test_hostile_tensors_of_a_vector_have_another_layout_or_are_not_finite(case:
 
 def test_only_changes_of_float32_are_encoded() -> None:
     rng = np.random.default_rng(0)
-    others = {
+    others: Tensors = {
         "delta/counts": rng.integers(0, 9, 5),
         "response/survey.mean.norm": rng.normal(size=8).astype(F32),
         "statistic/norm.running_var": rng.random(8).astype(F32),
@@ -96,16 +96,16 @@ def test_another_seed_or_device_rounds_otherwise() -> None:
 
 
 def test_a_small_payload_cannot_stand_for_a_large_change() -> None:
-    sent = {names.INT8_VALUES: np.zeros(4, np.int8), names.INT8_SCALES: np.ones(1, F32)}
+    sent: Tensors = {names.INT8_VALUES: np.zeros(4, np.int8), names.INT8_SCALES: np.ones(1, F32)}
     with pytest.raises(WrongLayout, match=r"'int8/scales' is float32\[1\], expected float32\[1000\]"):
         decoded(sent, [("delta/w", "float32", (1000, BLOCK))])
 
 
 @pytest.mark.parametrize("size", [1, BLOCK, 100_000])
 def test_change_bytes_is_what_the_tensors_of_an_update_take(size: int) -> None:
-    change = {"delta/w": np.ones(size, F32), "delta/b": np.ones(3, F32)}
+    change: Tensors = {"delta/w": np.ones(size, F32), "delta/b": np.ones(3, F32)}
     for encoding in ("float32", "int8"):
-        sent = encoded(change, encoding, 0, "a")  # type: ignore[arg-type]
-        assert change_bytes(layout(change), encoding) == sum(value.nbytes for value in sent.values())  # type: ignore[arg-type]
-        assert len(encode_tensors(sent)) - change_bytes(layout(change), encoding) < 400  # type: ignore[arg-type]
+        sent = encoded(change, encoding, 0, "a")
+        assert change_bytes(layout(change), encoding) == sum(value.nbytes for value in sent.values())
+        assert len(encode_tensors(sent)) - change_bytes(layout(change), encoding) < 400
     assert is_encoded(sent)

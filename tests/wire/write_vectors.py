@@ -211,7 +211,9 @@ def main() -> None:
         (NEWER / f"{name}.json").write_bytes(newer(message))
     (GOLDEN / "update.safetensors").write_bytes(encode_update(UPDATE, UPDATE_TENSORS))
     (GOLDEN / "tensors.safetensors").write_bytes(
-        encode_tensors({"a": np.arange(3, dtype=np.int64), "b": np.array(True), "c": np.int8([-128, 127]), "d": np.uint8([255])})
+        encode_tensors(
+            {"a": np.arange(3, dtype=np.int64), "b": np.array(True), "c": np.array([-128, 127], np.int8), "d": np.array([255], np.uint8)}
+        )
     )
     for name, payload in HOSTILE_TENSORS.items():
         (HOSTILE / f"{name}.safetensors").write_bytes(payload)
