@@ -32,7 +32,7 @@ from wire.tensors import Array, Tensors
 OUT = Path(__file__).parent / "results" / "encodings.json"
 ENCODINGS: tuple[Encoding, ...] = ("float32", "int8")
 ALGORITHMS, SEEDS, ROUNDS = ("distfl", "fedavg"), 3, 15
-MODELS = ("har-cnn", "har-cnn-dbe")
+MODELS = ("har-cnn", "cnn4", "har-cnn-dbe")
 DIGEST, RUN = "a" * 64, "b" * 32
 
 

@@ -40,7 +40,8 @@ def encoded(tensors: Tensors, encoding: Encoding, seed: int, device_id: str) -> 
     flat = np.concatenate([tensors[name].ravel() for name, _ in changes])
     rng = np.random.default_rng([seed, zlib.crc32(device_id.encode()), _DRAW])
     values, scales = _quantised(flat, _blocks(changes), rng.random(flat.size, dtype=np.float32))
-    others = {name: array for name, array in tensors.items() if name not in dict(changes)}
+    taken = dict(changes)
+    others = {name: array for name, array in tensors.items() if name not in taken}
     return {**others, names.INT8_VALUES: values, names.INT8_SCALES: scales}
 
 

@@ -235,7 +235,7 @@ def test_nothing_that_arrives_crashes_or_changes_what_is_safe(bench: Bench, topi
 @given(st.data())
 def test_a_mutated_update_is_counted_as_it_came_or_refused(fleet: FleetData, data: st.DataObject) -> None:
     bench = Bench(fleet)
-    payload = bytearray(encode_update(bench.update, bench.tensors))
+    payload = bytearray(encode_update(bench.update, in_int8(bench, 0) if data.draw(st.booleans()) else bench.tensors))
     header = 8 + int.from_bytes(payload[:8], "little")
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(header, len(payload) - 1))] = data.draw(st.integers(0, 255))
