@@ -32,14 +32,13 @@ from wire.errors import LimitExceeded, printable
 from wire.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.pieces import MOST_BYTES
+from wire.quantised import ENCODINGS
 from wire.tensors import Array
 from wire.topics import RECEIVED, Topics
 from wire.version import CLIENT
 
 log = logging.getLogger("shoal.edge")
 
-ENCODINGS = ("int8",)
-"""In what the device can send its change, beside float32."""
 STATUS_WAIT_S = 3.0
 """After a new connection the device waits so long for the aggregator's status, which has the time, before it works."""
 

@@ -16,6 +16,8 @@ from wire.errors import WrongLayout
 from wire.fields import Encoding
 from wire.tensors import Array, Tensors, check_layout
 
+ENCODINGS: tuple[Encoding, ...] = ("int8",)
+"""What `encoded` makes beside float32."""
 BLOCK = 256
 """So many numbers share a scale."""
 LARGEST = 127
