@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aggregator.core.admission import norms_of
+from aggregator.core.admission import norms_of, with_change
 from aggregator.core.influence import bounded, first_beyond
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs, Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import ModelVersion, Retuned, RoundAggregated, RunState, Started
+from aggregator.core.state import ModelVersion, Received, Retuned, RoundAggregated, RunState, Started
 from aggregator.core.versions import farthest, worse_than
 from aggregator.inherit import Source, begin_from
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
@@ -117,7 +117,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
     held = load_models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [
-        Contribution(device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, r.blob), r.trained.mean_loss)
+        Contribution(device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r), r.trained.mean_loss)
         for device_id, r in sorted(kept.items())
     ]
     state = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
@@ -307,8 +307,9 @@ def store_state(
     return StoredState(models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state))
 
 
-def _read(blobs: Blobs, digest: str) -> Tensors:
-    return decode_update(blobs.get(digest), OWN_FILES)[1]
+def _read(blobs: Blobs, settings: RunSettings, received: Received) -> Tensors:
+    tensors = decode_update(blobs.get(received.blob), OWN_FILES)[1]
+    return with_change(settings, received.quantised, tensors) if received.quantised else tensors
 
 
 def _same(one: Array, two: Array) -> bool:

@@ -173,7 +173,7 @@ class Inbox:
         if reading.state is not None:
             said = (message.num_train, message.num_test, message.runtime, message.bundle, message.moved)
             eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
-            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible))
+            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible, message.encodings))
 
     def _update(self, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)

@@ -32,6 +32,7 @@ from wire.errors import LimitExceeded, printable
 from wire.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.pieces import MOST_BYTES
+from wire.quantised import ENCODINGS
 from wire.tensors import Array
 from wire.topics import RECEIVED, Topics
 from wire.version import CLIENT
@@ -245,6 +246,7 @@ class Agent:
             policy=self._policy,
             classes=told_classes(self._permitted, windows.train_y),
             moved=self._live is not None and self._live.has_moved,
+            encodings=ENCODINGS,
             **asdict(self._health()),
         )
         self._outbox.check_in(message)

@@ -20,6 +20,7 @@ from wire.codec import LARGEST_SUM, encode_update
 from wire.errors import BundleError, ConfigError, DataError, ShoalError
 from wire.keys import PublicKey
 from wire.messages import DeclineReason, Evaluate, Plan, Policy, Update
+from wire.quantised import encoded
 from wire.tensors import RECEIVED_FILES, Tensors, decode_tensors
 
 
@@ -58,7 +59,7 @@ class Done:
             bytes_received=bytes_received,
             train_s=round(self.seconds, 6),
         )
-        return encode_update(update, self.result.tensors)
+        return encode_update(update, encoded(self.result.tensors, plan.encoding, plan.seed, plan.device_id))
 
 
 class BlobMissing(Exception):

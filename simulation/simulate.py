@@ -41,6 +41,7 @@ from simulation.timing.profiles import make_profiles, read_profiles
 from wire import names
 from wire.bundle import Bundle
 from wire.errors import ConfigError
+from wire.quantised import change_bytes
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,9 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
         policy = with_cohort(policy, settings.cohort)
     manifest = bundle.manifest
     examples = np.array([settings.local_epochs * data.devices[d].num_train for d in ids], np.int64)
-    down, up = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role(*names.EXCHANGED)))
+    down, statistics = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role(names.STATISTIC)))
+    changed = [(names.delta(spec.name), spec.dtype, spec.shape) for spec in manifest.of_role(names.SHARED)]
+    up = statistics + change_bytes(changed, settings.update_encoding)
     profiles = make_profiles(settings.profiles or read_profiles("always"), len(ids), settings.seed)
     fleet = Fleet(profiles, Work(examples, down, up), settings.seed)
     return Timed(ids, make_policy(policy, fleet))

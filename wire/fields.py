@@ -8,6 +8,10 @@ import msgspec
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")]
 MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?(?!\n)$")]
+Encoding = Literal["float32", "int8"]
+"""How an update holds its change."""
+MOST_ENCODINGS = 16
+"""Encodings of which a device says that it has them, at most."""
 LARGEST_COUNT = 2**53
 """A sum of counts that is stored is cut to this, or it could not be read again."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]

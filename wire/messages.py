@@ -14,12 +14,14 @@ from wire.fields import LARGEST_COUNT as LARGEST_COUNT
 from wire.fields import LEASE_S as LEASE_S
 from wire.fields import MOST_CHOICES as MOST_CHOICES
 from wire.fields import MOST_CLASSES as MOST_CLASSES
+from wire.fields import MOST_ENCODINGS as MOST_ENCODINGS
 from wire.fields import MOST_EPOCHS as MOST_EPOCHS
 from wire.fields import MOST_PIECES as MOST_PIECES
 from wire.fields import PLAN_BYTES as PLAN_BYTES
 from wire.fields import Count as Count
 from wire.fields import DeclineReason as DeclineReason
 from wire.fields import Digest as Digest
+from wire.fields import Encoding as Encoding
 from wire.fields import Epoch as Epoch
 from wire.fields import MaybeDigest as MaybeDigest
 from wire.fields import Metrics as Metrics
@@ -64,6 +66,8 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     classes: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_CLASSES)] | None = None
     """By class number, how many training windows there are; only where the policy permits it (`Policy.tell_classes`)."""
     moved: bool = False
+    encodings: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_ENCODINGS)] = ()
+    """The encodings of updates that it can make beside float32; some of them may be unknown here."""
 
 
 class InUse(msgspec.Struct, frozen=True, tag="in-use"):
@@ -173,14 +177,17 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     verbs: tuple[Verb, ...]
     seed: Count
     deadline_at_s: float
+    encoding: Encoding = "float32"
+    """How the update is to hold its change: one that the device has said that it can make."""
 
 
 class Update(msgspec.Struct, frozen=True, tag="update"):
     """Device to aggregator: the result of a plan; the tensors travel beside it in the same payload.
 
-    Tensors: ``delta/NAME`` = local minus received, for what a reported `train` changed of the role shared; ``statistic/NAME`` as
-    they are, likewise; ``response/NAME`` for the verbs respond, apply and evaluate. `model` is the one the device started from: the plan's,
-    or the one it chose. `evaluated` holds the metrics of the last evaluation that had some, `trained` those of the training passes.
+    Tensors: ``delta/NAME`` = local minus received, for what a reported `train` changed of the role shared, or all of it in int8
+    (`wire.quantised`); ``statistic/NAME`` as they are, likewise; ``response/NAME`` for the verbs respond, apply and evaluate. `model` is
+    the one the device started from: the plan's, or the one it chose. `evaluated` holds the metrics of the last evaluation that had some,
+    `trained` those of the training passes.
     """
 
     run_id: Name

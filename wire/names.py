@@ -5,6 +5,7 @@ A name begins with its role, up to the first ``/``; the rest is the name within 
     shared/NAME  statistic/NAME  private/NAME  slot/NAME  received/NAME     a bundle's tensors
     received/start.NAME                                                     shared/NAME as the device received it
     delta/NAME  statistic/NAME  response/GRAPH.METRIC  response/GRAPH       an update
+    int8/values  int8/scales                                                an update in int8, in place of delta/NAME
     batch/x  batch/y  batch/COLUMN  batch/uniform/NAME  batch/normal/NAME   inputs of a graph, besides a bundle's tensors
     hyper/NAME  response/GRAPH.METRIC
     next/ROLE/NAME  metric/NAME  output/NAME                                outputs of a graph
@@ -28,6 +29,11 @@ EXCHANGED: Final = (SHARED, STATISTIC)
 """The roles of what leaves a device and is averaged."""
 DELTA: Final = "delta"
 RESPONSE: Final = "response"
+INT8: Final = "int8"
+INT8_VALUES: Final = "int8/values"
+"""All changes of an update one after the other, in int8."""
+INT8_SCALES: Final = "int8/scales"
+"""What the values of each block are to be multiplied with."""
 BATCH: Final = "batch"
 HYPER: Final = "hyper"
 UNIFORM: Final = "uniform"

@@ -22,7 +22,7 @@ Dtype = Literal["float32", "int64", "int32", "uint8", "bool"]
 
 METADATA_KEY = "shoal"
 _METADATA = "__metadata__"
-_DTYPES = {"I64": "int64", "F32": "float32", "I32": "int32", "U8": "uint8", "BOOL": "bool"}
+_DTYPES = {"I64": "int64", "F32": "float32", "I32": "int32", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
 """In the order in which safetensors writes them."""
 _NAMES = {np.dtype(name): name for name in _DTYPES.values()}
 """`str(dtype)` takes microseconds."""

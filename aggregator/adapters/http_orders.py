@@ -13,6 +13,7 @@ from aggregator.adapters.http_problem import RETRY_S, refusals
 from aggregator.adapters.http_query import LARGEST, NAME, Campaign, Number
 from aggregator.order_queue import OrderQueue
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack
+from wire.messages import Encoding
 
 WAIT_S = 10.0
 """For so long an answer is waited for."""
@@ -59,6 +60,7 @@ class SettingsChange(_Body):
     min_devices: Whole = _maybe(ge=1, le=1_000_000, description="No round is aggregated with fewer devices.")
     local_epochs: Whole = _maybe(ge=1, le=1000, description="Passes over a device's windows in each round.")
     lr: float = _maybe(ge=0, le=1e6, description="Learning rate.")
+    update_encoding: Encoding = _maybe(description="How devices send what training changed, those that can.")
     algorithm: str = _maybe(min_length=1, max_length=200, description="The same algorithm with another mean.")
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import OpenPhase, Phase, RunState
 from aggregator.core.summary import accuracy_of, count_groups, spread
+from wire.messages import Encoding
 
 
 class HealthView(BaseModel):
@@ -76,6 +77,7 @@ class SettingsView(BaseModel):
     quorum: float
     pace_s: float
     hours: str
+    update_encoding: Encoding
 
 
 class RunView(BaseModel):

@@ -14,6 +14,7 @@ from wire import names
 from wire.bundle import Layout
 from wire.errors import WrongLayout
 from wire.messages import Apply, Choose, Evaluate, Reason, Train, Update, Verb
+from wire.quantised import decoded, is_encoded
 from wire.tensors import Tensors, check_layout
 
 LARGEST_NORM = 1e12
@@ -59,6 +60,12 @@ def admit(
         return Refused("wrong-layout", f"update of model {update.model[:12]}, the plan said {state.models[start][:12]}")
     if update.model != state.models[start]:
         start = next(key for key, model in state.models.items() if model == update.model)
+    quantised = _trained(verbs) if is_encoded(tensors) else None
+    if quantised is not None:
+        try:
+            tensors = with_change(settings, quantised, tensors)
+        except WrongLayout as error:
+            return Refused("wrong-layout", str(error))
     norms = norms_of(tensors, statistics(update.model))
     refused = check_tensors(settings, verbs, tensors, norms)
     if refused is not None:
@@ -69,6 +76,7 @@ def admit(
         num_train=min(update.num_train, device.num_train),
         num_steps=min(update.num_steps, most_steps(verbs, device.num_train)),
         norms=norms,
+        quantised=quantised or (),
         evaluated=update.evaluated,
         trained=update.trained,
         bytes_up=num_bytes,
@@ -111,6 +119,20 @@ def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:
             layout = settings.responses[verb.graph]
         wanted |= {entry[0]: entry for entry in layout}
     return tuple(wanted.values())
+
+
+def with_change(settings: RunSettings, graphs: tuple[str, ...], tensors: Tensors) -> Tensors:
+    """The tensors of an update in int8, with the change that the training with these graphs has made.
+
+    Raises:
+        WrongLayout: they hold another one.
+    """
+    return decoded(tensors, [entry for graph in graphs for entry in settings.reported[graph]])
+
+
+def _trained(verbs: tuple[Verb, ...]) -> tuple[str, ...]:
+    """The graphs of which these verbs report the training."""
+    return tuple(dict.fromkeys(verb.graph for verb in verbs if isinstance(verb, Train) and verb.report))
 
 
 def norms_of(tensors: Tensors, before: Tensors | None = None) -> dict[str, float]:

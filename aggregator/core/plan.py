@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from algorithms.core.keys import NEWCOMER
-from wire.messages import Digest, Plan, Verb
+from wire.messages import Digest, Encoding, Plan, Verb
 
 SEED_STRIDE = 1_000_003
 """A prime larger than any number of rounds: runs of neighbouring seeds share no round's seed."""
@@ -46,6 +46,7 @@ def make_plan(
     deadline_at_s: float = NEVER_S,
     epoch: int = 1,
     attempt: int = 0,
+    encoding: Encoding = "float32",
 ) -> Plan:
     """A device's plan in the round of this number: to carry out `verbs` from the model of this name."""
     return Plan(
@@ -59,11 +60,13 @@ def make_plan(
         verbs=verbs,
         seed=round_seed(settings, number),
         deadline_at_s=deadline_at_s,
+        encoding=encoding,
     )
 
 
 def plan_for(state: RunState, device_id: str) -> Plan:
     """The plan of a member of the cohort in the open round. It may be built again and is then the same."""
     model = state.models[state.cohort[device_id]]
-    verbs = verbs_for(state, device_id)
-    return make_plan(state.settings, state.round, device_id, model, verbs, state.deadline_at_s, state.epoch, state.attempt)
+    verbs, wanted = verbs_for(state, device_id), state.settings.update_encoding
+    encoding = wanted if wanted in state.devices[device_id].encodings else "float32"
+    return make_plan(state.settings, state.round, device_id, model, verbs, state.deadline_at_s, state.epoch, state.attempt, encoding)

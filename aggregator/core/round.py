@@ -160,6 +160,7 @@ def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
             bundle=event.bundle,
             moved=event.moved or (known is not None and known.moved),
             eligible=event.eligible,
+            encodings=event.encodings,
             barred=False,
         )
     if known is None:

@@ -7,7 +7,7 @@ import msgspec
 
 from wire.bundle import Bundle, Layout
 from wire.errors import ConfigError
-from wire.messages import Digest, Name
+from wire.messages import Digest, Encoding, Name
 
 A = TypeVar("A")
 B = TypeVar("B", bound="NamedAlgorithm")
@@ -33,6 +33,8 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     batch_size: int = 32
     hyper: dict[str, float] = {}
     """Hyper-parameters in place of the objective's own."""
+    update_encoding: Encoding = "float32"
+    """In what devices send their changes; those that cannot do it send float32."""
 
 
 TRAINING = ("local_epochs", "batch_size", "hyper")
@@ -42,6 +44,7 @@ RETUNABLE = (
     *("rounds", "min_devices", "deadline_s", "grace_s", "max_update_norm", "min_updates", "min_group"),
     *("weight_cap", "norm_cap", "max_drop", "keep_models"),
     *("where", "cohort", "over_select", "quorum", "pace_s", "hours"),
+    "update_encoding",
 )
 """The fields of `RunSettings` that may change while the run goes on. Of the algorithm, the mean may."""
 

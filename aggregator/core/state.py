@@ -40,6 +40,8 @@ class Device(msgspec.Struct, frozen=True):
     """Whether it is not even told which model is its own."""
     moved: bool = False
     """Whether its data have moved since its last survey, as it says; until a round with another survey of it is over."""
+    encodings: tuple[str, ...] = ()
+    """As in `CheckIn`."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +66,8 @@ class Received(Report, frozen=True, kw_only=True):
     num_steps: int
     norms: dict[str, float] = {}
     """By role (delta, statistic, response), the Euclidean norm of its tensors."""
+    quantised: tuple[str, ...] = ()
+    """If its change came in int8, the graphs that have made it: what it decodes to follows from them."""
 
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +194,7 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     bundle: str = ""
     moved: bool = False
     eligible: bool = True
+    encodings: tuple[str, ...] = ()
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):

@@ -36,6 +36,7 @@ def start(
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
     seed: opt.Seed = 0,
+    update_encoding: opt.UpdateEncoding = "float32",
     min_devices: opt.MinDevices = 2,
     min_group: opt.MinGroup = 2,
     deadline: opt.Deadline = 600.0,
@@ -110,6 +111,7 @@ def change(
     min_devices: Annotated[int | None, typer.Option(min=1, help="No round is aggregated with fewer devices.")] = None,
     local_epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a device's windows in each round.")] = None,
     lr: opt.Lr = None,
+    update_encoding: Annotated[str, typer.Option(help="How devices send what training changed: float32 or int8.")] = "",
     algorithm: Annotated[str, typer.Option(help="The same algorithm with another mean.")] = "",
 ) -> None:
     """Change the settings of a campaign from its next round on."""
@@ -121,6 +123,7 @@ def change(
         min_devices=min_devices,
         local_epochs=local_epochs,
         lr=lr,
+        update_encoding=opt.read_encoding(update_encoding) if update_encoding else None,
         algorithm=algorithm or None,
     )
     if not order.changes:

@@ -5,13 +5,14 @@ import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
 from algorithms.registry import AlgorithmSpec, read_algorithm, read_privacy
 from algorithms.spec import Choice
 from wire.errors import ConfigError
+from wire.messages import Encoding
 
 
 def finite(option: typer.CallbackParam, value: float) -> float:
@@ -73,6 +74,9 @@ Quorum = Annotated[float, typer.Option(callback=finite, min=0, max=1, help="No r
 Pace = Annotated[float, typer.Option(callback=finite, min=0, help="Seconds between two rounds that ask the same device.")]
 Window = Annotated[str, typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty.")]
 TimeZone = Annotated[str, typer.Option(help="Of --window, such as Europe/Berlin.")]
+UpdateEncoding = Annotated[
+    str, typer.Option(help="How devices send what training changed: float32, or int8, a quarter of the bytes, where they can.")
+]
 KeepModels = Annotated[int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")]
 StartFrom = Annotated[
     str, typer.Option(help="Whose models a new campaign starts from: latest, initial (the bundle's own weights), or a campaign's name.")
@@ -156,12 +160,25 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in (*same, *asking)} | {
         "algorithm": with_privacy(read_algorithm(given["algorithm"]), given["privacy"]),
         "hyper": hyper_values(given["lr"], given["hyper"]),
+        "update_encoding": read_encoding(given["update_encoding"]),
         "deadline_s": given["deadline"],
         "grace_s": given["grace"],
         "max_update_norm": given["max_norm"],
         "pace_s": given["pace"],
         "hours": f"{given['window']} {given['time_zone']}" if given["window"] else "",
     }
+
+
+def read_encoding(text: str) -> Encoding:
+    """An encoding of updates, by its name.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    for encoding in get_args(Encoding):
+        if encoding == text:
+            return cast(Encoding, encoding)
+    raise ConfigError(f"--update-encoding {text}: expected one of {', '.join(get_args(Encoding))}")
 
 
 def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:

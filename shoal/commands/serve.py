@@ -41,6 +41,7 @@ def serve(
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
     seed: opt.Seed = 0,
+    update_encoding: opt.UpdateEncoding = "float32",
     min_devices: opt.MinDevices = 2,
     min_group: opt.MinGroup = 2,
     deadline: opt.Deadline = 600.0,

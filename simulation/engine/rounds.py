@@ -167,7 +167,7 @@ class Rounds:
                 model = _name(start, invited.versions[device_id])
                 model = model if model in stale else _name(NEWCOMER, invited.versions[device_id])
             verbs = programs["closing"] if closing else program_for(programs, device_id, start)
-            plans.append(make_plan(self.settings, number, device_id, model, verbs))
+            plans.append(make_plan(self.settings, number, device_id, model, verbs, encoding=self.settings.update_encoding))
         return plans
 
     def _contribution(self, result: DeviceResult, start: str, state: State, invited: Invitation) -> Contribution:

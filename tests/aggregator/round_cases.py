@@ -38,8 +38,8 @@ class Run:
     def resume(self, at_s: float, epoch: int = 2) -> list[s.Command]:
         return self.feed(s.Resumed(at_s, epoch))
 
-    def check_in(self, device: str, at_s: float = 1.0) -> list[s.Command]:
-        return self.feed(s.DeviceCheckedIn(at_s, device, 10, 4))
+    def check_in(self, device: str, at_s: float = 1.0, **others: Any) -> list[s.Command]:
+        return self.feed(s.DeviceCheckedIn(at_s, device, 10, 4, **others))
 
     def update(self, device: str, number: int | None = None, at_s: float = 2.0) -> list[s.Command]:
         update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {number or self.state.round}".encode()))

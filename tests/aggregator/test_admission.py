@@ -1,5 +1,6 @@
 """Every reason for which an update is refused, by example and through the runner with whatever bytes arrive."""
 
+import json
 import struct
 from typing import Any
 
@@ -14,10 +15,12 @@ from aggregator.core.record import RoundRecord
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.contracts.store import SETTINGS
+from tests.wire import quantised_vectors
 from wire import messages as m
 from wire import names
 from wire.codec import digest, encode, encode_update
 from wire.links.port import Delivery
+from wire.quantised import decoded, encoded
 from wire.tensors import decode_tensors
 
 
@@ -63,6 +66,55 @@ def test_refused_with_the_reason(bench: Bench, change: dict[str, Any], tensors: 
     assert bench.runner.refused == {reason: 1}
     assert bench.campaign.state is not None
     assert not bench.campaign.state.received
+
+
+@pytest.mark.parametrize("case", json.loads(quantised_vectors.FILE.read_text())["refused"], ids=lambda case: case["name"])
+def test_a_hostile_update_in_int8_is_refused_with_the_reason(fleet: FleetData, case: dict[str, Any]) -> None:
+    bench = Bench(fleet, settings={"reported": {"step": (("delta/w", "float32", (300,)),)}})
+    tensors = {name: quantised_vectors.array(held) for name, held in case["tensors"].items()}
+    verdict = bench.verdict(encode_update(bench.update, tensors))
+    assert isinstance(verdict, m.Refuse)
+    assert verdict.reason == case["reason"]
+    assert not bench.state.received
+
+
+def in_int8(bench: Bench, seed: int, size: float = 0.01) -> dict[str, np.ndarray]:
+    """The tensors of an update in int8 whose change is drawn by the seed."""
+    rng = np.random.default_rng(seed)
+    change = {n: rng.normal(0, size, v.shape).astype(np.float32) for n, v in bench.tensors.items() if names.role_of(n) == names.DELTA}
+    return encoded({**bench.tensors, **change}, "int8", seed, "a")
+
+
+def test_a_change_in_int8_is_bounded_by_its_norm(bench: Bench) -> None:
+    assert bench.verdict(encode_update(bench.update, in_int8(bench, 0, size=10.0))).reason == "norm-too-large"
+
+
+def test_a_decoded_change_is_clipped_again(fleet: FleetData) -> None:
+    bench = Bench(fleet, algorithm="fedavg+gaussian:clip_norm=0.5:noise_multiplier=0")
+    before = decode_tensors(bench.blobs.get(bench.update.model))[0]
+    for seed, device_id in enumerate("ab"):
+        tensors = in_int8(bench, seed) | names.of_role(before, names.STATISTIC)
+        bench.verdict(encode_update(msgspec.structs.replace(bench.update, device_id=device_id), tensors), device_id)
+    assert bench.state.round == 2
+    after = decode_tensors(bench.blobs.get(bench.state.models[bench.state.starts["a"]]))[0]
+    moved = sum(float(np.square(value - before[name], dtype=np.float64).sum()) for name, value in after.items())
+    assert 0.1 < moved**0.5 < 0.5
+
+
+def test_updates_in_int8_make_the_models_that_what_they_stand_for_makes(fleet: FleetData) -> None:
+    made = []
+    for as_float in (False, True):
+        bench = Bench(fleet)
+        layout = [(name, str(value.dtype), value.shape) for name, value in bench.tensors.items()]
+        for seed, device_id in enumerate("ab"):
+            tensors = in_int8(bench, seed)
+            update = msgspec.structs.replace(bench.update, device_id=device_id)
+            payload = encode_update(update, decoded(tensors, layout) if as_float else tensors)
+            assert bench.verdict(payload, device_id) == m.Acknowledge(device_id, digest(payload)) or bench.state.round == 2
+            assert bench.verdict(payload, device_id) == m.Acknowledge(device_id, digest(payload))
+        assert bench.state.round == 2
+        made.append(bench.state.models)
+    assert made[0] == made[1]
 
 
 CHANGED = ("delta/log_variance.weight", "delta/my_running_var", "delta/variance.running_var", "statistic/norm.running_mean")
@@ -183,7 +235,7 @@ def test_nothing_that_arrives_crashes_or_changes_what_is_safe(bench: Bench, topi
 @given(st.data())
 def test_a_mutated_update_is_counted_as_it_came_or_refused(fleet: FleetData, data: st.DataObject) -> None:
     bench = Bench(fleet)
-    payload = bytearray(encode_update(bench.update, bench.tensors))
+    payload = bytearray(encode_update(bench.update, in_int8(bench, 0) if data.draw(st.booleans()) else bench.tensors))
     header = 8 + int.from_bytes(payload[:8], "little")
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(header, len(payload) - 1))] = data.draw(st.integers(0, 255))

@@ -142,7 +142,7 @@ class TestRunner:
         assert (bench.state.retuned, bench.state.epoch) == (None, epoch), "the same command changes nothing"
 
 
-@pytest.mark.parametrize("name", ["rounds", "min_devices", "deadline_s", "norm_cap", "batch_size"])
+@pytest.mark.parametrize("name", ["rounds", "min_devices", "deadline_s", "norm_cap", "batch_size", "update_encoding"])
 def test_what_may_change(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     check_retuned(SETTINGS, changed(SETTINGS, **{name: 64}), tmp_path)
     assert f"goes on with other settings: it had {name} {getattr(SETTINGS, name)!r}, not 64" in caplog.text

@@ -43,6 +43,24 @@ def test_last_round_is_followed_by_an_evaluation_and_the_end() -> None:
     assert kinds(run.check_in("late")) == ["FinishRun"]
 
 
+def encodings_of(commands: list[s.Command]) -> dict[str, str]:
+    return {c.plan.device_id: c.plan.encoding for c in commands if isinstance(c, s.SendPlan)}
+
+
+def test_an_encoding_is_named_only_to_a_device_that_can_make_it() -> None:
+    run = Run(min_devices=3, update_encoding="int8", rounds=3)
+    run.check_in("earlier")
+    run.check_in("later", encodings=("one-bit", "int8"))
+    wanted = {"earlier": "float32", "later": "int8", "other": "float32"}
+    assert encodings_of(run.check_in("other", encodings=("one-bit",))) == wanted
+    assert encodings_of(run.check_in("earlier", encodings=("int8",))) == {"earlier": "int8"}, "it has a newer client now"
+    assert encodings_of(run.check_in("later")) == {"later": "float32"}, "it has an older client now"
+
+
+def test_nobody_is_asked_for_an_encoding_unless_the_run_is_to_have_it() -> None:
+    assert encodings_of(Run().check_in("a", encodings=("int8",))) == {"a": "float32"}
+
+
 def graphs_of(commands: list[s.Command]) -> dict[str, list[str]]:
     return {c.plan.device_id: [getattr(v, "graph", "") for v in c.plan.verbs] for c in commands if isinstance(c, s.SendPlan)}
 

@@ -94,12 +94,21 @@ def _message(rng: random.Random) -> m.Message:
     reason = rng.choice(get_args(m.DeclineReason))
     made: list[m.Message] = [
         m.CheckIn(
-            name, count, 3, rng.choice(["", sha]), text(), text(), *health, rng.choice([None, policy]), moved=rng.choice([True, False])
+            name,
+            count,
+            3,
+            rng.choice(["", sha]),
+            text(),
+            text(),
+            *health,
+            rng.choice([None, policy]),
+            moved=rng.choice([True, False]),
+            encodings=names,
         ),
         m.Fetch(name, sha),
         m.DeviceStatus(name, True),
         m.AggregatorStatus(False, text(), epoch, rng.uniform(0, 2e9), text(), text()),
-        m.Plan(*work, sha, sha, tuple(verbs[: rng.randrange(8)]), count, rng.uniform(0, 2e9)),
+        m.Plan(*work, sha, sha, tuple(verbs[: rng.randrange(8)]), count, rng.uniform(0, 2e9), rng.choice(["float32", "int8"])),
         m.Update(*work, sha, count, 5, metrics, metrics, count, rng.random()),
         m.Decline(*work, reason, text(), text()),
         m.Refuse(name, rng.choice(["malformed", "norm-too-large", "unknown-blob"]), text(), text(), rng.choice(["", sha])),
@@ -156,12 +165,12 @@ def _ambiguous(payload: bytes) -> bool:
 
 
 def _tensor_file(rng: np.random.Generator) -> bytes:
-    dtypes = [np.float32, np.int64, np.int32, np.uint8, np.bool_]
+    dtypes = [np.float32, np.int64, np.int32, np.uint8, np.int8, np.bool_]
     tensors: Tensors = {}
     for _ in range(rng.integers(0, 8)):
         name = "".join(rng.choice(list('ab/."\\é￿😀\n')) for _ in range(rng.integers(1, 8)))
         shape = rng.integers(0, 4, rng.integers(0, 5))
-        tensors[name] = rng.integers(-5, 5, shape).astype(dtypes[rng.integers(5)])
+        tensors[name] = rng.integers(-5, 5, shape).astype(dtypes[rng.integers(6)])
     return encode_tensors(tensors, rng.choice([b"", '{"x":"é\\n"}'.encode()]))
 
 

@@ -13,9 +13,11 @@ from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device, finished
 from wire import messages as m
+from wire import names
 from wire.codec import decode, decode_update, digest, encode
 from wire.keys import new_key
 from wire.links.port import Delivery, Denied, LinkDown, LinkUp
+from wire.quantised import encoded
 from wire.signed import Signer, Verifier, vouch
 
 Make = Callable[..., Device]
@@ -52,6 +54,26 @@ class TestRounds:
         device.turn()
         assert device.agent.session.stage == "answered"
         assert FolderState(device.folder).update() is None
+
+    def test_a_plan_that_asks_for_int8_is_answered_in_it_also_after_a_restart(self, make: Make) -> None:
+        device = make()
+        device.turn()
+        assert decode(device.sent("check-in")[0], m.CheckIn).encodings == ("int8",)
+        payload = finished(device, encoding="int8")
+        tensors = decode_update(payload)[1]
+        assert {names.role_of(name) for name in tensors} == {names.INT8, names.STATISTIC}
+        again = make()
+        again.turn()
+        assert set(again.sent("update")) == {payload}
+
+    def test_int8_rounds_what_was_clipped(self, device: Device) -> None:
+        clipped, sent = (
+            decode_update(finished(device, number, encoding=encoding, verbs=(m.Train(8), m.Protect(0.01))))[1]
+            for number, encoding in ((1, "float32"), (2, "int8"))
+        )
+        expected = encoded(clipped, "int8", device.plan(2).seed, "d0")
+        assert sent.keys() == expected.keys()
+        assert all(sent[name].tobytes() == value.tobytes() for name, value in expected.items())
 
     def test_update_is_kept_and_sent_again_until_it_is_acknowledged(self, device: Device) -> None:
         first = finished(device)

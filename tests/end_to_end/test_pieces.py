@@ -52,13 +52,26 @@ class Transfer:
         for name, content in ((DEVICE_FILE, payload), (SERVER_FILE, probe), (TRUST_FILE, public_pem(key)), (KEY_FILE, private_pem(key))):
             (folder / "bundle" / name).write_bytes(content)
 
-    def run(self, broker: str, proxy: CuttingProxy, most_mib: int, patience_s: float) -> dict[str, int]:
-        """The round; returns the largest memory in bytes that the device and the service had."""
+    def run(self, broker: str, proxy: CuttingProxy, most_mib: int, patience_s: float, encoding: str) -> dict[str, int]:
+        """The round, with updates in this encoding; returns the largest memory in bytes that the device and the service had."""
         folder = self.folder
         write_device_folder(self.data, "d0", folder / "data")
         limit = ["--max-payload", str(most_mib)]
         serving = ["--folder", folder / "run", "--bundle", folder / "bundle", "--broker", broker, "--fleet", "t", "--port", self.http]
-        rounds = ["--algorithm", "fedavg", "--rounds", 1, "--min-devices", 1, "--min-group", 1, "--batch-size", 16]
+        rounds = [
+            "--algorithm",
+            "fedavg",
+            "--rounds",
+            1,
+            "--min-devices",
+            1,
+            "--min-group",
+            1,
+            "--batch-size",
+            16,
+            "--update-encoding",
+            encoding,
+        ]
         service = start_process(["-m", "shoal", "serve", *map(str, [*serving, *rounds]), *limit], folder / "service.log")
         own = ["--id", "d0", "--fleet", "t", "--data", folder / "data", "--state", folder / "state", "--trust", folder / "bundle/trust.pem"]
         reached = ["--broker", f"mqtt://127.0.0.1:{proxy.port}"]
@@ -84,13 +97,15 @@ class Transfer:
             return False
 
 
-def _arrives_both_ways(folder: Path, broker: str, num_bytes: int, cuts: int, patience_s: float) -> tuple[float, float]:
+def _arrives_both_ways(
+    folder: Path, broker: str, num_bytes: int, cuts: int, patience_s: float, encoding: str = "float32"
+) -> tuple[float, float]:
     """Bytes that went down and up, by those that were needed."""
-    transfer = Transfer(folder, num_bytes)
+    transfer, up_bytes = Transfer(folder, num_bytes), num_bytes if encoding == "float32" else num_bytes // 4
     with cutting_proxy(urlsplit(broker).port or 0) as proxy:
-        step = num_bytes // (cuts + 1)
-        proxy.cut_at(up=[n * step for n in range(1, cuts + 1)], down=[n * step for n in range(1, cuts + 1)])
-        most = transfer.run(broker, proxy, (num_bytes * 2 >> 20) + 16, patience_s)
+        up, down = ([n * whole // (cuts + 1) for n in range(1, cuts + 1)] for whole in (up_bytes, num_bytes))
+        proxy.cut_at(up=up, down=down)
+        most = transfer.run(broker, proxy, (num_bytes * 2 >> 20) + 16, patience_s, encoding)
         assert proxy.left == 0
     state = SqlStore(sqlite_url(folder / "run" / "shoal.db"), "run-1").load()
     assert state is not None
@@ -103,7 +118,7 @@ def _arrives_both_ways(folder: Path, broker: str, num_bytes: int, cuts: int, pat
     models = {*state.models.values(), *(model for version in state.history for model in version.models.values())}
     needed = {name: piece for blob in (state.settings.bundle, *models) for name, piece in pieces_of((blobs / blob).read_bytes())}
     print(f"memory { ({name: f'{size / 2**20:.0f} MiB' for name, size in most.items()}) }")
-    return proxy.down / sum(needed.values()), proxy.up / num_bytes
+    return proxy.down / sum(needed.values()), proxy.up / up_bytes
 
 
 def pieces_of(payload: bytes) -> Iterator[tuple[str, int]]:
@@ -112,8 +127,9 @@ def pieces_of(payload: bytes) -> Iterator[tuple[str, int]]:
     yield from ((name, place(pieces, index)[1]) for index, name in enumerate(pieces.pieces))
 
 
-def test_a_model_arrives_once_and_whole_over_a_link_that_is_cut(tmp_path: Path, mosquitto: str) -> None:
-    down, up = _arrives_both_ways(tmp_path, mosquitto, 12 * 2**20, 2, 120.0)
+@pytest.mark.parametrize("encoding", ["float32", pytest.param("int8", marks=pytest.mark.slow)])
+def test_a_model_arrives_once_and_whole_over_a_link_that_is_cut(tmp_path: Path, mosquitto: str, encoding: str) -> None:
+    down, up = _arrives_both_ways(tmp_path, mosquitto, 12 * 2**20, 2, 120.0, encoding)
     print(f"down {down:.2f} up {up:.2f} of what was needed")
     assert down < 1.6
     assert up < 1.6

@@ -91,6 +91,27 @@ def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     same(run("distfl", "messages", **others), run("distfl", "eager", **others))
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "others"),
+    [
+        ("fedavg", {}),
+        ("distfl", {"attack": read_attack("nan:count=2"), "newcomers": 1}),
+        ("fedrep", {"attack": read_attack("replace:count=2")}),
+        ("ifca:k=2", {}),
+        ("scaffold", {}),
+        ("feddisk:preparations=1", {}),
+        ("fedavg+irls+local-gaussian", {}),
+        ("fedavg+gaussian", {}),
+    ],
+)
+def test_same_bits_in_int8(algorithm: str, others: dict[str, Any]) -> None:
+    by_messages, fast = (run(algorithm, backend, update_encoding="int8", **others) for backend in ("messages", "eager"))
+    same(by_messages, fast)
+    plain = run(algorithm, "eager", **others)
+    assert plain.state.models != fast.state.models
+    assert plain.summary.bytes.up > 1.5 * fast.summary.bytes.up
+
+
 @pytest.mark.parametrize("algorithm", ["distfl", "ditto", "feddisk:preparations=2"])
 def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     whole = run(algorithm, "eager", rounds=3)

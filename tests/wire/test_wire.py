@@ -37,7 +37,8 @@ from wire.topics import Address, Topics
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
 arrays = hnp.arrays(
-    st.sampled_from([np.float32, np.int64, np.int32, np.uint8, np.bool_]), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+    st.sampled_from([np.float32, np.int64, np.int32, np.uint8, np.int8, np.bool_]),
+    hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
 )
 
 

@@ -6,7 +6,16 @@ import struct
 import msgspec
 import numpy as np
 
-from tests.wire import drift_vectors, enrolment_vectors, names_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
+from tests.wire import (
+    drift_vectors,
+    enrolment_vectors,
+    names_vectors,
+    policy_vectors,
+    quantised_vectors,
+    session_vectors,
+    signed_vectors,
+    time_vectors,
+)
 from tests.wire.signed_vectors import ROOT, RUN, VECTORS, A, B
 from wire import messages as m
 from wire.codec import encode, encode_update
@@ -32,6 +41,7 @@ MESSAGES: dict[str, m.Message] = {
         policy=m.Policy(tell_classes=True),
     ),
     "check-in-moved": m.CheckIn("p01-left", 160, 63, moved=True),
+    "check-in-encodings": m.CheckIn("p01-left", 160, 63, encodings=("int8", "one-bit")),
     "check-in-policy": m.CheckIn("p01-left", 160, 63, policy=POLICY),
     "decline": m.Decline(RUN, 1795305600, 3, 0, "p01-left", "bundle", "bundle watch: version 1 offered, version 2 was loaded before"),
     "decline-stale": m.Decline(RUN, 1795305600, 3, 1, "p01-left", "stale", "epoch 1795305600, 1795305601 was here", "{}\nQQ==\n{}\nQQ=="),
@@ -60,6 +70,7 @@ MESSAGES: dict[str, m.Message] = {
     "plan-steps": m.Plan(
         RUN, 1795305600, 4, 2, "p01-left", A, B, (m.Train(16, 1, 100), m.Annotate("ratio", "weight"), m.Respond(A)), 1, 0.25
     ),
+    "plan-int8": m.Plan(RUN, 1795305600, 4, 0, "p01-left", A, B, (m.Train(16, 1),), 3000013, 1.5e9, "int8"),
     "acknowledge": m.Acknowledge("p01-left", A),
     "refuse": m.Refuse("p01-left", "not-finite", "tensor 'delta/head.bias' holds values that are not finite", "update", A),
     "refuse-status": m.Refuse("p01-left", "unknown-device", "it has not checked in: it is to do so", "status"),
@@ -146,6 +157,10 @@ HOSTILE_MESSAGES = {
     "classes-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[3,-1]}',
     "classes-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[%b0]}' % (b"0," * 1000),
     "temperature-of-the-sun": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"temperature_c":5500}',
+    "encodings-no-name": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"encodings":["in t8"]}',
+    "encodings-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"encodings":[%b"a"]}' % (b'"a",' * 16),
+    "encoding-unknown": b'{"type":"plan","run_id":"r","epoch":1,"round":1,"attempt":0,"device_id":"d","bundle":"%b","model":"%b",'
+    b'"verbs":[],"seed":1,"deadline_at_s":1.0,"encoding":"int4"}' % (b"a" * 64, b"a" * 64),
     "pieces-none": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":65536,"pieces":[]}' % (b"a" * 64),
     "pieces-too-small": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":1,"pieces":["%b"]}' % (b"a" * 64, b"a" * 64),
     "pieces-too-many": b'{"type":"pieces","digest":"%b","num_bytes":9,"piece_bytes":65536,"pieces":[%b]}'
@@ -184,6 +199,7 @@ def main() -> None:
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())
     drift_vectors.FILE.write_text(drift_vectors.text())
+    quantised_vectors.FILE.write_text(quantised_vectors.text())
     time_vectors.FILE.write_text(time_vectors.text())
     enrolment_vectors.FILE.write_text(enrolment_vectors.text())
     for folder in (GOLDEN, HOSTILE, NEWER, signed_vectors.FOLDER):
@@ -194,7 +210,11 @@ def main() -> None:
         (GOLDEN / f"{name}.json").write_bytes(encode(message))
         (NEWER / f"{name}.json").write_bytes(newer(message))
     (GOLDEN / "update.safetensors").write_bytes(encode_update(UPDATE, UPDATE_TENSORS))
-    (GOLDEN / "tensors.safetensors").write_bytes(encode_tensors({"a": np.arange(3, dtype=np.int64), "b": np.array(True)}))
+    (GOLDEN / "tensors.safetensors").write_bytes(
+        encode_tensors(
+            {"a": np.arange(3, dtype=np.int64), "b": np.array(True), "c": np.array([-128, 127], np.int8), "d": np.array([255], np.uint8)}
+        )
+    )
     for name, payload in HOSTILE_TENSORS.items():
         (HOSTILE / f"{name}.safetensors").write_bytes(payload)
     for name, payload in HOSTILE_MESSAGES.items():

@@ -16,6 +16,7 @@ from simulation.engine.workers.secret import repeatable_secret
 from wire.bundle import Bundle, Layout
 from wire.errors import ShoalError
 from wire.messages import Metrics, Plan
+from wire.quantised import decoded, encoded, is_encoded
 from wire.tensors import Array, Tensors
 
 Models = Mapping[str, Tensors]
@@ -36,7 +37,7 @@ class DeviceResult:
     train_s: float = 0.0
     tensors: Tensors = field(default_factory=dict, repr=False)
     carried: Layout = ()
-    """What was in the update, where its tensors have gone into a sum."""
+    """What was in the update, where `tensors` is something else: they have gone into a sum, or came in int8."""
     sums: Mapping[str, Branch] = field(default_factory=dict, repr=False)
     """With one device of a branch of the tree: the sums of all models there, by the key of the one that they started from."""
     problem: str = ""
@@ -46,7 +47,12 @@ class DeviceResult:
     @property
     def layout(self) -> Layout:
         """Name, dtype and shape of what is in the update."""
-        return self.carried or tuple((name, value.dtype.str, value.shape) for name, value in self.tensors.items())
+        return self.carried or layout_of(self.tensors)
+
+
+def layout_of(tensors: Tensors) -> Layout:
+    """Name, dtype and shape of each tensor."""
+    return tuple((name, str(value.dtype), value.shape) for name, value in tensors.items())
 
 
 @dataclass(frozen=True)
@@ -81,11 +87,15 @@ class DeviceHost:
         if attack is not None and device_id in attack.attackers:
             tensors = attack.tamper(tensors, device_id, plan.round)
         self._store.put(device_id, plan.round, result.private)
+        sent = encoded(tensors, plan.encoding, plan.seed, device_id)
+        if is_encoded(sent):
+            tensors = decoded(sent, layout_of(tensors))
         refused = check_tensors(self._spec.settings, plan.verbs, tensors, norms_of(tensors))
         if refused is not None:
             return DeviceResult(device_id, problem=refused.detail, refused=True)
-        took_s = perf_counter() - started_s
-        return DeviceResult(device_id, result.model, windows.num_train, result.num_steps, result.evaluated, result.trained, took_s, tensors)
+        took_s, carried = perf_counter() - started_s, layout_of(sent) if is_encoded(sent) else ()
+        done = (result.num_steps, result.evaluated, result.trained, took_s, tensors, carried)
+        return DeviceResult(device_id, result.model, windows.num_train, *done)
 
     def predict(self, device_id: str, model: Tensors, number: int, x: Array) -> Array:
         """Class probabilities (n, classes) float32 by the model of this device before the round of this number."""

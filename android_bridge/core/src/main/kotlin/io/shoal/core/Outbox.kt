@@ -52,6 +52,7 @@ internal class Outbox(
             idle = health.idle,
             classes = toldClasses(self.policy ?: Policy(), around.windows.trainY.toLongArray()),
             moved = health.moved,
+            encodings = listOf(Quantised.INT8),
         )
         say("check-in", message)
         sayHere()

@@ -77,7 +77,7 @@ internal class PlanWork(
             trainS = Math.rint((clock.steadySeconds() - startedS) * 1e6) / 1e6,
         )
         checkSums(update)
-        val payload = encodeUpdate(update, result.tensors)
+        val payload = encodeUpdate(update, Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId))
         if (payload.size > mostBytes) {
             throw LimitExceeded("an update of ${payload.size} bytes: at most $mostBytes can be sent")
         }

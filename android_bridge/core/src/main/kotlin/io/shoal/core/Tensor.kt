@@ -9,6 +9,7 @@ import java.nio.LongBuffer
 public enum class DType(public val fileName: String, public val manifestName: String, public val size: Int) {
     BOOL("BOOL", "bool", 1),
     UINT8("U8", "uint8", 1),
+    INT8("I8", "int8", 1),
     INT32("I32", "int32", 4),
     FLOAT32("F32", "float32", 4),
     INT64("I64", "int64", 8),

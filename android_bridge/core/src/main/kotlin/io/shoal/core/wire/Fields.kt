@@ -71,9 +71,14 @@ internal class Fields(value: Json, private val path: String) {
     fun sizes(key: String): List<Int> = sizesOf(fields[key] ?: missing(key), "$path.$key")
 
     /** The array of names under a key; null where the key is missing or null. */
-    fun namesOrNull(key: String): List<String>? = if (isNull(key)) null else list(key) { it, at ->
-        (it as? JsonString)?.value?.takeIf(::isName) ?: throw Malformed("$at: expected a name")
-    }
+    fun namesOrNull(key: String): List<String>? = if (isNull(key)) null else list(key, item = ::nameOf)
+
+    /** The array of names under a key, at most [most] of them; empty where the key is missing. */
+    fun namesOrNone(key: String, most: Int): List<String> =
+        check(key, list(key, emptyList(), ::nameOf), "at most $most names") { it.size <= most }
+
+    private fun nameOf(value: Json, at: String): String =
+        (value as? JsonString)?.value?.takeIf(::isName) ?: throw Malformed("$at: expected a name")
 
     /** The array of counts under a key, at most [most] of them; null where the key is missing or null. */
     fun countsOrNull(key: String, most: Int): List<Long>? {

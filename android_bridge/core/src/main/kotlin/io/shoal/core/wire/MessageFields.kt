@@ -21,6 +21,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "idle" to message.idle,
         "classes" to message.classes,
         "moved" to message.moved,
+        "encodings" to message.encodings,
     )
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest, "pieces" to message.pieces)
     is Pieces -> linkedMapOf(
@@ -73,6 +74,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "verbs" to message.verbs.map(::fieldsOf),
         "seed" to message.seed,
         "deadline_at_s" to message.deadlineAtS,
+        "encoding" to message.encoding,
     )
     is Acknowledge -> linkedMapOf("device_id" to message.deviceId, "update" to message.update)
     is Refuse -> linkedMapOf(
@@ -144,6 +146,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         idle = f.boolOrNull("idle"),
         classes = f.countsOrNull("classes", CheckIn.MOST_CLASSES),
         moved = f.bool("moved", false),
+        encodings = f.namesOrNone("encodings", CheckIn.MOST_ENCODINGS),
     )
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"), f.bool("pieces", false))
     "pieces" -> piecesOf(f)
@@ -186,6 +189,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         verbs = f.list("verbs") { it, path -> verbOf(Fields(it, path), path) },
         seed = f.count("seed"),
         deadlineAtS = f.double("deadline_at_s"),
+        encoding = f.oneOf("encoding", ENCODINGS, "float32"),
     )
     "acknowledge" -> Acknowledge(f.name("device_id"), f.digest("update"))
     "refuse" -> Refuse(
@@ -235,6 +239,8 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
     "voucher" -> Voucher(f.name("fleet"), f.digest("key"), f.double("not_after_s"))
     else -> throw Malformed("message: unknown type '${type.take(80)}'")
 }
+
+private val ENCODINGS = setOf("float32", "int8")
 
 private val INDEXES = 0L until MOST_PIECES
 

@@ -43,10 +43,15 @@ public data class CheckIn(
     /** By class number, how many training windows there are; only where the policy permits it. */
     val classes: List<Long>? = null,
     val moved: Boolean = false,
+    /** The encodings of updates that it can make beside float32; some of them may be unknown here. */
+    val encodings: List<String> = emptyList(),
 ) : Message {
     override val type: String get() = "check-in"
 
     internal companion object {
+        /** Encodings of which a device says that it has them, at most. */
+        const val MOST_ENCODINGS = 16
+
         /** Classes of which a device tells how many windows it has, at most. */
         const val MOST_CLASSES = 1000
     }
@@ -154,6 +159,8 @@ public data class Plan(
     val verbs: List<Verb>,
     val seed: Long,
     val deadlineAtS: Double,
+    /** How the update is to hold its change: float32, or int8 for a device that has said that it can make it. */
+    val encoding: String = "float32",
 ) : Message {
     override val type: String get() = "plan"
 }

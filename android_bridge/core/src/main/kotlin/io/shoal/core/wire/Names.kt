@@ -10,6 +10,7 @@ public object Names {
     internal const val PRIVATE = "private"
     internal const val SLOT = "slot"
     internal const val RECEIVED = "received"
+    internal const val DELTA = "delta"
     internal const val RESPONSE = "response"
     public const val HYPER: String = "hyper"
     internal const val UNIFORM = "uniform"
@@ -25,6 +26,12 @@ public object Names {
     internal const val X = "batch/x"
     internal const val Y = "batch/y"
     internal const val PROBABILITIES = "output/probabilities"
+
+    /** All changes of an update one after the other, in int8. */
+    internal const val INT8_VALUES = "int8/values"
+
+    /** What the values of each block are to be multiplied with. */
+    internal const val INT8_SCALES = "int8/scales"
     private const val START = "received/start."
     private const val VARIANCE_OF = "variance."
     private const val RUNNING_VAR = "running_var"
@@ -34,7 +41,7 @@ public object Names {
     internal fun shared(name: String) = key(SHARED, name)
 
     /** What an update says of `shared/NAME`: local minus received. */
-    internal fun delta(name: String) = key("delta", name)
+    internal fun delta(name: String) = key(DELTA, name)
 
     /** What a graph measured: a metric of it, or its one output per example where there is no [metric]. */
     internal fun response(graph: String, metric: String = "") = key(RESPONSE, if (metric.isEmpty()) graph else "$graph.$metric")

@@ -143,7 +143,7 @@ private fun checkGapless(places: List<Place>, dataBytes: Int) {
 }
 
 /** The order of two texts' UTF-8 bytes, which is that of their code points; that of `String` differs beyond U+FFFF. */
-private fun compareUtf8(one: String, other: String): Int {
+internal fun compareUtf8(one: String, other: String): Int {
     val (a, b) = Pair(one.toByteArray(), other.toByteArray())
     for (i in 0 until minOf(a.size, b.size)) {
         if (a[i] != b[i]) return (a[i].toInt() and 0xff) - (b[i].toInt() and 0xff)
