@@ -166,6 +166,7 @@ class _Server(ThreadingHTTPServer):
     """A thread for each connection, of at most `MOST_CONNECTIONS`. What a request raises ends its connection alone."""
 
     daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)

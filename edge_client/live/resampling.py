@@ -27,7 +27,7 @@ LONGEST_S, LONGEST_STEPS = 5.0, 8
 """Between two samples that are no gap; a `gap_s` that is more counts more."""
 MOST_STEPS = 4096
 """In a stretch."""
-AT_ONCE = 1024
+AT_ONCE = 256
 """Samples that are taken in before something leaves."""
 MOST_HELD = 2**18
 """Samples of a channel that are not used up. Of more the newer half stays."""
@@ -203,15 +203,15 @@ class Resampler:
             return None
         most_s = self._most_s(channel)
         breaks = np.flatnonzero(np.diff(t) > most_s)
-        ends = np.concatenate([breaks, [len(t) - 1]])
         half_s = 0.5 / self._rate_hz if self._is_fast(channel) else 0.0
-        for i, end in enumerate(ends):
-            begin = 0 if i == 0 else int(ends[i - 1]) + 1
-            closed = i < len(ends) - 1 or until_s - t[end] > most_s
-            last_s = float(t[end]) - half_s
-            if not closed or last_s >= max(begin_s, t[begin] + half_s):
-                return max(begin_s, float(t[begin]) + half_s), last_s, closed
-        return None
+        firsts_s = np.maximum(begin_s, t[np.concatenate([[0], breaks + 1])] + half_s)
+        lasts_s = t[np.concatenate([breaks, [len(t) - 1]])] - half_s
+        is_open = not until_s - t[-1] > most_s
+        fits = np.flatnonzero(lasts_s >= firsts_s)
+        if not len(fits) and not is_open:
+            return None
+        i = int(fits[0]) if len(fits) else len(lasts_s) - 1
+        return float(firsts_s[i]), float(lasts_s[i]), i < len(lasts_s) - 1 or not is_open
 
     def _values(self, channel: _Channel, at: Array) -> Array:
         if not self._is_fast(channel):
