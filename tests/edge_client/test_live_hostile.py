@@ -28,6 +28,7 @@ from edge_client.live.sources import folder as folder_module
 from edge_client.live.sources.folder import FolderSource
 from edge_client.live.sources.mqtt import MqttSource
 from edge_client.live.sources.stdin import StdinSource
+from host.files import open_regular
 from wire.errors import DataError
 from wire.links.in_process import InProcessBroker
 from wire.tensors import Array
@@ -156,9 +157,9 @@ class TestReadings:
 
     def test_many_topics_and_long_names_are_not_remembered(self) -> None:
         readings = Readings(["x"], rate_hz=RATE_HZ)
+        readings.add({"n" * 10**6: 1, "x": 1}, NOW_S, "t" * 60_000)
         for i in range(MOST_NAMES + 100):
             readings.add({"x": 1}, NOW_S, f"topic/{i}")
-        readings.add({"n" * 10**6: 1, "x": 1}, NOW_S, "t" * 60_000)
         assert max(len(readings._last_s), len(readings._places)) <= MOST_NAMES
         assert max(map(len, (*readings._last_s, *readings._places))) <= LONGEST_NAME
 
@@ -223,6 +224,11 @@ class TestFolder:
         assert self.read(source, 12).tolist() == [7.0]
         assert source.num_ignored == 4
         assert SECRET not in caplog.text
+
+    @pytest.mark.parametrize("path", ["/dev/zero", "/dev", "/proc/self/exe"])
+    def test_what_is_not_a_regular_file_is_not_opened(self, path: str) -> None:
+        with pytest.raises(OSError, match=r"no regular file|symbolic links"):
+            open_regular(Path(path))
 
     def test_the_log_does_not_get_what_a_file_says(self, inbox: Path, caplog: pytest.LogCaptureFixture) -> None:
         (inbox / "a.jsonl").write_text(f'{SECRET}\n{{"t": 1700000000, "x": 7}}\n"{SECRET}\n')
