@@ -52,15 +52,16 @@ def predict_live(arguments: Namespace) -> int:
     model = Model(
         arguments.state, runtime=arguments.runtime, provider=arguments.provider, threads=arguments.threads, library=arguments.library
     )
-    failed: list[str] = []
+    status = 0
     with _publisher(arguments.publish) as publish:
 
         def answer(begin_s: float, x: Any) -> None:
+            nonlocal status
             line = {"t": round(begin_s, 3)}
             try:
                 row = model.predict(x[None])[0]
             except ShoalError as error:
-                failed.append(str(error))
+                status = 1
                 publish(json.dumps(line | {"error": str(error)}))
                 return
             probabilities = {name: round(float(p), 6) for name, p in zip(model.classes, row, strict=True)}
@@ -81,7 +82,7 @@ def predict_live(arguments: Namespace) -> int:
             for stretch in follow_ring(live_folder(arguments.state), held.rate_hz, stop):
                 for begin_s, x in cutter.cut(stretch):
                     answer(begin_s, x)
-    return 1 if failed else 0
+    return status
 
 
 def stopping() -> Callable[[], bool]:

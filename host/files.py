@@ -1,8 +1,11 @@
 """Files that are whole or absent, whatever interrupts the writing, and folders that one process has at a time."""
 
+import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_atomically(path: Path, payload: bytes, mode: int = 0o666) -> None:
@@ -33,6 +36,20 @@ def write_aside(path: Path, payload: bytes, mode: int = 0o666) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     return temporary
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading that somebody else may have put there: a link is not followed, and nothing that is not a regular file, such
+    as a pipe or a device, is waited for or read.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(opened, "rb")
 
 
 def make_folder(folder: Path) -> None:

@@ -1,20 +1,21 @@
 """Labels from a file that another program writes: its last line is what is happening now, as `edge_client.live.labels.read_statement` reads
-it. Lines that are added are statements of their own."""
+it. Lines that are added are statements of their own. A link is not followed, and what is not a regular file is not read."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from edge_client.live.labels import Labels, read_statement
+from edge_client.live.tally import Tally
+from host.files import open_regular
 from wire.errors import DataError
-
-log = logging.getLogger("shoal.edge")
 
 LOOK_S = 0.5
 MOST_BYTES = 2**16
 """A file that is longer is read from there on."""
+MOST_LINES = 1000
+"""Of what was added since the last look, the newest lines."""
 
 
 class LabelFile:
@@ -22,6 +23,7 @@ class LabelFile:
 
     def __init__(self, path: Path, labels: Labels, wall: Callable[[], float] = time.time) -> None:
         self._path, self._labels, self._wall = path, labels, wall
+        self._ignored = Tally(f"a label in {path}")
         self._seen = self._stamp()
         self._size = self._seen[1] if self._seen else 0
 
@@ -30,7 +32,10 @@ class LabelFile:
 
         def watch() -> None:
             while not stop():
-                self.look()
+                try:
+                    self.look()
+                except Exception as error:
+                    self._ignored.add_unforeseen(error)
                 time.sleep(LOOK_S)
 
         thread = threading.Thread(target=watch, name="label-file", daemon=True)
@@ -42,24 +47,27 @@ class LabelFile:
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return
+        grown = self._seen is not None and stamp[0] == self._seen[0] and stamp[1] > self._size
         try:
-            with self._path.open("rb") as file:
-                grown = self._seen is not None and stamp[0] == self._seen[0] and stamp[1] > self._size
-                file.seek(self._size if grown else max(0, stamp[1] - MOST_BYTES))
+            with open_regular(self._path) as file:
+                file.seek(max(self._size if grown else 0, stamp[1] - MOST_BYTES))
                 lines = file.read(MOST_BYTES).splitlines()
         except OSError as error:
-            log.warning("labels %s: %s", self._path, error.strerror)
+            self._ignored.add(error.strerror or str(error))
             return
         self._seen, self._size = stamp, stamp[1]
-        for line in lines if grown else lines[-1:] or [b""]:
+        added = [line for line in lines[-MOST_LINES:] if line.strip()] if grown else lines[-1:] or [b""]
+        for line in added:
             try:
                 read_statement(line, self._wall(), self._labels)
             except (DataError, OSError) as error:
-                log.warning("labels %s: %s", self._path, error)
+                self._ignored.add(str(error))
+            except Exception as error:
+                self._ignored.add_unforeseen(error)
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
-            status = self._path.stat()
+            status = self._path.lstat()
         except OSError:
             return None
         return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,10 +1,12 @@
 """What somebody said of the time: intervals with a label, kept in a file of JSON lines.
 
 A statement paints an interval with a label, or with none; what is said later is painted over what was said before. A statement without an
-end lasts until the next one, at most `LONGEST_S`: a button that somebody forgot must not label the night.
+end lasts until the next one, at most `LONGEST_S`: a button that somebody forgot must not label the night. No statement is of more than
+`MOST_S`, or of times so far ahead of now, and of more than `MOST_INTERVALS` the oldest are forgotten.
 """
 
 import bisect
+import contextlib
 import json
 import logging
 import os
@@ -23,9 +25,15 @@ from wire.tensors import Array
 log = logging.getLogger("shoal.edge")
 
 FILE = "labels.jsonl"
-LONGEST_S = 3600.0
+LONGEST_S, MOST_S = 3600.0, 24 * 3600.0
+MOST_INTERVALS = 20_000
+LONGEST_LABEL = 100
+"""Characters of an unknown label in the log."""
+STATED_BYTES = 2**16
+"""A longer statement is not read."""
 MOST_BYTES = 2**20
-"""A longer file is written anew, without what is older than the samples."""
+"""A longer file is written anew, without what is older than the samples; one that is `OVERFULL` times as long, at once."""
+OVERFULL = 8
 
 
 class Statement(msgspec.Struct, frozen=True, rename={"begin_s": "from", "end_s": "to"}):
@@ -54,6 +62,8 @@ class Timeline:
         for i in (low + 1, low):
             if 0 < i < len(self._labels) and self._labels[i] == self._labels[i - 1]:
                 del self._begins[i], self._labels[i]
+        if len(self._begins) > 2 * MOST_INTERVALS:
+            del self._begins[1 : -2 * MOST_INTERVALS + 1], self._labels[1 : -2 * MOST_INTERVALS + 1]
 
     def at(self, t: float) -> str | None:
         """The label at a time."""
@@ -96,14 +106,19 @@ class Labels:
             OSError: it cannot be stored.
         """
         if label is not None and label not in self.classes:
-            raise DataError(f"label {label!r}: expected one of {', '.join(self.classes)}")
+            raise DataError(f"label {label[:LONGEST_LABEL]!r}: expected one of {', '.join(self.classes)}")
         end_s = begin_s + LONGEST_S if end_s is None else end_s
         if not (np.isfinite(begin_s) and np.isfinite(end_s) and begin_s < end_s):
             raise DataError(f"label {label!r}: from {begin_s} to {end_s} is no interval of time")
+        if round(end_s - begin_s) > MOST_S or begin_s > self._wall() + MOST_S:
+            raise DataError(f"label {label!r}: from {begin_s} to {end_s}, expected at most {MOST_S:.0f} s, and so many ahead of now")
         statement = Statement(float(begin_s), float(end_s), label)
         with self._lock:
             self._append(statement, durable)
             self._timeline.paint(statement)
+            if self._num_bytes > OVERFULL * MOST_BYTES:
+                with contextlib.suppress(OSError):  # it is stored, and the next one tries again
+                    self._write_anew(-np.inf)
 
     def now_s(self) -> float:
         """Unix time."""
@@ -135,12 +150,14 @@ class Labels:
             OSError: it cannot be written; the old one stays.
         """
         with self._lock:
-            if self._num_bytes <= MOST_BYTES:
-                return
-            kept = self._timeline.intervals(before_s)
-            payload = b"".join(msgspec.json.encode(s) + b"\n" for s in kept)
-            write_atomically(self._path, payload)
-            self._num_bytes = len(payload)
+            if self._num_bytes > MOST_BYTES:
+                self._write_anew(before_s)
+
+    def _write_anew(self, before_s: float) -> None:
+        kept = self._timeline.intervals(before_s)
+        payload = b"".join(msgspec.json.encode(s) + b"\n" for s in kept)
+        write_atomically(self._path, payload)
+        self._num_bytes = len(payload)
 
     def _append(self, statement: Statement, durable: bool) -> None:
         line = msgspec.json.encode(statement) + b"\n"
@@ -179,10 +196,12 @@ def read_statement(payload: bytes, now_s: float, labels: Labels) -> None:
         DataError: it is neither, or as `Labels.say`.
         OSError: as `Labels.say`.
     """
+    if len(payload) > STATED_BYTES:
+        raise DataError(f"a label of {len(payload)} bytes: at most {STATED_BYTES} are read")
     text = payload.decode(errors="replace").strip()
     try:
         said = json.loads(text) if text.startswith(("{", '"')) else text
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"a label of {len(payload)} bytes: {error}") from None
     if isinstance(said, str):
         said = {"label": said}
@@ -190,4 +209,8 @@ def read_statement(payload: bytes, now_s: float, labels: Labels) -> None:
     begin_s, end_s = said.get("from", now_s), said.get("to")
     if not isinstance(begin_s, int | float) or not isinstance(end_s, int | float | None) or not isinstance(label, str | None):
         raise DataError(f"a label of {len(payload)} bytes: expected label, a text, and from and to, Unix seconds")
-    labels.say(None if label == "none" and "none" not in labels.classes else label, float(begin_s), end_s)
+    try:
+        begin_s, end_s = float(begin_s), None if end_s is None else float(end_s)
+    except OverflowError as error:
+        raise DataError(f"a label of {len(payload)} bytes: {error}") from None
+    labels.say(None if label == "none" and "none" not in labels.classes else label, begin_s, end_s)

@@ -9,21 +9,28 @@ import hmac
 import html
 import ipaddress
 import logging
+import re
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from edge_client.live.labels import Labels
-from wire.errors import ConfigError, DataError
+from edge_client.live.labels import MOST_S, Labels
+from edge_client.live.tally import Tally
+from wire.errors import ConfigError, DataError, printable
 
 log = logging.getLogger("shoal.edge")
 
 MOST_BYTES = 4096
 LONGEST_MINUTES = 24 * 60.0
-SHOWN_S = 3600.0
+SHOWN_S, SHOWN = 3600.0, 100
+"""The page shows the newest intervals of this time, and so many."""
+MOST_CONNECTIONS = 32
+"""At once; one more is closed."""
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Labels</title><style>body{{font:1.1em sans-serif;max-width:40em;margin:1em auto;padding:0 1em}}
 button{{font:inherit;padding:.8em 1.2em;margin:.2em}}.now{{background:#8d8}}input{{font:inherit;width:4em}}</style>
@@ -66,13 +73,12 @@ class LabelPage:
                 page.post(self)
 
             def log_message(self, format: str, *args: object) -> None:
-                log.debug("page: " + format, *args)
+                log.debug("page: %s", printable(format % args))
 
         try:
-            self._server = ThreadingHTTPServer((host, int(port)), Handler)
+            self._server = _Server((host, int(port)), Handler)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"page {address}: {error}") from None
-        self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="page", daemon=True).start()
         log.info("labels can be said at http://%s:%d/", host, self.port)
@@ -86,7 +92,7 @@ class LabelPage:
         """Show the page."""
         if not self._is_ours(request):
             return
-        if urlsplit(request.path).path != "/":
+        if request.path.partition("?")[0] != "/":
             _answer(request, 404, "there is only /")
             return
         now_s = self._wall()
@@ -96,8 +102,8 @@ class LabelPage:
             for name in self._labels.classes
         )
         past = "".join(
-            f"<li>{_clock(i.begin_s)}-{_clock(min(i.end_s, now_s))} {html.escape(i.label or '')}</li>"
-            for i in self._labels.intervals(now_s - SHOWN_S)
+            f"<li>{_clock(max(i.begin_s, now_s - MOST_S))}-{_clock(min(i.end_s, now_s))} {html.escape(i.label or '')}</li>"
+            for i in self._labels.intervals(now_s - SHOWN_S)[-SHOWN:]
             if i.begin_s < now_s
         )
         text = _PAGE.format(now=html.escape(now or "nothing"), token=self._token, buttons=buttons, past=past or "<li>nothing</li>")
@@ -106,7 +112,7 @@ class LabelPage:
     def post(self, request: BaseHTTPRequestHandler) -> None:
         """Label an interval, and show the page again."""
         length = request.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > MOST_BYTES:
+        if not re.fullmatch("[0-9]{1,4}", length) or int(length) > MOST_BYTES:
             _answer(request, 413, f"expected at most {MOST_BYTES} bytes")
             return
         fields = {k: v[-1] for k, v in parse_qs(request.rfile.read(int(length)).decode(errors="replace"), keep_blank_values=True).items()}
@@ -115,7 +121,7 @@ class LabelPage:
         if not hmac.compare_digest(fields.get("token", "").encode(), self._token.encode()):
             _answer(request, 403, "the page is out of date: load it again")
             return
-        if urlsplit(request.path).path != "/label":
+        if request.path.partition("?")[0] != "/label":
             _answer(request, 404, "there is only /label")
             return
         try:
@@ -138,7 +144,10 @@ class LabelPage:
 
     def _is_ours(self, request: BaseHTTPRequestHandler) -> bool:
         """Whether the request names this machine, and not a name that leads to it."""
-        host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+        try:
+            host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+        except ValueError:  # such as [
+            host = ""
         if _is_local(host) or (self._is_open and _is_address(host)):
             return True
         _answer(request, 403, "this page answers under the address of this machine alone")
@@ -151,6 +160,38 @@ class LabelPage:
             return True
         _answer(request, 403, "labels are said on this page alone")
         return False
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection, of at most `MOST_CONNECTIONS`. What a request raises ends its connection alone."""
+
+    daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._free, self._failed = threading.BoundedSemaphore(MOST_CONNECTIONS), Tally("a request to the page")
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, if there are not too many."""
+        if not self._free.acquire(blocking=False):
+            self._failed.add(f"{MOST_CONNECTIONS} connections are open")
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, in that thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what a request raised; that somebody has left is nothing to say."""
+        error = sys.exception()
+        if isinstance(error, Exception) and not isinstance(error, OSError):
+            self._failed.add_unforeseen(error)
 
 
 def _answer(request: BaseHTTPRequestHandler, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:

@@ -31,11 +31,14 @@ FIRST_S = 1e9
 """A time stamp below counts from an unknown start."""
 MOST_SAMPLES = 100_000
 """In one payload, at most."""
+MOST_BYTES = 2**20
+"""A payload, or a line, that is longer is not read."""
 FOLLOWED = 0.05
 """Share of the difference by which samples without a time stamp follow the clock by which they came."""
 SLACK_S = 2.0
 """A payload that comes later than expected by more begins anew; one that is earlier by more, as well."""
-MOST_NAMES = 10_000
+MOST_NAMES, LONGEST_NAME = 10_000, 256
+"""So many names and topics are remembered, none that has more characters."""
 _WORDS = {"on": 1.0, "off": 0.0, "true": 1.0, "false": 0.0}
 
 
@@ -43,8 +46,10 @@ def decode_payload(payload: bytes) -> Any:
     """A payload as JSON; if it is none, as CBOR; if it is neither, as a word.
 
     Raises:
-        DataError: it is nothing of these.
+        DataError: it is nothing of these, or longer than `MOST_BYTES`.
     """
+    if len(payload) > MOST_BYTES:
+        raise DataError(f"a payload of {len(payload)} bytes: at most {MOST_BYTES} are read")
     try:
         return json.loads(payload)
     except (ValueError, RecursionError):
@@ -72,14 +77,21 @@ class Readings:
         self._offset_s, self._relative_s = math.nan, math.nan
         self._last_s: dict[str, float] = {}
 
+    def __len__(self) -> int:
+        """How many samples were collected."""
+        return len(self._t)
+
     def add(self, value: Any, arrived_s: float, topic: str = "") -> int:
         """Take in what a payload said; returns how many samples it had.
 
         Raises:
-            DataError: it is more than one payload may hold.
+            DataError: it is more, or deeper, than one payload may be.
         """
         found: list[tuple[float | None, list[float], str]] = []
-        self._collect(value, topic, found)
+        try:
+            self._collect(value, topic, found)
+        except RecursionError:
+            raise DataError("a payload of too many lists and objects inside of each other") from None
         if not found:
             return 0
         untimed = sum(1 for t, _, _ in found if t is None)
@@ -104,8 +116,7 @@ class Readings:
 
     def _collect(self, value: Any, name: str, found: list[tuple[float | None, list[float], str]]) -> None:
         if isinstance(value, list):
-            if len(value) > MOST_SAMPLES:
-                raise DataError(f"a payload of {len(value)} samples: at most {MOST_SAMPLES} are read")
+            _check_count(len(found) + len(value))
             if self._place(name) >= 0:
                 for one in value:
                     self._put_one(self._place(name), one, found)
@@ -136,8 +147,7 @@ class Readings:
         fields: dict[int, Any] = {}
         self._fields(value, name, fields, 0)
         length = max((len(v) for v in fields.values() if isinstance(v, list)), default=0)
-        if length > MOST_SAMPLES:
-            raise DataError(f"a payload of {length} samples: at most {MOST_SAMPLES} are read")
+        _check_count(len(found) + length)
         if length:
             times = time if isinstance(time, list) else [None] * length
             for i in range(length):
@@ -173,7 +183,7 @@ class Readings:
         if place is None:
             fits = (i for i, address in enumerate(self._addresses) if name == address or name.endswith("/" + address))
             place = next(fits, -1)
-            if len(self._places) < MOST_NAMES:
+            if len(self._places) < MOST_NAMES and len(name) <= LONGEST_NAME:
                 self._places[name] = place
         return place
 
@@ -185,7 +195,11 @@ class Readings:
         ahead_s = arrived_s - (last_s + length_s)
         begin_s = last_s if abs(ahead_s) <= SLACK_S else arrived_s - length_s
         end_s = begin_s + length_s + (FOLLOWED * ahead_s if abs(ahead_s) <= SLACK_S else 0.0)
-        self._last_s[topic] = end_s
+        if len(topic) <= LONGEST_NAME:
+            self._last_s.pop(topic, None)
+            self._last_s[topic] = end_s
+        if len(self._last_s) > MOST_NAMES:  # the topic that was silent for longest
+            del self._last_s[next(iter(self._last_s))]
         return (end_s - begin_s) / count, begin_s
 
     def _anchored(self, t: float, arrived_s: float) -> float:
@@ -195,6 +209,11 @@ class Readings:
             self._offset_s = arrived_s - t if not t > self._relative_s else self._offset_s
         self._relative_s = t
         return t + self._offset_s
+
+
+def _check_count(count: int) -> None:
+    if count > MOST_SAMPLES:
+        raise DataError(f"a payload of {count} samples: at most {MOST_SAMPLES} are read")
 
 
 def _number(value: Any) -> float | None:

@@ -4,26 +4,30 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from edge_client.live.labels import Labels
+from edge_client.live.labels import LONGEST_LABEL, Labels
 from edge_client.live.resampling import Resampler, Stretch
 from edge_client.live.ring import Ring, ring_files, span
 from edge_client.live.samples import Samples, Source
+from edge_client.live.tally import Tally
 from wire.errors import DataError
 
 log = logging.getLogger("shoal.edge")
 
 WAIT_S = 0.25
+AHEAD_S = 24 * 3600.0
+"""A sample with a time that is farther ahead of this machine's clock is not recorded."""
 JOIN_S = 10.0
 REPORT_S = 600.0
 """Seconds between two lines of the log that say how it goes."""
 
 
 class Recorder:
-    """Reads one source, resamples it, and hands stretches on: to a ring, if there is one, and to `on_stretch`."""
+    """Reads one source, resamples it, and hands stretches on: to a ring, if there is one, and to `on_stretch`. What goes wrong with what
+    came costs what came."""
 
     def __init__(
         self,
@@ -34,28 +38,33 @@ class Recorder:
         ring: Ring | None = None,
         labels: Labels | None = None,
         on_stretch: Callable[[Stretch], None] = lambda _stretch: None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._source, self._resampler, self._rate_hz = source, resampler, rate_hz
         self._ring, self._labels, self._on_stretch = ring, labels, on_stretch
+        self._wall = wall
+        self._lost, self._ahead = Tally("what came from the source"), Tally("a group of samples")
+        self._num_ahead = 0
         self._unknown: set[str] = set()
         self._open: tuple[str, float, float] | None = None
         self.num_steps = 0
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Record until `stop` says so, or the source is over. What goes wrong with what came costs what came."""
+        """Record until `stop` says so, or the source is over."""
         said_s = time.monotonic()
         try:
             while not stop() and not self._source.is_over:
                 try:
                     for samples in self._source.read(WAIT_S):
                         self.take(samples)
-                except Exception:
-                    log.exception("samples were lost")
+                    if time.monotonic() - said_s >= REPORT_S:
+                        said_s = time.monotonic()
+                        log.info("%s", self)
+                        self._forget_labels()
+                except Exception as error:
+                    self._lost.add_unforeseen(error)
+                    self._resampler.begin_anew()
                     time.sleep(WAIT_S)
-                if time.monotonic() - said_s >= REPORT_S:
-                    said_s = time.monotonic()
-                    log.info("%s", self)
-                    self._forget_labels()
             self._hand_on(self._resampler.flush())
         finally:
             self._say_labels()
@@ -77,16 +86,24 @@ class Recorder:
 
     def take(self, samples: Samples) -> None:
         """Record these samples."""
+        if (is_ahead := samples.t > self._wall() + AHEAD_S).any():
+            self._num_ahead += int(is_ahead.sum())
+            self._ahead.add(
+                f"times up to {samples.t.max() - self._wall():.0f} s ahead of this machine's clock, at most {AHEAD_S:.0f} s are recorded: "
+                "is its clock set, and the sensor's?"
+            )
+            kept = np.flatnonzero(~is_ahead)
+            samples = Samples(samples.t[kept], samples.values[kept], tuple(samples.labels[i] for i in kept) if samples.labels else ())
         if samples.labels and self._labels is not None:
             self._take_labels(samples.t, samples.labels)
         self._hand_on(self._resampler.push(samples))
 
     def __str__(self) -> str:
         lost = self._ring.num_lost if self._ring is not None else 0
-        ignored, late = self._source.num_ignored, self._resampler.num_late
+        ignored, late = self._source.num_ignored + self._lost.count + self._num_ahead, self._resampler.num_late
         return f"recorded steps={self.num_steps} lost={lost} late={late} ignored={ignored}"
 
-    def _hand_on(self, stretches: Sequence[Stretch]) -> None:
+    def _hand_on(self, stretches: Iterable[Stretch]) -> None:
         for stretch in stretches:
             self.num_steps += len(stretch.x)
             if self._ring is not None:
@@ -123,8 +140,8 @@ class Recorder:
         try:
             self._labels.say(label, begin_s, end_s + 1 / self._rate_hz, durable=False)
         except DataError as error:
-            if label not in self._unknown and len(self._unknown) < 100:
-                self._unknown.add(label)
+            if label[:LONGEST_LABEL] not in self._unknown and len(self._unknown) < 100:
+                self._unknown.add(label[:LONGEST_LABEL])
                 log.warning("%s", error)
         except OSError as error:
             log.error("a label cannot be stored: %s", error.strerror)

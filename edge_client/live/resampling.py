@@ -5,11 +5,13 @@ is in *stretches*: all channels at each step of the rate, without a gap. Between
 them; where a channel comes at more than `FAST` times the rate it is the mean of that line over a step, so that what is too fast for the
 rate does not turn into something slow.
 
-Two samples of a channel are a gap if they are farther apart than `gap_s` and than `SLOW` times what is usual for the channel. A gap of one
-channel is a gap of all. So is a clock that was set: forward, it looks like one; backward, `STREAK` samples in a row come too late, and time
-begins anew with them. Fewer are lost, and counted.
+Two samples of a channel are a gap if they are farther apart than `gap_s` and than `SLOW` times what is usual for the channel. What is usual
+is what the sender says, so it counts up to `LONGEST_S` alone, or `LONGEST_STEPS` steps of a slow rate: a sample makes no more steps than
+fit there, and they leave in parts of at most `MOST_STEPS`. A gap of one channel is a gap of all. So is a clock that was set: forward, it
+looks like one; backward, `STREAK` samples in a row come too late, and time begins anew with them. Fewer are lost, and counted.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +23,16 @@ LATE_S = 0.5
 """Samples may come so much later than newer ones; values leave so much later than they came."""
 STREAK = 8
 FAST, SLOW = 1.6, 3.0
+LONGEST_S, LONGEST_STEPS = 5.0, 8
+"""Between two samples that are no gap; a `gap_s` that is more counts more."""
+MOST_STEPS = 4096
+"""In a stretch."""
+AT_ONCE = 256
+"""Samples that are taken in before something leaves."""
+MOST_HELD = 2**18
+"""Samples of a channel that are not used up. Of more the newer half stays."""
+LARGEST = float(np.finfo(np.float32).max)
+"""A larger value is as one that is not finite: what leaves is float32."""
 USUAL = 64
 """What is usual for a channel is the median of so many intervals."""
 FEWEST = 8
@@ -66,7 +78,7 @@ class _Channel:
 
 
 class Resampler:
-    """Samples in, stretches out. `num_late` counts samples that came too late."""
+    """Samples in, stretches out. `num_late` counts samples that came too late, or were too many to be held."""
 
     def __init__(self, num_channels: int, rate_hz: float, gap_s: float = 0.5) -> None:
         self._rate_hz, self._gap_s = rate_hz, gap_s
@@ -78,44 +90,51 @@ class Resampler:
         self._streak: list[tuple[float, Array]] = []
         self.num_late = 0
 
-    def push(self, samples: Samples) -> list[Stretch]:
-        """Take in samples; what leaves because of them."""
+    def push(self, samples: Samples) -> Iterator[Stretch]:
+        """Take in samples; what leaves because of them. They are taken in while the iterator is used, and no further."""
         whole = np.isfinite(samples.t)
         t, values = samples.t[whole], samples.values[whole]
-        if not len(t):
-            return []
+        for at in range(0, len(t), AT_ONCE):
+            yield from self._push(t[at : at + AT_ONCE], values[at : at + AT_ONCE])
+
+    def flush(self) -> Iterator[Stretch]:
+        """No more comes: what leaves of what was held back. What comes all the same begins anew."""
+        yield from self._emit(np.inf)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what was held back."""
+        for channel in self._channels:
+            channel.t, channel.v, channel.seen_s = np.zeros(0), np.zeros(0), -np.inf
+        self._newest_s, self._begin_s, self._streak = -np.inf, np.nan, []
+
+    def _push(self, t: Array, values: Array) -> Iterator[Stretch]:
         newest = np.maximum.accumulate(np.concatenate([[self._newest_s], t]))[:-1]
         if not self._streak and not (t < newest - LATE_S).any():
             return self._take(t, values)
         return self._take_one_by_one(t, values)
 
-    def flush(self) -> list[Stretch]:
-        """No more comes: what leaves of what was held back. What comes all the same begins anew."""
-        left = self._emit(np.inf)
-        self._begin_anew()
-        return left
-
-    def _take_one_by_one(self, t: Array, values: Array) -> list[Stretch]:
-        left, begin = [], 0
+    def _take_one_by_one(self, t: Array, values: Array) -> Iterator[Stretch]:
+        begin = 0
         for i, at_s in enumerate(t):
             newest_s = max(self._newest_s, t[begin:i].max(initial=-np.inf))
             if at_s >= newest_s - LATE_S:
                 self.num_late += len(self._streak)
                 self._streak = []
                 continue
-            left += self._take(t[begin:i], values[begin:i])
+            yield from self._take(t[begin:i], values[begin:i])
             begin = i + 1
             self._streak.append((float(at_s), values[i]))
             if len(self._streak) == STREAK:
-                left += self.flush()
-                streak, self._streak = self._streak, []
-                left += self._take(np.array([s for s, _ in streak]), np.array([v for _, v in streak]))
-        return left + self._take(t[begin:], values[begin:])
+                streak = self._streak
+                yield from self.flush()
+                yield from self._take(np.array([s for s, _ in streak]), np.array([v for _, v in streak]))
+        yield from self._take(t[begin:], values[begin:])
 
-    def _take(self, t: Array, values: Array) -> list[Stretch]:
+    def _take(self, t: Array, values: Array) -> Iterator[Stretch]:
         if not len(t):
-            return []
-        finite = np.isfinite(values)
+            return
+        finite = np.abs(values) <= LARGEST
         if finite.all():
             for i, channel in enumerate(self._channels):
                 channel.add(t, values[:, i])
@@ -123,11 +142,11 @@ class Resampler:
             for i, channel in enumerate(self._channels):
                 channel.add(t[finite[:, i]], values[finite[:, i], i])
         self._newest_s = max(self._newest_s, float(t.max()))
-        return self._emit(self._newest_s - LATE_S)
+        yield from self._emit(self._newest_s - LATE_S)
+        self._hold_no_more()
 
-    def _emit(self, until_s: float) -> list[Stretch]:
+    def _emit(self, until_s: float) -> Iterator[Stretch]:
         """What is settled up to this time leaves: nothing comes before it any more."""
-        left = []
         for channel in self._channels:
             channel.learn(until_s)
         while (found := self._common_run(until_s)) is not None:
@@ -136,13 +155,17 @@ class Resampler:
                 begin_s = self._begin_s
             else:
                 self._steps, self._begins = 0, True
-            count = int(np.floor((end_s - begin_s) * self._rate_hz + 1e-6)) + 1 - self._steps
+            left = int(np.floor((end_s - begin_s) * self._rate_hz + 1e-6)) + 1 - self._steps
+            count = min(left, MOST_STEPS)
             if count > 0:
                 self._begin_s = begin_s
                 at = self._begin_s + np.arange(self._steps, self._steps + count) / self._rate_hz
                 x = np.stack([self._values(channel, at) for channel in self._channels], axis=1).astype(np.float32)
-                left.append(Stretch(float(at[0]), x, self._begins))
+                stretch = Stretch(float(at[0]), x, self._begins)
                 self._steps, self._begins = self._steps + count, False
+                yield stretch
+            if count < left:
+                continue
             if not is_closed:
                 self._forget(begin_s + self._steps / self._rate_hz)
                 break
@@ -150,7 +173,6 @@ class Resampler:
             for channel in self._channels:
                 kept = channel.t > end_s
                 channel.t, channel.v = channel.t[kept], channel.v[kept]
-        return left
 
     def _common_run(self, until_s: float) -> tuple[float, float, bool] | None:
         """From when to when all channels have values, as far as is settled, and whether a gap ends it; None if there is no such time. What
@@ -181,15 +203,15 @@ class Resampler:
             return None
         most_s = self._most_s(channel)
         breaks = np.flatnonzero(np.diff(t) > most_s)
-        ends = np.concatenate([breaks, [len(t) - 1]])
         half_s = 0.5 / self._rate_hz if self._is_fast(channel) else 0.0
-        for i, end in enumerate(ends):
-            begin = 0 if i == 0 else int(ends[i - 1]) + 1
-            closed = i < len(ends) - 1 or until_s - t[end] > most_s
-            last_s = float(t[end]) - half_s
-            if not closed or last_s >= max(begin_s, t[begin] + half_s):
-                return max(begin_s, float(t[begin]) + half_s), last_s, closed
-        return None
+        firsts_s = np.maximum(begin_s, t[np.concatenate([[0], breaks + 1])] + half_s)
+        lasts_s = t[np.concatenate([breaks, [len(t) - 1]])] - half_s
+        is_open = not until_s - t[-1] > most_s
+        fits = np.flatnonzero(lasts_s >= firsts_s)
+        if not len(fits) and not is_open:
+            return None
+        i = int(fits[0]) if len(fits) else len(lasts_s) - 1
+        return float(firsts_s[i]), float(lasts_s[i]), i < len(lasts_s) - 1 or not is_open
 
     def _values(self, channel: _Channel, at: Array) -> Array:
         if not self._is_fast(channel):
@@ -201,7 +223,14 @@ class Resampler:
         return 0 < channel.usual_s * self._rate_hz * FAST < 1
 
     def _most_s(self, channel: _Channel) -> float:
-        return max(self._gap_s, SLOW * channel.usual_s)
+        return max(self._gap_s, min(SLOW * channel.usual_s, max(LONGEST_S, LONGEST_STEPS / self._rate_hz)))
+
+    def _hold_no_more(self) -> None:
+        for channel in self._channels:
+            if len(channel.t) > MOST_HELD:
+                gone = len(channel.t) - MOST_HELD // 2
+                channel.t, channel.v = channel.t[gone:], channel.v[gone:]
+                self.num_late, self._begin_s = self.num_late + gone, np.nan
 
     def _forget(self, next_s: float) -> None:
         """What no value from this time on depends on."""
@@ -217,11 +246,6 @@ class Resampler:
         for channel in self._channels:
             kept = channel.t >= oldest_s
             channel.t, channel.v = channel.t[kept], channel.v[kept]
-
-    def _begin_anew(self) -> None:
-        for channel in self._channels:
-            channel.t, channel.v, channel.seen_s = np.zeros(0), np.zeros(0), -np.inf
-        self._newest_s, self._begin_s = -np.inf, np.nan
 
 
 def _integral(t: Array, v: Array, at: Array) -> Array:

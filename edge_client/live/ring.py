@@ -18,7 +18,7 @@ offset type      content
 All numbers are little-endian. Samples are stored, not windows: windows overlap, so that each sample would be written twice, and a label
 said later changes what is a training window. A record is written by one call once there are enough steps for it; a process that is killed
 loses only what is in memory. Every `SYNC_S` seconds the file is brought to the disk: that is what a loss of power costs. A record that was
-written in part ends what is read of its file, and is cut off when the ring is opened to be written.
+written in part ends what is read of its file, and is cut off when the ring is opened to be written. No record is larger than a file.
 """
 
 import contextlib
@@ -182,7 +182,15 @@ class Ring:
         first = self._held[0]
         whole = Stretch(first.t0_s, np.concatenate([held.x for held in self._held]), first.begins)
         self._held = []
-        payload = encode_record(whole, self._rate_hz)
+        most = max(1, min(MOST_STEPS, (self._file_bytes - HEADER.size) // (4 * whole.x.shape[1])))
+        for at in range(0, len(whole.x), most):
+            part = Stretch(whole.t0_s + at / self._rate_hz, whole.x[at : at + most], whole.begins and not at)
+            if not self._write_record(encode_record(part, self._rate_hz)):
+                self.num_lost, self._has_gap = self.num_lost + len(whole.x) - at, True
+                self.clear_old()
+                return
+
+    def _write_record(self, payload: bytes) -> bool:
         try:
             if self._file < 0 or self._size + len(payload) > self._file_bytes or self._clock() - self._begun_s > self._retention_s / FILES:
                 self._begin_file()
@@ -191,16 +199,15 @@ class Ring:
                 raise OSError(28, os.strerror(28))
         except OSError as error:
             self._say_full(error)
-            self.num_lost, self._has_gap = self.num_lost + len(whole.x), True
             if self._file >= 0:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._size)
-            self.clear_old()
-            return
+            return False
         if self._is_full:
             log.info("samples are stored again; %d steps were lost", self.num_lost)
         self._size, self._is_dirty, self._is_full = self._size + len(payload), True, False
         self.num_bytes += len(payload)
+        return True
 
     def _begin_file(self) -> None:
         last = int(self._path.stem) if self._path else 0
@@ -232,11 +239,11 @@ class Ring:
 
 def span(path: Path) -> tuple[float, float]:
     """From when to when there are samples in a file; (0, 0) if there are none."""
-    try:
-        records = [record for record, _ in read_records(path.read_bytes())]
-    except OSError:
-        records = []
-    return (min(r.t0_s for r in records), max(r.end_s for r in records)) if records else (0.0, 0.0)
+    begin_s, end_s = np.inf, -np.inf
+    with contextlib.suppress(OSError):
+        for record, _ in read_records(path.read_bytes()):
+            begin_s, end_s = min(begin_s, record.t0_s), max(end_s, record.end_s)
+    return (begin_s, end_s) if begin_s < end_s else (0.0, 0.0)
 
 
 def _size(path: Path) -> int:

@@ -20,7 +20,7 @@ NOW_S = 1_800_000_000.0
 
 @pytest.fixture
 def labels(tmp_path: Path) -> Labels:
-    return Labels(tmp_path, ("rest", "<b>walk</b>"))
+    return Labels(tmp_path, ("rest", "<b>walk</b>"), wall=lambda: NOW_S)
 
 
 @pytest.fixture

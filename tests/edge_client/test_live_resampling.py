@@ -138,7 +138,7 @@ def test_a_channel_that_falls_silent_costs_no_memory() -> None:
         t = T0_S + second + np.arange(50) / 50
         values = wave(t)
         values[:, 1] = np.nan if second > 5 else values[:, 1]
-        resampler.push(Samples(t, values))
+        list(resampler.push(Samples(t, values)))
     assert len(resampler._channels[0].t) < 50 * (2 + LATE_S) * 2
 
 
@@ -164,7 +164,7 @@ def test_samples_a_second_that_the_pipeline_takes(record_property: Any) -> None:
     values = np.random.default_rng(0).normal(size=(60_000, 6))
     began_s = time.process_time()
     for at in range(0, len(t), 25):
-        resampler.push(Samples(t[at : at + 25], values[at : at + 25]))
+        list(resampler.push(Samples(t[at : at + 25], values[at : at + 25])))
     rate = len(t) / (time.process_time() - began_s)
     record_property("samples_a_second", rate)
     assert rate > 2_000  # twenty times what a board records

@@ -2,30 +2,56 @@
 
 A file is read once, when it has not changed for `SETTLED_S`; which files were read is remembered by name, size and time of change. Samples
 without a time stamp, or with one that counts from an unknown start, end when the file was last changed.
+
+Whoever may write into the folder may not be one who may read what this process can: no link is followed, only regular files are opened, and
+the log gets the names of files and the numbers of lines, never what they say.
 """
 
 import csv
+import heapq
 import logging
 import math
+import os
+import stat
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from edge_client.live.readings import FIRST_S, TIMES, Readings
+from edge_client.live.readings import FIRST_S, MOST_BYTES, TIMES, Readings
 from edge_client.live.samples import Samples
-from host.files import write_atomically
+from edge_client.live.tally import Tally
+from host.files import open_regular, write_atomically
 from wire.errors import ConfigError, DataError, printable
 
 log = logging.getLogger("shoal.edge")
 
 SETTLED_S = 2.0
 LOOK_S = 1.0
-"""Seconds between two looks at the folder."""
+"""Seconds between two looks at the folder, or `REST` times what a look takes if that is more."""
+REST = 9
 AT_ONCE = 4096
 """Lines that become samples at once."""
+MOST_FILES = 1000
+"""Files of a look, the oldest."""
+MOST_FILE_BYTES = 2**31
+"""A larger file is not read."""
+MOST_COLUMNS = 4096
 ENDINGS = (".csv", ".jsonl", ".json")
+
+
+@dataclass(frozen=True, order=True)
+class _Found:
+    """A file that was not read before. `mark`: what it is remembered by."""
+
+    changed_s: float
+    path: Path
+    mark: str
+    is_regular: bool
+    num_bytes: int
 
 
 class FolderSource:
@@ -50,10 +76,15 @@ class FolderSource:
             raise ConfigError(f"source folder {folder}: there is no such folder")
         self._folder, self._new_readings, self._rate_hz = folder, new_readings, rate_hz
         self._done_path, self._settled_s, self._wall = done, settled_s, wall
-        self._done = set(done.read_text().splitlines()) if done.exists() else set[str]()
+        self._done = set(done.read_text("utf-8", "replace").split("\n")) if done.exists() else set[str]()
         self._work: Iterator[list[Samples]] = iter(())
-        self._look_at_s = 0.0
-        self.num_ignored = 0
+        self._done.discard("")
+        self._look_at_s = self._look_took_s = 0.0
+        self._ignored = Tally(f"a file or line in {folder}")
+
+    @property
+    def num_ignored(self) -> int:
+        return self._ignored.count
 
     @property
     def is_over(self) -> bool:
@@ -66,7 +97,7 @@ class FolderSource:
             self._work = self._read_new()
             if (samples := next(self._work, None)) is not None:
                 return samples
-            self._look_at_s = time.monotonic() + min(LOOK_S, timeout_s)
+            self._look_at_s = time.monotonic() + max(min(LOOK_S, timeout_s), REST * self._look_took_s)
         time.sleep(min(timeout_s, max(0.0, self._look_at_s - time.monotonic())))
         return []
 
@@ -74,81 +105,137 @@ class FolderSource:
         self._work = iter(())
 
     def _read_new(self) -> Iterator[list[Samples]]:
-        found: list[tuple[float, Path, str]] = []
-        for path in self._folder.iterdir():
-            if path.suffix.lower() not in ENDINGS or path.name.startswith("."):
-                continue
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            if self._wall() - status.st_mtime >= self._settled_s:
-                found.append((status.st_mtime, path, f"{status.st_mtime_ns} {status.st_size} {path.name}"))
-        present = {mark for _, _, mark in found}
-        for changed_s, path, mark in sorted(found):
-            if mark in self._done:
-                continue
+        for found in self._look():
             readings = self._new_readings()
             try:
-                for payload, now_s, count in self._payloads(path, changed_s):
-                    readings.add(payload, now_s)
-                    if count % AT_ONCE == 0:
-                        yield readings.take()
-            except (OSError, DataError, ValueError, csv.Error) as error:
-                self._ignore(f"{path}: {error}")
+                yield from self._read_file(found, readings)
+            except (OSError, DataError, ValueError, RecursionError, csv.Error) as error:
+                self._ignored.add(f"{found.path.name}: {(isinstance(error, OSError) and error.strerror) or error}")
+            except Exception as error:
+                self._ignored.add_unforeseen(error)
             yield readings.take()
-            self._done.add(mark)
-            self._done = {m for m in self._done if m in present}
+            self._done.add(found.mark)
             try:
-                write_atomically(self._done_path, "\n".join(sorted(self._done)).encode())
+                with self._done_path.open("a", encoding="utf-8") as file:
+                    file.write(f"\n{found.mark}")
+                    file.flush()
+                    os.fsync(file.fileno())
             except OSError as error:
                 log.error("%s: %s; after a restart files are read again", self._done_path, error.strerror)
 
-    def _payloads(self, path: Path, changed_s: float) -> Iterator[tuple[object, float, int]]:
-        rows = self._csv(path) if path.suffix.lower() == ".csv" else self._lines(path)
-        last_s, timed = self._last_time(path)
-        total = 0
-        if not timed:
-            total = sum(1 for _ in (self._csv(path) if path.suffix.lower() == ".csv" else self._lines(path)))
-        for count, row in enumerate(rows, start=1):
-            if not timed and isinstance(row, dict):
-                yield {**row, "t": changed_s - (total - count) / self._rate_hz}, changed_s, count
-            elif timed and last_s < FIRST_S and isinstance(row, dict):
-                yield {**row, _time_field(row): changed_s - last_s + _time_of(row)}, changed_s, count
+    def _look(self) -> list[_Found]:
+        """The files that are new, the oldest first. Marks of files that are gone are forgotten."""
+        began_s, still = time.monotonic(), set[str]()
+        try:
+            with os.scandir(self._folder) as entries:
+                found = heapq.nsmallest(MOST_FILES, self._new(entries, still))
+        except OSError as error:
+            self._ignored.add(f"{self._folder}: {error.strerror}")
+            return []
+        if len(still) < len(self._done):
+            try:
+                write_atomically(self._done_path, "\n".join(sorted(still)).encode())
+                self._done = still
+            except OSError as error:
+                log.error("%s: %s", self._done_path, error.strerror)
+        self._look_took_s = time.monotonic() - began_s
+        return found
+
+    def _new(self, entries: Iterator[os.DirEntry[str]], still: set[str]) -> Iterator[_Found]:
+        for entry in entries:
+            if entry.name.startswith(".") or not entry.name.lower().endswith(ENDINGS):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if self._wall() - status.st_mtime < self._settled_s:
+                continue
+            mark = f"{status.st_mtime_ns} {status.st_size} {printable(entry.name)}"
+            if mark in self._done:
+                still.add(mark)
             else:
-                yield row, changed_s, count
+                yield _Found(status.st_mtime, Path(entry.path), mark, stat.S_ISREG(status.st_mode), status.st_size)
 
-    def _last_time(self, path: Path) -> tuple[float, bool]:
-        """The last time stamp of a file as it stands there, and whether its first sample has one."""
-        last, timed = math.nan, False
-        for count, row in enumerate(self._csv(path) if path.suffix.lower() == ".csv" else self._lines(path)):
-            if not isinstance(row, dict):
-                return math.inf, True
-            at = _time_of(row)
-            if count == 0:
-                timed = _time_field(row) != ""
-                if not timed or not at < FIRST_S:
-                    return math.inf, timed
-            last = at if at == at else last
-        return last, timed
+    def _read_file(self, found: _Found, readings: Readings) -> Iterator[list[Samples]]:
+        """The samples of a file, in parts; empty ones while it is found out how its times count."""
+        if not found.is_regular:
+            raise DataError("it is a link, a pipe or the like, not a regular file")
+        if found.num_bytes > MOST_FILE_BYTES:
+            raise DataError(f"{found.num_bytes} bytes: a file has at most {MOST_FILE_BYTES}")
+        clock = _FileClock(found.changed_s, self._rate_hz)
+        with open_regular(found.path) as file:
+            for count, row in enumerate(self._rows(found.path, file), start=1):
+                if not clock.needs(row):
+                    break
+                if count % AT_ONCE == 0:
+                    yield []
+            file.seek(0)
+            for count, row in enumerate(self._rows(found.path, file), start=1):
+                readings.add(clock.timed(row, count), found.changed_s)
+                if len(readings) >= AT_ONCE or count % AT_ONCE == 0:
+                    yield readings.take()
 
-    def _csv(self, path: Path) -> Iterator[dict[str, str]]:
-        with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            yield from csv.DictReader(file)
+    def _rows(self, path: Path, file: BinaryIO) -> Iterator[object]:
+        return self._csv(path, file) if path.suffix.lower() == ".csv" else self._payloads(path, file)
 
-    def _lines(self, path: Path) -> Iterator[object]:
-        with path.open("rb") as file:
-            for line in file:
-                if line.strip():
-                    try:
-                        yield msgspec.json.decode(line)
-                    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                        self._ignore(f"{path}: {line[:100]!r}: {error}")
+    def _csv(self, path: Path, file: BinaryIO) -> Iterator[dict[str, str]]:
+        rows = csv.DictReader(line.decode(errors="replace") for _, line in self._lines(path, file))
+        if len(rows.fieldnames or ()) > MOST_COLUMNS:
+            raise DataError(f"{len(rows.fieldnames or ())} columns: at most {MOST_COLUMNS} are read")
+        return rows
 
-    def _ignore(self, what: str) -> None:
-        self.num_ignored += 1
-        if self.num_ignored < 10 or self.num_ignored % 1000 == 0:
-            log.warning("passed over times=%d: %s", self.num_ignored, printable(what))
+    def _payloads(self, path: Path, file: BinaryIO) -> Iterator[object]:
+        for number, line in self._lines(path, file):
+            if line.strip():
+                try:
+                    yield msgspec.json.decode(line)
+                except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                    self._ignored.add(f"{path.name}, line {number}: {error}")
+
+    def _lines(self, path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        """The lines with their numbers, but for those that are longer than a payload may be."""
+        number, is_rest = 1, False
+        while line := file.readline(MOST_BYTES + 1):
+            is_whole = line.endswith(b"\n") or len(line) <= MOST_BYTES
+            if not is_whole and not is_rest:
+                self._ignored.add(f"{path.name}, line {number}: it has over {MOST_BYTES} bytes")
+            elif is_whole and not is_rest:
+                yield number, line
+            is_rest = not is_whole
+            number += is_whole
+
+
+class _FileClock:
+    """How the times of a file count: as they are, from its own start, or not at all."""
+
+    def __init__(self, changed_s: float, rate_hz: float) -> None:
+        self._changed_s, self._rate_hz = changed_s, rate_hz
+        self._total, self._last_s, self._is_timed = 0, math.nan, False
+
+    def needs(self, row: object) -> bool:
+        """See the next row; whether those after it have to be seen as well."""
+        at_s = _time_of(row) if isinstance(row, dict) else math.inf
+        self._total += 1
+        if self._total == 1:
+            self._is_timed = not isinstance(row, dict) or _time_field(row) != ""
+        if not self._is_timed:
+            return True
+        if not isinstance(row, dict) or (self._total == 1 and not at_s < FIRST_S):
+            self._last_s = math.inf
+            return False
+        self._last_s = at_s if math.isfinite(at_s) else self._last_s
+        return True
+
+    def timed(self, row: object, count: int) -> object:
+        """The row of this number, from 1 on, with its time as it counts."""
+        if not isinstance(row, dict):
+            return row
+        if not self._is_timed:
+            return {**row, "t": self._changed_s - (self._total - count) / self._rate_hz}
+        if self._last_s < FIRST_S:
+            return {**row, _time_field(row): self._changed_s - self._last_s + _time_of(row)}
+        return row
 
 
 def _time_field(row: dict[str, object]) -> str:

@@ -4,8 +4,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from edge_client.live.readings import Readings, decode_payload
+from edge_client.live.readings import LONGEST_NAME, Readings, decode_payload
 from edge_client.live.samples import Samples
+from edge_client.live.tally import Tally
 from wire.errors import DataError, printable
 from wire.links.port import Delivery, Denied, Link, LinkDown
 
@@ -13,6 +14,8 @@ log = logging.getLogger("shoal.edge")
 
 MOST = 2000
 """Payloads that are read at once."""
+MOST_SAMPLES = 10_000
+"""No further payload is read at once after so many samples."""
 
 
 class MqttSource:
@@ -29,8 +32,12 @@ class MqttSource:
     ) -> None:
         self._link, self._readings, self._wall = link, readings, wall
         self._label_topic, self._on_label = label_topic, on_label
-        self.num_ignored = 0
+        self._ignored = Tally("a payload")
         link.subscribe(*topics, *([label_topic] if label_topic else []))
+
+    @property
+    def num_ignored(self) -> int:
+        return self._ignored.count
 
     @property
     def is_over(self) -> bool:
@@ -47,7 +54,9 @@ class MqttSource:
             elif isinstance(event, Denied):
                 log.error("the broker does not let this device %s %s", event.action, event.topic)
             elif isinstance(event, LinkDown):
-                log.warning("connection to the samples' broker lost, trying again: %s", event.reason)
+                log.warning("connection to the samples' broker lost, trying again: %s", printable(event.reason))
+            if len(self._readings) >= MOST_SAMPLES or time.monotonic() >= end_s:
+                break
         return self._readings.take()
 
     def close(self) -> None:
@@ -61,6 +70,6 @@ class MqttSource:
             elif not delivery.retained:  # a value of some time ago
                 self._readings.add(decode_payload(delivery.payload), self._wall(), delivery.topic)
         except (DataError, OSError) as error:
-            self.num_ignored += 1
-            if self.num_ignored in (1, 10, 100, 1000) or self.num_ignored % 10_000 == 0:
-                log.warning("a payload is passed over topic=%s times=%d: %s", printable(delivery.topic), self.num_ignored, error)
+            self._ignored.add(f"topic={delivery.topic[:LONGEST_NAME]}: {error}")
+        except Exception as error:
+            self._ignored.add_unforeseen(error)

@@ -1,6 +1,5 @@
 """Samples from standard input: a line of JSON each, as `edge_client.live.readings` reads payloads."""
 
-import logging
 import os
 import select
 import time
@@ -8,25 +7,27 @@ from collections.abc import Callable
 
 import msgspec
 
-from edge_client.live.readings import Readings
+from edge_client.live.readings import MOST_BYTES, Readings
 from edge_client.live.samples import Samples
-from wire.errors import DataError, printable
+from edge_client.live.tally import Tally
+from wire.errors import DataError
 
-log = logging.getLogger("shoal.edge")
-
-LINE_BYTES = 2**20
-"""A longer line is not read."""
 READ_BYTES = 2**18
 
 
 class StdinSource:
-    """Reads lines from a file descriptor. A line that is no JSON is passed over."""
+    """Reads lines from a file descriptor. A line that is no JSON, or longer than a payload may be, is passed over; the log gets its number,
+    not what it says."""
 
     def __init__(self, readings: Readings, file: int = 0, wall: Callable[[], float] = time.time) -> None:
         self._readings, self._file, self._wall = readings, file, wall
         self._rest = b""
-        self._is_over = False
-        self.num_ignored = 0
+        self._is_over = self._is_too_long = False
+        self._ignored, self._num_lines = Tally("a line of standard input"), 0
+
+    @property
+    def num_ignored(self) -> int:
+        return self._ignored.count
 
     @property
     def is_over(self) -> bool:
@@ -40,11 +41,14 @@ class StdinSource:
         *lines, self._rest = (self._rest + data).split(b"\n") if data else (self._rest, b"")
         now_s = self._wall()
         for line in lines:
-            if line.strip():
+            self._num_lines += 1
+            if self._is_too_long or len(line) > MOST_BYTES:
+                self._ignored.add(f"line {self._num_lines}: it has over {MOST_BYTES} bytes")
+            elif line.strip():
                 self._add(line, now_s)
-        if len(self._rest) > LINE_BYTES:
-            self._rest = b""
-            self._ignore(f"a line of over {LINE_BYTES} bytes")
+            self._is_too_long = False
+        if len(self._rest) > MOST_BYTES:
+            self._rest, self._is_too_long = b"", True
         return self._readings.take()
 
     def close(self) -> None:
@@ -53,11 +57,8 @@ class StdinSource:
     def _add(self, line: bytes, now_s: float) -> None:
         try:
             if not self._readings.add(msgspec.json.decode(line), now_s):
-                self._ignore(f"no channel in {line[:100]!r}")
+                self._ignored.add(f"line {self._num_lines}: it has no value of a channel")
         except (msgspec.MsgspecError, ValueError, RecursionError, DataError) as error:
-            self._ignore(f"{line[:100]!r}: {error}")
-
-    def _ignore(self, what: str) -> None:
-        self.num_ignored += 1
-        if self.num_ignored in (1, 10, 100, 1000) or self.num_ignored % 10_000 == 0:
-            log.warning("a line is passed over times=%d: %s", self.num_ignored, printable(what))
+            self._ignored.add(f"line {self._num_lines}: {error}")
+        except Exception as error:
+            self._ignored.add_unforeseen(error)
