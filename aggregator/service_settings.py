@@ -25,6 +25,8 @@ class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=Tru
     """The data's name, for people; the bundle's when empty."""
     min_devices: int = 2
     """As in `RunSettings`, and the least number of updates of a round."""
+    days: float = 0.0
+    """As in `RunSettings`."""
     deadline_s: float = 600.0
     """Seconds for which a round is open at most."""
     grace_s: float = 60.0
@@ -112,6 +114,7 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
         max_drop=settings.max_drop,
         keep_models=settings.keep_models,
         data=settings.data or bundle.manifest.name,
+        days=settings.days,
         min_devices=settings.min_devices,
         deadline_s=settings.deadline_s,
         grace_s=settings.grace_s,

@@ -12,6 +12,7 @@ from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import has_run
 from aggregator.aggregation import start_run
+from aggregator.core.budget import check_budget
 from aggregator.core.eligibility import read_rule
 from aggregator.core.hours import read_hours
 from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
@@ -99,11 +100,12 @@ def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, expor
 
 
 def check_asking(settings: RunSettings) -> None:
-    """Check whom a run is to ask, and when.
+    """Check whom a run is to ask, when, and for how long.
 
     Raises:
         ConfigError: a rule or hours cannot be read, a number is out of range, or a cohort is too small.
     """
+    check_budget(settings)
     read_rule(settings.where)
     read_hours(settings.hours)
     if not (1 <= settings.over_select <= 10 and 0 <= settings.quorum <= 1 and settings.pace_s >= 0 and settings.cohort >= 0):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
-from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_round, with_device
+from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_next, with_device
 from aggregator.core.state import Event, ModelVersion, RunState
 from wire.messages import Digest
 
@@ -28,7 +28,7 @@ def select_first(state: RunState, event: EligibilityChanged) -> Step:
     state, _ = select(state, event)
     if state.num_online < state.settings.min_devices:
         return state, []
-    return open_round(state, 1, next_phase(state), event.at_s)
+    return open_next(state, event.at_s)
 
 
 def bar_idle(state: RunState, event: DeviceBarred) -> Step:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from aggregator.core.budget import spent
 from aggregator.core.cohort import Cohort, drawn
 from aggregator.core.hours import read_hours
 from aggregator.core.plan import NEW, plan_for, round_seed
@@ -30,10 +31,20 @@ LONGEST_REST = 64
 Step = tuple[RunState, list[Command]]
 
 
-def open_round(state: RunState, number: int, phase: OpenPhase, at_s: float) -> Step:
-    """Open a round."""
-    state = replace(state, phase=phase, round=number, attempt=0, received={}, cohort={}, opened_at_s=at_s)
+def open_next(state: RunState, at_s: float) -> Step:
+    """Open the next round, or the evaluation where a budget is spent."""
+    ended = spent(state, at_s)
+    phase: OpenPhase = "evaluating" if ended else next_phase(state)
+    state = replace(state, phase=phase, ended=ended, round=state.round + 1, attempt=0, received={}, cohort={}, opened_at_s=at_s)
     return _invite(state, at_s)
+
+
+def open_again_or_evaluate(state: RunState, at_s: float) -> Step:
+    """Open the latest round again; where a budget is spent meanwhile, its training is given up for the evaluation."""
+    ended = spent(state, at_s)
+    if ended and state.phase != "evaluating":
+        state = replace(state, phase="evaluating", ended=ended, cohort={}, received={}, settings=state.next_settings, retuned=None)
+    return open_again(state, state.received, at_s)
 
 
 def open_again(state: RunState, received: dict[str, Received], at_s: float) -> Step:
@@ -134,8 +145,8 @@ def close_if_full(state: RunState, at_s: float) -> Step:
 def close(state: RunState, at_s: float) -> Step:
     if state.phase != "evaluating":
         return replace(state, phase="aggregating"), [Aggregate(state.round)]
-    if state.trained < state.settings.rounds:  # the operator has asked for more of them meanwhile
-        return open_round(state, state.round + 1, next_phase(state), at_s)
+    if not spent(state, at_s):  # the operator has asked for more meanwhile
+        return open_next(state, at_s)
     state = replace(state, phase="finished")
     return state, finish_commands(state)
 

@@ -6,7 +6,7 @@ A run is always in one of six phases. A round is open in three of them, while de
 * *preparing*: a round is open that an algorithm needs before the rounds of training; it does not count as one.
 * *training*: a round of training is open.
 * *aggregating*: the round is closed; the algorithm computes the next models from the updates that were received.
-* *evaluating*: after the last round of training every device tests its final model.
+* *evaluating*: once a budget is spent (`aggregator.core.budget`) every device tests its final model.
 * *finished*: the run is over; a device that checks in is given its model.
 
 An open round is closed when the update of every device that it waits for has been received, or by its deadline. It waits for the devices
@@ -15,7 +15,8 @@ The update of a lost device counts whenever it comes before the round is closed.
 waited for only twice as long as the others took (at least for `grace_s`), once there are others.
 
 No round of training is closed with fewer than `min_updates` updates. A deadline by which there are fewer opens the same round again, as
-another *attempt*: what was received stays. So does the loss of updates that were safe. An evaluation is over at its deadline.
+another *attempt*: what was received stays. So does the loss of updates that were safe. Where a budget is spent by then, the evaluation
+follows instead. An evaluation is over at its deadline.
 
 A device that misses a deadline is taken for absent until it is heard. One that misses or declines its plans round after round is asked in
 the next round, then in every second one, every fourth, up to every 64th; an accepted update ends that.
@@ -63,6 +64,7 @@ from typing import Any, get_args
 from msgspec.structs import replace
 
 from aggregator.core import membership, orders, resumption
+from aggregator.core.budget import measured
 from aggregator.core.opening import (
     Step,
     absent,
@@ -76,7 +78,8 @@ from aggregator.core.opening import (
     may_join,
     next_phase,
     open_again,
-    open_round,
+    open_again_or_evaluate,
+    open_next,
     surveyed,
     with_device,
 )
@@ -135,6 +138,7 @@ def _start(event: Started) -> Step:
     state = RunState(
         settings=event.settings,
         epoch=event.epoch,
+        started_at_s=event.at_s,
         at_s=event.at_s,
         models=event.models,
         memory=event.memory,
@@ -172,7 +176,7 @@ def _open_first(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     state, _ = _come(state, event)
     if state.num_online < state.settings.min_devices:
         return state, []
-    return open_round(state, 1, next_phase(state), event.at_s)
+    return open_next(state, event.at_s)
 
 
 def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
@@ -237,11 +241,11 @@ def _expire(state: RunState, event: DeadlinePassed) -> Step:
     if event.at_s < state.deadline_at_s:
         return close_if_full(state, event.at_s)
     if state.idle:
-        return open_again(state, state.received, event.at_s)
+        return open_again_or_evaluate(state, event.at_s)
     for device_id in [d for d in state.cohort if is_missing(state, d)]:
         state = with_device(state, device_id, absent(failed(state, device_id), event.at_s, state.settings.grace_s))
     if state.phase != "evaluating" and lacks_updates(state):
-        return open_again(state, state.received, event.at_s)
+        return open_again_or_evaluate(state, event.at_s)
     return close(state, event.at_s)
 
 
@@ -251,14 +255,11 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
         return state, []
     if state.retuned is not None:
         state = replace(state, settings=state.retuned, retuned=None)
+    state = state if state.preparing else measured(state)
     changed_nothing = event.made_in is not None  # such a preparation counts too: a run must not prepare for ever
     trained = state.trained + (not state.preparing or changed_nothing)
     state = state if changed_nothing else surveyed(state, event.left_out)
-    state = replace(taken_over(state, event), trained=trained)
-    if trained >= state.settings.rounds:
-        return open_round(state, state.round + 1, "evaluating", event.at_s)
-    state = replace(state, preparing=event.preparing)
-    return open_round(state, state.round + 1, next_phase(state), event.at_s)
+    return open_next(replace(taken_over(state, event), trained=trained, preparing=event.preparing), event.at_s)
 
 
 def _ask_again(state: RunState, event: UpdatesLost) -> Step:

@@ -33,13 +33,17 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     batch_size: int = 32
     hyper: dict[str, float] = {}
     """Hyper-parameters in place of the objective's own."""
+    patience: int = 0
+    """Training ends when the mean accuracy has not got better for so many rounds (`aggregator.core.budget`); 0: it does not matter."""
+    min_delta: float = 0.0
+    """By how much more than the best it has to be, as a fraction, to count as better."""
 
 
 TRAINING = ("local_epochs", "batch_size", "hyper")
 """The fields of `RunSettings` that shape what devices do in a round."""
 RETUNABLE = (
     *TRAINING,
-    *("rounds", "min_devices", "deadline_s", "grace_s", "max_update_norm", "min_updates", "min_group"),
+    *("rounds", "days", "patience", "min_delta", "min_devices", "deadline_s", "grace_s", "max_update_norm", "min_updates", "min_group"),
     *("weight_cap", "norm_cap", "max_drop", "keep_models"),
     *("where", "cohort", "over_select", "quorum", "pace_s", "hours"),
 )
@@ -66,6 +70,8 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """By graph: what an update must carry that reports a training with it."""
     responses: dict[str, Layout]
     """By graph: what an update must carry when it was evaluated or applied."""
+    days: float = 0.0
+    """No round of training is opened so many days after the start; 0: at any time."""
     max_update_norm: float = 1e6
     """An update whose change has a larger Euclidean norm is refused."""
     min_updates: int = 1

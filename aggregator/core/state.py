@@ -15,6 +15,8 @@ from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """A phase in which devices work on plans and updates are awaited."""
 Phase = Literal["waiting", OpenPhase, "aggregating", "finished"]
+Ended = Literal["", "rounds", "days", "patience", "order"]
+"""Why no further round of training is opened: a budget that is spent (`aggregator.core.budget`), or the operator's order."""
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -87,6 +89,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that count from the next round on, where the operator has given others."""
     epoch: int = 0
     """Which start of the service this is: greater than any before it."""
+    started_at_s: float | None = None
+    """When the run began; None in a run that an earlier version began."""
     at_s: float = 0.0
     """When the last event was; the clock never goes back behind it, also after a restart."""
     phase: Phase = "waiting"
@@ -108,6 +112,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the next round is a preparation."""
     trained: int = 0
     """Rounds of training that are over."""
+    best: float | None = None
+    """The best mean accuracy of a round so far (`aggregator.core.budget`)."""
+    unimproved: int = 0
+    """Rounds of training since."""
+    unmeasured: bool = False
+    """Whether no device told an accuracy in the last round of training."""
+    ended: Ended = ""
+    """Why training is over; empty while it is not."""
     memory: MaybeDigest = ""
     """What the algorithm remembers from round to round."""
     cohort: dict[str, str] = {}

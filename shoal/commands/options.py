@@ -25,6 +25,20 @@ def finite(option: typer.CallbackParam, value: float) -> float:
     return value
 
 
+def finite_if_given(option: typer.CallbackParam, value: float | None) -> float | None:
+    """The same for a number that may be left out.
+
+    Raises:
+        ConfigError: it is not finite.
+    """
+    return value if value is None else finite(option, value)
+
+
+def hours_of(window: str, time_zone: str) -> str:
+    """The hours of ``--window`` and ``--time-zone`` as settings have them."""
+    return f"{window} {time_zone}" if window else ""
+
+
 Data = Annotated[
     str,
     typer.Option(
@@ -36,6 +50,13 @@ AlgorithmName = Annotated[
     str, typer.Option("--algorithm", help="One choice or several: distfl, dbe+distfl+irls, ifca:k=4. `shoal algorithms` lists them.")
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of training.")]
+Days = Annotated[float, typer.Option(callback=finite, min=0, help="No round is opened so many days after the start; 0: at any time.")]
+Patience = Annotated[
+    int, typer.Option(min=0, help="Training ends when the mean accuracy has not got better for so many rounds; 0: it does not matter.")
+]
+MinDelta = Annotated[
+    float, typer.Option(callback=finite, min=0, max=1, help="By how much more than the best it has to be to count as better.")
+]
 LocalEpochs = Annotated[int, typer.Option(min=1, help="Passes over a device's windows in each round.")]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same result.")]
 BatchSize = Annotated[int, typer.Option(min=2, max=4096, help="Windows in a batch.")]
@@ -151,16 +172,17 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: the algorithm, the mechanism or a hyper-parameter cannot be read.
     """
-    same = ("rounds", "local_epochs", "batch_size", "seed", "min_devices", "min_group", "weight_cap", "norm_cap", "max_drop", "keep_models")
+    same = ("local_epochs", "batch_size", "seed", "min_devices", "min_group", "weight_cap", "norm_cap", "max_drop", "keep_models")
+    budget = ("rounds", "days", "patience", "min_delta")
     asking = ("where", "cohort", "over_select", "quorum", "start_from")
-    return {name: given[name] for name in (*same, *asking)} | {
+    return {name: given[name] for name in (*budget, *same, *asking)} | {
         "algorithm": with_privacy(read_algorithm(given["algorithm"]), given["privacy"]),
         "hyper": hyper_values(given["lr"], given["hyper"]),
         "deadline_s": given["deadline"],
         "grace_s": given["grace"],
         "max_update_norm": given["max_norm"],
         "pace_s": given["pace"],
-        "hours": f"{given['window']} {given['time_zone']}" if given["window"] else "",
+        "hours": hours_of(given["window"], given["time_zone"]),
     }
 
 

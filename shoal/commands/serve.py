@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from aggregator.core.budget import why_ended
 from aggregator.core.rollout_state import Gate
 from aggregator.core.state import Event, RoundAggregated, RunState
 from aggregator.core.summary import count_groups
@@ -36,6 +37,9 @@ def serve(
     algorithm: opt.AlgorithmName = "distfl",
     privacy: opt.PrivacyName = "",
     rounds: opt.Rounds = 20,
+    days: opt.Days = 0.0,
+    patience: opt.Patience = 0,
+    min_delta: opt.MinDelta = 0.0,
     local_epochs: opt.LocalEpochs = 1,
     batch_size: opt.BatchSize = 32,
     lr: opt.Lr = None,
@@ -151,5 +155,6 @@ def serve(
     if final is None:
         Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
     else:
-        wanted = final.next_settings.rounds
-        Console().print(f"run {final.settings.name}: {final.phase}, round {min(final.round, wanted)} of {wanted}; kept in {folder}")
+        wanted, why = final.next_settings.rounds, why_ended(final)
+        stands = f"{final.phase}, round {min(final.round, wanted)} of {wanted}" + (f": {why}" if why else "")
+        Console().print(f"run {final.settings.name}: {stands}; kept in {folder}", soft_wrap=True)

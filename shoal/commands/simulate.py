@@ -33,6 +33,8 @@ def simulate(
     data: opt.Data = "watch",
     algorithm: opt.AlgorithmName = "distfl",
     rounds: opt.Rounds = 20,
+    patience: opt.Patience = 0,
+    min_delta: opt.MinDelta = 0.0,
     local_epochs: opt.LocalEpochs = 1,
     seed: opt.Seed = 0,
     out: opt.Out = Path("runs/simulate"),
@@ -62,6 +64,8 @@ def simulate(
     settings = simulation.SimulationSettings(
         algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
         rounds=rounds,
+        patience=patience,
+        min_delta=min_delta,
         local_epochs=local_epochs,
         seed=seed,
         batch_size=batch_size,

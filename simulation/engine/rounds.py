@@ -13,10 +13,11 @@ import numpy as np
 from immutables import Map
 
 from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, work_of
+from aggregator.core.budget import improvement_of, mean_accuracy
 from aggregator.core.plan import make_plan, program_for
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
-from aggregator.core.state import Device, Report, RunState
+from aggregator.core.state import Device, Ended, Report, RunState
 from algorithms.algorithm import Contribution, State
 from algorithms.core.contract import Grouped, Programs
 from algorithms.core.keys import NEWCOMER
@@ -76,7 +77,7 @@ class Rounds:
     def advance(self, snapshot: Snapshot, workers: Workers) -> Snapshot:
         """The snapshot after one more round, the last of which only tests the models that devices are given."""
         settings, state = self.settings, snapshot.state
-        number, closing = snapshot.round + 1, snapshot.trained >= settings.rounds
+        number, closing = snapshot.round + 1, bool(self._ended(snapshot))
         preparing = not closing and self.algorithm.preparing(state)
         invited = self._closing(snapshot) if closing else self.schedule.invite(number)
         starts = {d: self._start(state, d) for d in invited.device_ids}
@@ -116,11 +117,22 @@ class Rounds:
         kept = {} if closing or oldest is None else {v: m for v, m in older.items() if v >= oldest}
         return Snapshot(state, number, trained_rounds, (*snapshot.records, record), closing, kept)
 
+    def _ended(self, snapshot: Snapshot) -> Ended:
+        """The budget that is spent, as `aggregator.core.budget.spent` says it of a campaign."""
+        if snapshot.trained >= self.settings.rounds:
+            return "rounds"
+        return "patience" if self.settings.patience and self._improvement(snapshot)[1] >= self.settings.patience else ""
+
+    def _improvement(self, snapshot: Snapshot) -> tuple[float | None, int]:
+        accuracies = (mean_accuracy(r.evaluated.values()) for r in snapshot.records if r.phase == "training")
+        return improvement_of(accuracies, self.settings.min_delta)
+
     def conclude(self, snapshot: Snapshot) -> RunState:
         """The run's last state as the aggregator would have it, with its models among the blobs."""
         stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
         membership = snapshot.state.memory.membership
         devices = {d: Device(w.num_train, w.num_test, True, 0.0, "simulation") for d, w in self.devices.items()}
+        best, unimproved = self._improvement(snapshot)
         return RunState(
             settings=self.settings,
             phase="finished",
@@ -131,6 +143,9 @@ class Rounds:
             programs=stored.programs,
             preparing=stored.preparing,
             trained=snapshot.trained,
+            best=best,
+            unimproved=unimproved,
+            ended=self._ended(snapshot),
             memory=stored.memory,
         )
 
