@@ -49,6 +49,10 @@ class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=Tru
     """As in `RunSettings`."""
     over_select: float = 1.0
     """As in `RunSettings`."""
+    buffer: int = 0
+    """As in `RunSettings`."""
+    concurrency: int = 0
+    """As in `RunSettings`."""
     quorum: float = 0.0
     """As in `RunSettings`."""
     pace_s: float = 0.0
@@ -101,6 +105,8 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
         where=settings.where,
         cohort=settings.cohort,
         over_select=settings.over_select,
+        buffer=settings.buffer,
+        concurrency=settings.concurrency,
         quorum=settings.quorum,
         pace_s=settings.pace_s,
         hours=settings.hours,

@@ -66,6 +66,8 @@ class SettingsChange(_Body):
     where: str = _maybe(max_length=1000, description="The rule for which devices are asked; empty: all.")
     cohort: Whole = _maybe(ge=0, le=1_000_000, description="Updates with which a round is over; 0: one of every device asked.")
     over_select: float = _maybe(ge=1, le=10, description="A round asks so many times its cohort.")
+    buffer: Whole = _maybe(ge=1, le=1_000_000, description="Of a buffered campaign: updates that make an aggregation.")
+    concurrency: Whole = _maybe(ge=0, le=1_000_000, description="Of a buffered campaign: devices at work at any time; 0: half of them.")
     quorum: float = _maybe(ge=0, le=1, description="No round is aggregated with a smaller share of its updates.")
     pace_s: float = _maybe(ge=0, le=YEAR_S, description="Seconds between two rounds that ask the same device.")
     hours: str = _maybe(max_length=100, description="Such as `22:00-06:00 Europe/Berlin`; empty: any.")

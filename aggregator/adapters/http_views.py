@@ -78,6 +78,8 @@ class SettingsView(BaseModel):
     where: str
     cohort: int
     over_select: float
+    buffer: int
+    concurrency: int
     quorum: float
     pace_s: float
     hours: str

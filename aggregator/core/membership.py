@@ -5,8 +5,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from aggregator.core import flights
+from aggregator.core.asking import with_device
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
-from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_next, with_device
+from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_next
 from aggregator.core.state import Event, ModelVersion, RunState
 from wire.messages import Digest
 
@@ -82,7 +84,7 @@ def forget_closed(state: RunState, event: DeviceForgotten) -> Step:
 
 
 def _without(state: RunState, device_id: str) -> RunState:
-    return replace(state, cohort=_others(state.cohort, device_id), received=_others(state.received, device_id))
+    return replace(flights.without_plans(state, [device_id]), received=_others(state.received, device_id))
 
 
 def _reopened_if_short(state: RunState, at_s: float) -> Step:

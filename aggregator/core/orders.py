@@ -15,7 +15,7 @@ def roll_back(state: RunState, event: RolledBack) -> Step:
     if after is None:
         return state, []
     phase = next_phase(after) if after.phase == "aggregating" else after.phase
-    return open_again(replace(after, phase=phase, cohort={}, received={}), {}, event.at_s)
+    return open_again(replace(after, phase=phase, cohort={}, received={}, flights={}), {}, event.at_s)
 
 
 def replace_all(state: RunState, event: RolledBack) -> Step:
@@ -55,5 +55,5 @@ def _dated(state: RunState, at_s: float) -> RunState:
 
 def end(state: RunState, _event: Aborted) -> Step:
     """Finish the run as it is: what the open round has received is given up, and no device works for it any more."""
-    state = replace(state, phase="finished", ended="order", cohort={}, received={})
+    state = replace(state, phase="finished", ended="order", cohort={}, received={}, flights={})
     return state, finish_commands(state)

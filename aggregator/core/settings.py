@@ -45,7 +45,7 @@ RETUNABLE = (
     *TRAINING,
     *("rounds", "days", "patience", "min_delta", "min_devices", "deadline_s", "grace_s", "max_update_norm", "min_updates", "min_group"),
     *("weight_cap", "norm_cap", "max_drop", "keep_models"),
-    *("where", "cohort", "over_select", "quorum", "pace_s", "hours"),
+    *("where", "cohort", "over_select", "buffer", "concurrency", "quorum", "pace_s", "hours"),
 )
 """The fields of `RunSettings` that may change while the run goes on. Of the algorithm, the mean may."""
 
@@ -93,6 +93,10 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """A round of training is over with so many updates; 0: with one of every device that it asked."""
     over_select: float = 1.0
     """A round asks so many times `cohort` devices."""
+    buffer: int = 0
+    """In a buffered run (`aggregator.core.flights`) a round is over with so many updates, of whichever round; 0: it is none."""
+    concurrency: int = 0
+    """In a buffered run so many devices work at any time; 0: half of those that are there."""
     quorum: float = 0.0
     """No round of training is aggregated with fewer updates than this share of `cohort`, or of the devices asked where that is 0."""
     pace_s: float = 0.0

@@ -66,6 +66,21 @@ class Received(Report, frozen=True, kw_only=True):
     num_steps: int
     norms: dict[str, float] = {}
     """By role (delta, statistic, response), the Euclidean norm of its tensors."""
+    staleness: int = 0
+    """How many rounds ago the device was asked for it."""
+
+
+class Flight(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that a device of a buffered run works on (`aggregator.core.flights`), as far as a later round cannot know it."""
+
+    round: int
+    """The round that asked the device."""
+    attempt: int
+    start: str
+    """The key of the model that it started from."""
+    model: Digest
+    verbs: tuple[Verb, ...]
+    deadline_at_s: float
 
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +141,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The devices of the latest round, and the key of the model that each started from."""
     received: dict[str, Received] = {}
     """Their admitted updates, in the order of arrival."""
+    flights: dict[str, Flight] = {}
+    """By device, the plans in work of a buffered run, those of earlier rounds as well; its devices are in the cohort."""
     asked: int = 0
     """How many devices the latest round asked when it was opened."""
     idle: bool = False

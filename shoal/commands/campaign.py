@@ -52,6 +52,7 @@ def start(
     where: opt.Where = "",
     cohort: opt.RoundCohort = 0,
     over_select: opt.OverSelect = 1.0,
+    policy: opt.CampaignPolicy = "",
     quorum: opt.Quorum = 0.0,
     pace: opt.Pace = 0.0,
     window: opt.Window = "",
@@ -125,6 +126,7 @@ def change(
     over_select: Annotated[
         float | None, typer.Option(callback=opt.finite_if_given, min=1, max=10, help="A round asks so many times its cohort.")
     ] = None,
+    policy: opt.CampaignPolicy = "",
     quorum: Annotated[
         float | None, typer.Option(callback=opt.finite_if_given, min=0, max=1, help="No round is aggregated with a smaller share.")
     ] = None,
@@ -135,24 +137,23 @@ def change(
     time_zone: opt.TimeZone = "UTC",
 ) -> None:
     """Change the settings of a campaign from its next round on."""
+    asking = opt.with_asking(policy, cohort, over_select) if policy else {"cohort": cohort, "over_select": over_select}
     order = Retune.of(
         name,
         rounds=rounds,
         days=days,
         patience=patience,
         min_delta=min_delta,
-        deadline_s=deadline,
         grace_s=grace,
         min_devices=min_devices,
         local_epochs=local_epochs,
         lr=lr,
         algorithm=algorithm or None,
         where=where,
-        cohort=cohort,
-        over_select=over_select,
         quorum=quorum,
         pace_s=pace,
         hours=opt.hours_of(window, time_zone) if window is not None else None,
+        **{"deadline_s": deadline, **asking},
     )
     if not order.changes:
         raise ConfigError("shoal campaign set: expected at least one setting, such as --rounds")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from aggregator.core.cohort import policy_settings, read_policy, with_cohort
 from algorithms.registry import AlgorithmSpec, read_algorithm, read_privacy
 from algorithms.spec import Choice
 from wire.errors import ConfigError
@@ -90,6 +91,10 @@ MaxDrop = Annotated[
 Where = Annotated[str, typer.Option(help="Which devices are asked, such as 'battery >= 50 and not metered'; see docs/operate.md.")]
 RoundCohort = Annotated[int, typer.Option(min=0, help="A round is over with so many updates; 0: one of every device asked.")]
 OverSelect = Annotated[float, typer.Option(callback=finite, min=1, max=10, help="A round asks so many times --cohort devices.")]
+CampaignPolicy = Annotated[
+    str,
+    typer.Option("--policy", help="How rounds are made: sync, over-select:cohort=20:over=0.3, buffered:buffer=10:concurrency=40."),
+]
 Quorum = Annotated[float, typer.Option(callback=finite, min=0, max=1, help="No round is aggregated with a smaller share of its updates.")]
 Pace = Annotated[float, typer.Option(callback=finite, min=0, help="Seconds between two rounds that ask the same device.")]
 Window = Annotated[str, typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty.")]
@@ -175,6 +180,7 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     same = ("local_epochs", "batch_size", "seed", "min_devices", "min_group", "weight_cap", "norm_cap", "max_drop", "keep_models")
     budget = ("rounds", "days", "patience", "min_delta")
     asking = ("where", "cohort", "over_select", "quorum", "start_from")
+    policy = with_asking(given["policy"], given["cohort"], given["over_select"]) if given["policy"] else {}
     return {name: given[name] for name in (*budget, *same, *asking)} | {
         "algorithm": with_privacy(read_algorithm(given["algorithm"]), given["privacy"]),
         "hyper": hyper_values(given["lr"], given["hyper"]),
@@ -183,7 +189,20 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         "max_update_norm": given["max_norm"],
         "pace_s": given["pace"],
         "hours": hours_of(given["window"], given["time_zone"]),
+        **policy,
     }
+
+
+def with_asking(text: str, cohort: int | None, over_select: float | None) -> dict[str, Any]:
+    """The fields of `RunSettings` that ``--policy`` says, with ``--cohort``.
+
+    Raises:
+        ConfigError: it cannot be read, or says something that another option says as well.
+    """
+    policy = read_policy(text)
+    if over_select not in (None, 1.0):
+        raise ConfigError(f"--over-select {over_select:g}: --policy {text} says how many are asked")
+    return policy_settings(with_cohort(policy, cohort) if cohort else policy)
 
 
 def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:

@@ -57,6 +57,7 @@ def serve(
     where: opt.Where = "",
     cohort: opt.RoundCohort = 0,
     over_select: opt.OverSelect = 1.0,
+    policy: opt.CampaignPolicy = "",
     quorum: opt.Quorum = 0.0,
     pace: opt.Pace = 0.0,
     window: opt.Window = "",

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from aggregator.core.cohort import read_policy
 from aggregator.core.summary import Heterogeneity
 from algorithms.registry import read_algorithm
 from shoal.commands import options as opt
@@ -22,7 +23,6 @@ from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
-from simulation.timing.policies import read_policy
 from simulation.timing.profiles import read_profiles
 
 SHOWN = 1000

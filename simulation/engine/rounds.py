@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 from immutables import Map
 
-from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, work_of
+from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, weakened, work_of
 from aggregator.core.budget import improvement_of, mean_accuracy
 from aggregator.core.plan import make_plan, program_for
 from aggregator.core.ports import Blobs
@@ -26,7 +25,6 @@ from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic
 from simulation.engine.workers.device_host import DeviceResult, Models
-from wire import names
 from wire.errors import Stalled
 from wire.messages import Choose, Plan
 from wire.tensors import Tensors
@@ -191,13 +189,7 @@ class Rounds:
         tensors, stale = dict(sorted(result.tensors.items())), result.device_id in invited.versions
         weight = invited.weights.get(result.device_id)
         if weight is not None:
-            newest = state.models[start]
-            for key, value in tensors.items():
-                role = names.role_of(key)
-                if role == names.DELTA:
-                    tensors[key] = np.float32(weight) * value
-                elif role == names.STATISTIC:
-                    tensors[key] = newest[key] + np.float32(weight) * (value - newest[key])
+            tensors = weakened(tensors, weight, state.models[start])
         return Contribution(
             result.device_id, result.num_train, result.num_steps, start if stale else result.model, tensors, result.trained.mean_loss
         )
