@@ -119,6 +119,26 @@ class TestRounds:
         run.update(old[2], 1)
         assert old[2] not in run.state.received
 
+    def test_an_update_of_a_plan_that_was_given_up_does_not_count_in_the_open_round_either(self) -> None:
+        run = buffered(deadline_s=10.0, buffer=2)
+        old = sorted(run.state.flights)
+        for device_id in old[:2]:
+            land(run, device_id, 5.0)
+        run.aggregated(6.0)
+        run.feed(s.DeadlinePassed(11.0, 2))
+        assert (run.state.phase, run.state.flights.keys().isdisjoint(old[2:])) == ("training", True)
+        for number in (1, 2):
+            assert kinds(run.update(old[2], number))[0] == "Acknowledge"
+        assert run.state.received == {}
+
+    def test_one_device_at_a_time_fills_a_larger_buffer(self) -> None:
+        run = buffered(concurrency=1, buffer=3)
+        for _ in range(2):
+            (device_id,) = run.state.flights
+            assert kinds(land(run, device_id)) == ["Acknowledge", "SetDeadline", "SendPlan"]
+        (device_id,) = run.state.flights
+        assert "Aggregate" in kinds(land(run, device_id))
+
     def test_a_lost_device_keeps_its_plan_and_gives_up_its_place(self) -> None:
         run = buffered(grace_s=5.0)
         lost = sorted(run.state.flights)[0]
@@ -255,20 +275,20 @@ def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run
             assert at_work <= Buffer(buffer, concurrency).at_work(state.num_online), "more were asked than are to be at work"
         assert all(f.round <= state.round for f in state.flights.values())
     assert max(Counter(counted).values(), default=0) <= 1, "an update counted twice"
-    at_s = 1000.0
+    end_s = 1000.0
     for device_id in SIX:
-        run.check_in(device_id, at_s)
+        run.check_in(device_id, end_s)
     for turn in range(400):
         if run.state.phase == "finished":
             break
         ready = sorted(run.state.flights) or sorted(run.state.cohort.keys() - run.state.received.keys())
         if ready and run.state.phase in ("training", "evaluating"):
-            act("update", ready[turn % len(ready)], at_s)
+            act("update", ready[turn % len(ready)], end_s)
         else:
-            at_s += 30.0
-            run.feed(s.DeadlinePassed(at_s, run.state.round))
+            end_s += 30.0
+            run.feed(s.DeadlinePassed(end_s, run.state.round))
         if run.state.phase == "aggregating":
-            run.aggregated(at_s)
+            run.aggregated(end_s)
     assert run.state.phase == "finished"
     replayed, _ = step(None, s.Started(0.0, run.state.settings, {"initial": MODEL}, MEMORY, PROGRAMS))
     for event in log:
