@@ -1,6 +1,8 @@
 """What a service's folder says of its campaigns: for each a folder ``campaigns/NAME`` with its charter, its bundle and its probe."""
 
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,8 @@ from wire.topics import check_name
 CAMPAIGNS = "campaigns"
 RELEASES = "releases"
 """The folder in a service's folder with the blobs of releases: what a campaign forgets, a release may still need."""
+BUNDLES = "bundles"
+"""The place of `FILES` among blobs that several services share."""
 FILES = ("device.shoal", "server.pt2")
 """What `shoal export` wrote, as far as a campaign needs it."""
 _CHARTER, _WANTED = "campaign.json", ".wanted-"
@@ -44,8 +48,8 @@ def check_campaign_name(name: str) -> str:
     """
     if check_name(name, "campaign's name").startswith("."):
         raise ConfigError(f"campaign's name {name!r}: it may not begin with a dot")
-    if name == RELEASES:
-        raise ConfigError(f"campaign's name {name!r}: what a fleet has released is kept under it")
+    if name in (RELEASES, BUNDLES):
+        raise ConfigError(f"campaign's name {name!r}: the service keeps something else under it")
     return name
 
 
@@ -78,7 +82,20 @@ def write_charter(folder: Path, charter: Charter) -> None:
 
 
 def propose(folder: Path, charter: Charter, exported: Path) -> None:
-    """Lay down a campaign that is to start. It has no effect until `accept`.
+    """Lay down a campaign that is to start, with what `shoal export` wrote. It has no effect until `accept`.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    try:
+        files = {name: (exported / name).read_bytes() for name in FILES}
+    except OSError as error:
+        raise ConfigError(f"bundle {exported}: {error.filename}: {error.strerror}") from None
+    propose_files(folder, charter, files)
+
+
+def propose_files(folder: Path, charter: Charter, files: Mapping[str, bytes]) -> None:
+    """The same with the contents of `FILES`, by name.
 
     Raises:
         ConfigError: it cannot be written.
@@ -87,8 +104,8 @@ def propose(folder: Path, charter: Charter, exported: Path) -> None:
     try:
         shutil.rmtree(wanted, ignore_errors=True)
         make_folder(wanted)
-        for name in FILES:
-            write_atomically(wanted / name, (exported / name).read_bytes())
+        for name, payload in files.items():
+            write_atomically(wanted / name, payload)
         write_atomically(wanted / _CHARTER, msgspec.json.encode(charter))
     except OSError as error:
         raise ConfigError(f"campaign {charter.settings.name} in {folder}: it cannot be written: {error.strerror}") from None
@@ -118,6 +135,13 @@ def accept(folder: Path, name: str) -> None:
         sync_folder(place.parent)
     except OSError as error:
         raise ConfigError(f"campaign {name} in {folder}: it cannot be written: {error.strerror}") from None
+
+
+def withdraw(folder: Path, name: str) -> None:
+    """Let a campaign that was accepted, and could not begin, be one that is to start again. Where that fails it begins with the next
+    start of the service."""
+    with suppress(OSError):
+        campaign_folder(folder, name).rename(folder / CAMPAIGNS / (_WANTED + name))
 
 
 def campaign_folder(folder: Path, name: str) -> Path:

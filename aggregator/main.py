@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
+from aggregator.adapters.enrolment_store import upgrade_enrolments
 from aggregator.adapters.fleet_lease import LeaseLost
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
@@ -31,13 +32,14 @@ from aggregator.fleet import Fleet
 from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
 from aggregator.opening import Opening
 from aggregator.order_queue import OrderQueue
+from aggregator.place import Place
 from aggregator.release_orders import release_handlers
 from aggregator.release_policy import ReleasePolicy, group_of, released_group
 from aggregator.released import released_source
 from aggregator.rollouts import Rollouts
 from aggregator.runner import Runner
 from aggregator.service_settings import ServeSettings
-from aggregator.steering import Place, Steering
+from aggregator.steering import Steering
 from aggregator.storage import open_blobs, open_lease
 from wire.errors import OtherAggregator
 from wire.links.mqtt import MqttLink
@@ -77,6 +79,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
                 if lease is not None and has_leases(revision) and not lease.take((), settings.standby, settings.take_over, stop):
                     return None  # nobody else may use the database while it is migrated
                 upgrade(database)
+            upgrade_enrolments(folder)
             secret = opening.look(settings)
             known = boot_ids(folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8))
             if lease is not None:
@@ -84,6 +87,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
                 if not lease.take(known, settings.standby, settings.take_over, stop):
                     return None
                 known.append(lease.holder_before)
+                opening.exchange()
                 opening.look(settings)  # the one before may have written meanwhile
             opening.begin(settings)
             named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)

@@ -12,9 +12,10 @@ from aggregator.charter import Charter, accept, charters, next_number, propose
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from aggregator.identity import SteadyClock, service_signer
+from aggregator.place import Place
 from aggregator.service_settings import ServeSettings, run_settings
 from aggregator.start import Exported, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
-from aggregator.steering import Place, unfinished_or_latest
+from aggregator.steering import unfinished_or_latest
 from aggregator.storage import kept_blobs
 from algorithms.registry import make_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -69,6 +70,10 @@ class Opening:
         secret = run_secret(settings.folder, settings.run, stored is not None, algorithm)
         return secret if algorithm.privacy.server_noise else b""
 
+    def exchange(self) -> None:
+        """Learn of the campaigns that another service of the same database has started, once this one has the lease."""
+        self.known = self.place.exchange()
+
     def begin(self, settings: ServeSettings) -> None:
         """Let the campaign that the service is started with be one of the folder's."""
         if self.fresh is None or settings.bundle is None:
@@ -79,6 +84,7 @@ class Opening:
             self.known[settings.run] = Charter(next_number(settings.folder), begun, start_from=settings.start_from)
             propose(settings.folder, self.known[settings.run], settings.bundle)
             accept(settings.folder, settings.run)
+            self.place.share(self.known[settings.run])
         write_trust(settings.folder, settings.bundle)
 
     def charters(self, own: str) -> list[Charter]:

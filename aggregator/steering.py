@@ -3,25 +3,24 @@
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from aggregator.adapters.fleet_lease import FleetLease
-from aggregator.adapters.sql_store import Fence, SqlStore
+from aggregator.adapters.sql_store import SqlStore
 from aggregator.aggregation import check_fit, load_models
 from aggregator.campaign import Campaign, Observer
-from aggregator.charter import INITIAL, LATEST, Charter, accept, campaign_folder, charters, proposed, write_charter
+from aggregator.charter import INITIAL, LATEST, Charter, accept, campaign_folder, charters, proposed, withdraw
 from aggregator.core.budget import why_ended
 from aggregator.core.ports import StorageFailed
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from aggregator.inherit import Source
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
+from aggregator.place import Place
 from aggregator.runner import Runner
-from aggregator.start import Exported, Trust, check_retuned, read_exported, refuse_lost_run, run_secret
+from aggregator.start import Exported, check_retuned, read_exported, refuse_lost_run, run_secret
 from aggregator.storage import kept_blobs, open_blobs
 from algorithms.core.keys import is_no_group
 from algorithms.registry import make_algorithm, read_algorithm
@@ -29,27 +28,6 @@ from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError, ShoalError
 
 log = logging.getLogger("shoal.aggregator")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a service keeps its campaigns, and what all of them have in common."""
-
-    folder: Path
-    database: str
-    """SQLAlchemy URL."""
-    trust: Trust
-    blobs: str = ""
-    """As in `aggregator.storage.open_blobs`."""
-    lease: FleetLease | None = None
-
-    def fence(self) -> Fence | None:
-        """What has to hold in every transaction that writes."""
-        return self.lease.fence if self.lease is not None else None
-
-    def may_delete(self) -> bool:
-        """Whether this service may still delete blobs."""
-        return self.lease is None or self.lease.holds()
 
 
 class Steering:
@@ -157,8 +135,13 @@ class Steering:
         check_fit(charter.settings, make_algorithm(read_algorithm(charter.settings.algorithm)), exported.bundle.manifest)
         source = self.source(charter)
         accept(folder, order.name)
-        campaign = self.open(charter, exported, source=source)
+        try:
+            campaign = self.open(charter, exported, source=source)
+        except ShoalError:
+            withdraw(folder, order.name)
+            raise
         self._runner.announce()
+        self._place.share(charter)
         return f"campaign {order.name} has started: {campaign.known().phase}, {campaign.known().num_online} devices are there for it"
 
     def _hold(self, order: Hold) -> str:
@@ -221,7 +204,7 @@ class Steering:
         """Note in a campaign's charter whether the operator has paused it."""
         charter = charters(self._place.folder).get(name)
         if charter is not None and charter.held != held:
-            write_charter(self._place.folder, msgspec.structs.replace(charter, held=held))
+            self._place.keep(msgspec.structs.replace(charter, held=held))
 
     def _saved(self, campaign: Campaign, saved: bool) -> None:
         if not saved:

@@ -11,56 +11,14 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.adapters.engine import database_name, make_engine, sqlite_url
+from aggregator.adapters.schema import current, newest, prepare, upgrade
+from aggregator.adapters.tables import AUDIT, BANS, ENROLLED, TOKENS
 from aggregator.core.ports import StorageFailed
 from wire.errors import ConfigError
 
 T = TypeVar("T")
 
 FILE = "enrolment.db"
-
-METADATA = sql.MetaData()
-_tokens = sql.Table(
-    "enrolment_tokens",
-    METADATA,
-    sql.Column("hash", sql.String(64), primary_key=True),
-    sql.Column("made_at_s", sql.Float, nullable=False),
-    sql.Column("expires_at_s", sql.Float, nullable=False),
-    sql.Column("device_id", sql.String(64), nullable=False),
-    sql.Column("tags", sql.Text, nullable=False),
-    sql.Column("approve", sql.Boolean, nullable=False),
-    sql.Column("used_key", sql.String(64), nullable=False),
-    sql.Column("used_by", sql.String(64), nullable=False),
-)
-_devices = sql.Table(
-    "enrolment_devices",
-    METADATA,
-    sql.Column("device_id", sql.String(64), primary_key=True),
-    sql.Column("state", sql.String(16), nullable=False),
-    sql.Column("key", sql.String(64), nullable=False),
-    sql.Column("previous_key", sql.String(64), nullable=False),
-    sql.Column("certificate", sql.Text, nullable=False),
-    sql.Column("not_after_s", sql.Float, nullable=False),
-    sql.Column("token", sql.String(64), nullable=False),
-    sql.Column("tags", sql.Text, nullable=False),
-    sql.Column("since_s", sql.Float, nullable=False),
-)
-_bans = sql.Table(
-    "enrolment_bans",
-    METADATA,
-    sql.Column("device_id", sql.String(64), primary_key=True),
-    sql.Column("lifted", sql.Boolean, nullable=False),
-    sql.Column("at_s", sql.Float, nullable=False),
-)
-_audit = sql.Table(
-    "enrolment_audit",
-    METADATA,
-    sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
-    sql.Column("at_s", sql.Float, nullable=False),
-    sql.Column("what", sql.String(32), nullable=False),
-    sql.Column("device_id", sql.String(64), nullable=False),
-    sql.Column("token", sql.String(64), nullable=False),
-    sql.Column("detail", sql.Text, nullable=False),
-)
 
 
 class TokenRow(msgspec.Struct, frozen=True):
@@ -109,72 +67,72 @@ class Transaction:
 
     def token(self, hash: str) -> TokenRow | None:
         """The token of this hash."""
-        return next(iter(_rows(self._connection, sql.select(_tokens).where(_tokens.c.hash == hash), TokenRow)), None)
+        return next(iter(_rows(self._connection, sql.select(TOKENS).where(TOKENS.c.hash == hash), TokenRow)), None)
 
     def tokens(self) -> list[TokenRow]:
         """Every token, the oldest first."""
-        return _rows(self._connection, sql.select(_tokens).order_by(_tokens.c.made_at_s), TokenRow)
+        return _rows(self._connection, sql.select(TOKENS).order_by(TOKENS.c.made_at_s), TokenRow)
 
     def add_token(self, token: TokenRow) -> None:
         """Add a token."""
-        self._connection.execute(_tokens.insert().values(**_values(token)))
+        self._connection.execute(TOKENS.insert().values(**_values(token)))
 
     def use_token(self, hash: str, key: str, device_id: str) -> bool:
         """Bind a token to the key and device that use it; false if another key did so before."""
-        unused = sql.and_(_tokens.c.hash == hash, _tokens.c.used_key.in_(["", key]))
-        return bool(self._connection.execute(_tokens.update().where(unused).values(used_key=key, used_by=device_id)).rowcount)
+        unused = sql.and_(TOKENS.c.hash == hash, TOKENS.c.used_key.in_(["", key]))
+        return bool(self._connection.execute(TOKENS.update().where(unused).values(used_key=key, used_by=device_id)).rowcount)
 
     def drop_tokens(self, condition: "sql.ColumnElement[bool]") -> int:
         """Remove tokens; how many."""
-        return int(self._connection.execute(_tokens.delete().where(condition)).rowcount)
+        return int(self._connection.execute(TOKENS.delete().where(condition)).rowcount)
 
     def drop_unused_token(self, prefix: str) -> int:
         """Remove tokens that nobody has used and whose hash begins so; how many."""
-        return self.drop_tokens(sql.and_(_tokens.c.hash.startswith(prefix, autoescape=True), _tokens.c.used_key == ""))
+        return self.drop_tokens(sql.and_(TOKENS.c.hash.startswith(prefix, autoescape=True), TOKENS.c.used_key == ""))
 
     def drop_old_tokens(self, before_s: float) -> int:
         """Remove tokens that expired before this second; how many."""
-        return self.drop_tokens(_tokens.c.expires_at_s < before_s)
+        return self.drop_tokens(TOKENS.c.expires_at_s < before_s)
 
     def device(self, device_id: str) -> DeviceRow | None:
         """A device that has enrolled, or wants to."""
-        return next(iter(_rows(self._connection, sql.select(_devices).where(_devices.c.device_id == device_id), DeviceRow)), None)
+        return next(iter(_rows(self._connection, sql.select(ENROLLED).where(ENROLLED.c.device_id == device_id), DeviceRow)), None)
 
     def devices(self) -> list[DeviceRow]:
         """Every device, by id."""
-        return _rows(self._connection, sql.select(_devices).order_by(_devices.c.device_id), DeviceRow)
+        return _rows(self._connection, sql.select(ENROLLED).order_by(ENROLLED.c.device_id), DeviceRow)
 
     def put_device(self, device: DeviceRow) -> None:
         """Add a device, or replace what is known of it."""
-        self._connection.execute(_devices.delete().where(_devices.c.device_id == device.device_id))
-        self._connection.execute(_devices.insert().values(**_values(device)))
+        self._connection.execute(ENROLLED.delete().where(ENROLLED.c.device_id == device.device_id))
+        self._connection.execute(ENROLLED.insert().values(**_values(device)))
 
     def drop_device(self, device_id: str) -> None:
         """Forget a device."""
-        self._connection.execute(_devices.delete().where(_devices.c.device_id == device_id))
+        self._connection.execute(ENROLLED.delete().where(ENROLLED.c.device_id == device_id))
 
     def bans(self) -> dict[str, bool]:
         """Every device that was ever banned, and whether it is so now."""
-        found = self._connection.execute(sql.select(_bans.c.device_id, _bans.c.lifted)).all()
+        found = self._connection.execute(sql.select(BANS.c.device_id, BANS.c.lifted)).all()
         return {str(device_id): not lifted for device_id, lifted in found}
 
     def is_banned(self, device_id: str) -> bool:
         """Whether a device is banned."""
-        return self._connection.scalar(sql.select(_bans.c.lifted).where(_bans.c.device_id == device_id)) is False
+        return self._connection.scalar(sql.select(BANS.c.lifted).where(BANS.c.device_id == device_id)) is False
 
     def put_ban(self, device_id: str, lifted: bool, at_s: float) -> None:
         """Ban a device, or lift its ban."""
-        self._connection.execute(_bans.delete().where(_bans.c.device_id == device_id))
-        self._connection.execute(_bans.insert().values(device_id=device_id, lifted=lifted, at_s=at_s))
+        self._connection.execute(BANS.delete().where(BANS.c.device_id == device_id))
+        self._connection.execute(BANS.insert().values(device_id=device_id, lifted=lifted, at_s=at_s))
 
     def note(self, audit: AuditRow) -> None:
         """Add a line to the audit."""
-        self._connection.execute(_audit.insert().values(**msgspec.structs.asdict(audit)))
+        self._connection.execute(AUDIT.insert().values(**msgspec.structs.asdict(audit)))
 
     def audit(self, most: int) -> list[AuditRow]:
         """The last lines of the audit, the oldest first."""
-        columns = [column for column in _audit.c if column.name != "number"]
-        return _rows(self._connection, sql.select(*columns).order_by(_audit.c.number.desc()).limit(most), AuditRow)[::-1]
+        columns = [column for column in AUDIT.c if column.name != "number"]
+        return _rows(self._connection, sql.select(*columns).order_by(AUDIT.c.number.desc()).limit(most), AuditRow)[::-1]
 
 
 class EnrolmentStore:
@@ -187,7 +145,8 @@ class EnrolmentStore:
         """
         try:
             self._engine = make_engine(url)
-            METADATA.create_all(self._engine)
+            with self._engine.begin() as connection:
+                prepare(connection)
         except (SQLAlchemyError, ImportError) as error:
             raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
 
@@ -219,6 +178,17 @@ def open_enrolments(folder: Path, database: str = "") -> EnrolmentStore:
     if not database and not folder.is_dir():
         raise ConfigError(f"folder {folder}: there is no such folder; `shoal init --tls` makes it")
     return EnrolmentStore(database or sqlite_url(folder / FILE))
+
+
+def upgrade_enrolments(folder: Path) -> None:
+    """Migrate the file of enrolment in a service's folder, where there is one, to the schema of this Shoal.
+
+    Raises:
+        ConfigError: it cannot be opened, was written by a newer Shoal, or a migration failed: then it is as it was.
+    """
+    url = sqlite_url(folder / FILE)
+    if current(url) != newest() and (folder / FILE).exists():
+        upgrade(url)
 
 
 def _values(row: TokenRow | DeviceRow) -> dict[str, Any]:

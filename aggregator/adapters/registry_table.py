@@ -7,18 +7,12 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.adapters.engine import database_name, make_engine
+from aggregator.adapters.schema import prepare
 from aggregator.adapters.sql_store import Fence
+from aggregator.adapters.tables import DEVICES
 from aggregator.core.ports import StorageFailed
 from aggregator.core.registry import Entry
 from wire.errors import ConfigError
-
-METADATA = sql.MetaData()
-DEVICES = sql.Table(
-    "devices",
-    METADATA,
-    sql.Column("device_id", sql.String(64), primary_key=True),
-    sql.Column("entry", sql.LargeBinary, nullable=False),
-)
 
 
 def read_registry(url: str) -> dict[str, Entry]:
@@ -58,7 +52,8 @@ class RegistryTable:
         """
         self._engine, self._fence = make_engine(url), fence
         try:
-            METADATA.create_all(self._engine)
+            with self._engine.begin() as connection:
+                prepare(connection)
         except SQLAlchemyError as error:
             raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
 

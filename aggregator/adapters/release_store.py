@@ -8,27 +8,14 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.adapters.engine import database_name, make_engine
+from aggregator.adapters.schema import prepare
 from aggregator.adapters.sql_store import Fence
-from aggregator.adapters.tables import NUMBER
+from aggregator.adapters.tables import RELEASE_EVENTS, RELEASE_SNAPSHOTS
 from aggregator.core.ports import StorageFailed
 from aggregator.core.rollout import step
 from aggregator.core.rollout_state import FleetEvent, FleetState, decode_fleet, encode_fleet
 from wire.errors import ConfigError
 
-METADATA = sql.MetaData()
-_events = sql.Table(
-    "release_events",
-    METADATA,
-    sql.Column("seq", NUMBER, primary_key=True, autoincrement=True),
-    sql.Column("fleet", sql.String(64), nullable=False, index=True),
-    sql.Column("event", sql.LargeBinary, nullable=False),
-)
-_snapshots = sql.Table(
-    "release_snapshots",
-    METADATA,
-    sql.Column("fleet", sql.String(64), primary_key=True),
-    sql.Column("state", sql.LargeBinary, nullable=False),
-)
 SNAPSHOT_EVERY = 1000
 """After so many events the state itself is written, and they are forgotten."""
 
@@ -45,7 +32,8 @@ class ReleaseStore:
         self._fleet, self._name, self._fence = fleet, database_name(url), fence
         self._engine = make_engine(url)
         try:
-            METADATA.create_all(self._engine)
+            with self._engine.begin() as connection:
+                prepare(connection)
         except SQLAlchemyError as error:
             raise ConfigError(f"database {self._name}: {str(error).splitlines()[0]}") from None
         self._since_snapshot = 0
@@ -62,7 +50,8 @@ class ReleaseStore:
             if self._since_snapshot + len(events) >= SNAPSHOT_EVERY:
                 self._snapshot(connection, state)
             else:
-                connection.execute(_events.insert(), [{"fleet": self._fleet, "event": msgspec.json.encode(event)} for event in events])
+                rows = [{"fleet": self._fleet, "event": msgspec.json.encode(event)} for event in events]
+                connection.execute(RELEASE_EVENTS.insert(), rows)
         self._since_snapshot = (self._since_snapshot + len(events)) % SNAPSHOT_EVERY
 
     def replace(self, state: FleetState) -> None:
@@ -83,8 +72,8 @@ class ReleaseStore:
             StorageFailed: it cannot be read.
         """
         with self._transaction() as connection:
-            encoded = connection.scalar(sql.select(_snapshots.c.state).where(_snapshots.c.fleet == self._fleet))
-            log = sql.select(_events.c.event).where(_events.c.fleet == self._fleet).order_by(_events.c.seq)
+            encoded = connection.scalar(sql.select(RELEASE_SNAPSHOTS.c.state).where(RELEASE_SNAPSHOTS.c.fleet == self._fleet))
+            log = sql.select(RELEASE_EVENTS.c.event).where(RELEASE_EVENTS.c.fleet == self._fleet).order_by(RELEASE_EVENTS.c.seq)
             events = list(connection.scalars(log))
             self._since_snapshot = len(events)
             return replayed(encoded, events)
@@ -94,9 +83,9 @@ class ReleaseStore:
         self._engine.dispose()
 
     def _snapshot(self, connection: sql.Connection, state: FleetState) -> None:
-        for table in (_events, _snapshots):
+        for table in (RELEASE_EVENTS, RELEASE_SNAPSHOTS):
             connection.execute(table.delete().where(table.c.fleet == self._fleet))
-        connection.execute(_snapshots.insert().values(fleet=self._fleet, state=encode_fleet(state)))
+        connection.execute(RELEASE_SNAPSHOTS.insert().values(fleet=self._fleet, state=encode_fleet(state)))
 
     @contextmanager
     def _transaction(self) -> Iterator[sql.Connection]:

@@ -7,6 +7,7 @@ import typer
 
 from aggregator.adapters import schema
 from aggregator.adapters.engine import database_name, sqlite_url
+from aggregator.adapters.enrolment_store import upgrade_enrolments
 from aggregator.identity import is_served
 from wire.errors import ConfigError
 
@@ -35,6 +36,7 @@ def upgrade(folder: Folder, url: Url = "") -> None:
     if is_served(folder):
         raise ConfigError(f"folder {folder}: a service runs there; stop it")
     before, after = schema.upgrade(where)
+    upgrade_enrolments(folder)
     typer.echo(f"{database_name(where)}: schema {after}, it was {before or 'empty'}")
 
 

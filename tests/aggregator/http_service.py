@@ -17,9 +17,10 @@ from aggregator.core.conditions import Conditions, Counted
 from aggregator.desk import Desk
 from aggregator.duties import Duties
 from aggregator.order_queue import OrderQueue
+from aggregator.place import Place
 from aggregator.release_orders import MakeReleases
 from aggregator.start import Trust
-from aggregator.steering import Place, Steering
+from aggregator.steering import Steering
 from simulation.datasets.windows import FleetData
 from tests.aggregator.test_in_use import Releasing
 

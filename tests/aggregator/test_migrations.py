@@ -12,6 +12,7 @@ from alembic.migration import MigrationContext
 
 from aggregator.adapters import schema
 from aggregator.adapters.engine import make_engine, sqlite_url
+from aggregator.adapters.enrolment_store import open_enrolments, upgrade_enrolments
 from aggregator.adapters.salvage import read_database
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.adapters.tables import METADATA
@@ -65,10 +66,29 @@ def test_one_line_of_migrations_makes_the_tables_that_the_store_uses(tmp_path: P
             assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
 
 
+def test_tables_that_were_made_without_a_revision_are_taken_up_with_their_rows(tmp_path: Path) -> None:
+    """As the registry's, those of releases and of enrolment once were."""
+    url = sqlite_url(tmp_path / "enrolment.db")
+    with closing(made := open_enrolments(tmp_path)), made.transaction() as rows:
+        rows.put_ban("d0", False, 1.0)
+    with closing(sqlite3.connect(tmp_path / "enrolment.db")) as connection:
+        others = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'enrolment%' AND name NOT LIKE 'sqlite%'"
+        connection.executescript("; ".join(f"DROP TABLE {name}" for (name,) in connection.execute(others).fetchall()))
+    upgrade_enrolments(tmp_path)
+    assert schema.current(url) == schema.newest()
+    with closing(opened := open_enrolments(tmp_path)), opened.transaction() as rows:
+        assert rows.is_banned("d0")
+
+
+def test_a_folder_without_enrolment_has_none_after_a_migration(tmp_path: Path) -> None:
+    upgrade_enrolments(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_last_shoal_before_the_migrations_refuses_a_migrated_database(tmp_path: Path) -> None:
     schema.upgrade(put(tmp_path / "shoal.db"))
     with closing(sqlite3.connect(tmp_path / "shoal.db")) as connection:
-        assert connection.execute("SELECT version FROM schema_version").fetchall() == [(3,)]
+        assert connection.execute("SELECT version FROM schema_version").fetchall() == [(4,)]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ As in `tests.end_to_end.test_recovery`, the right result is exact: the models ar
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -171,3 +172,29 @@ def test_a_service_that_is_stopped_gives_its_lease_back_and_one_that_does_not_wa
     third.send_signal(signal.SIGTERM)
     assert third.wait(20) == 0
     assert "no campaign was at work here" in pair.log(3)
+
+
+@pytest.mark.slow
+def test_the_standby_knows_the_campaigns_that_were_started_and_paused_by_order(pair: Pair) -> None:
+    first = pair.serve("--standby")
+    pair.wait_for_log(0, "waiting for devices")
+    pair.serve("--standby")
+    pair.wait_for_log(1, "another aggregator has the lease")
+    folder = str(pair.folder / "service-0")
+    for words in (["start", folder, "second", "--bundle", str(pair.exported.folder)], ["pause", folder, "second"]):
+        told = subprocess.run([sys.executable, "-m", "shoal", "campaign", *words], capture_output=True, text=True, check=False)
+        assert told.returncode == 0, told.stderr
+    first.kill()
+    pair.wait_for_log(1, "run=second phase=waiting", 60)
+    pair.look_at(1)
+    pair.wait(lambda _run: True)
+    campaigns = {campaign["name"]: campaign for campaign in pair.get("/campaigns")}
+    assert list(campaigns) == ["run-1", "second"]
+    assert "the operator has paused it" in str(campaigns["second"])
+    listed = subprocess.run(
+        [sys.executable, "-m", "shoal", "campaign", "list", str(pair.folder / "service-1"), "--database", pair.database],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "second" in listed.stdout, listed.stderr

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -71,6 +72,17 @@ class TestTensors:
         for name, array in tensors.items():
             assert back[name].dtype == array.dtype
             np.testing.assert_array_equal(back[name], array)
+
+    @given(st.dictionaries(names, arrays, max_size=6), st.text(max_size=50))
+    def test_bytes_are_those_of_the_safetensors_library(self, tensors: dict[str, np.ndarray], message: str) -> None:
+        ours = encode_tensors(tensors, message.encode())
+        assert ours == safetensors.numpy.save(tensors, {"shoal": message} if message else None)
+        for name, array in safetensors.numpy.load(ours).items():
+            np.testing.assert_array_equal(array, tensors[name])
+
+    def test_arrays_of_other_types_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="tensor 'a' is float64, expected one of int64, float32"):
+            encode_tensors({"a": np.zeros(2)})
 
     def test_non_contiguous_arrays_are_written_in_row_order(self) -> None:
         array = np.arange(12, dtype=np.float32).reshape(3, 4).T

@@ -119,6 +119,9 @@ HOSTILE_TENSORS = {
         b'{"__metadata__":{"shoal":"\\ud800"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"\0" * 4
     ),
     "shape-promises-a-terabyte": _raw({"a": _f32([2**20, 2**20], 0, 4)}, b"\0" * 4),
+    "shape-empty-and-endless": _raw({"a": _f32([0, 2**40, 2**40], 0, 0)}),
+    "offsets-missing": _raw({"a": {"dtype": "F32", "shape": [1]}}, b"\0" * 4),
+    "offsets-three": _raw({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 8]}}, b"\0" * 8),
     "offsets-overlap": _raw({"a": _f32([2], 0, 8), "b": _f32([2], 4, 12)}, b"\0" * 12),
     "offsets-backwards": _raw({"a": _f32([1], 4, 0)}, b"\0" * 4),
     "offsets-leave-a-hole": _raw({"a": _f32([1], 0, 4), "b": _f32([1], 8, 12)}, b"\0" * 12),
