@@ -17,10 +17,11 @@ import numpy as np
 from aggregator.core.admission import norms_of
 from aggregator.core.cohort import staleness_weights
 from aggregator.core.influence import bounded, first_beyond
+from aggregator.core.order_events import Retuned
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs, Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import ModelVersion, Retuned, RoundAggregated, RunState, Started
+from aggregator.core.state import ModelVersion, RoundAggregated, RunState, Started
 from aggregator.core.versions import farthest, worse_than
 from aggregator.inherit import Source, begin_from
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory

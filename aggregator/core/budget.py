@@ -14,8 +14,8 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from aggregator.core.settings import RunSettings
-from aggregator.core.state import Ended, RunState
+from aggregator.core.settings import Ended, RunSettings
+from aggregator.core.state import RunState
 from wire.errors import ConfigError
 from wire.messages import Metrics
 

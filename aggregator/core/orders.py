@@ -4,8 +4,9 @@ from msgspec.structs import replace
 
 from aggregator.core.budget import spent
 from aggregator.core.opening import Step, close_if_full, finish_commands, next_phase, open_again, open_next
+from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.settings import TRAINING
-from aggregator.core.state import Aborted, Retuned, RolledBack, RunState
+from aggregator.core.state import RunState
 from aggregator.core.versions import returned
 
 

@@ -79,9 +79,9 @@ from aggregator.core.opening import (
     open_next,
     surveyed,
 )
+from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.plan import place_of_plan, plan_for
 from aggregator.core.state import (
-    Aborted,
     Acknowledge,
     DeadlinePassed,
     Device,
@@ -93,8 +93,6 @@ from aggregator.core.state import (
     OpenPhase,
     Phase,
     Resumed,
-    Retuned,
-    RolledBack,
     RoundAggregated,
     RunState,
     SendPlan,

@@ -1,7 +1,7 @@
 """What a run goes by; frozen and serialisable."""
 
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -39,6 +39,8 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     """By how much more than the best it has to be, as a fraction, to count as better."""
 
 
+Ended = Literal["", "rounds", "days", "patience", "order"]
+"""Why no further round of training is opened: a budget that is spent (`aggregator.core.budget`), or the operator's order."""
 TRAINING = ("local_epochs", "batch_size", "hyper")
 """The fields of `RunSettings` that shape what devices do in a round."""
 RETUNABLE = (

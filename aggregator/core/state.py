@@ -9,14 +9,13 @@ import msgspec
 from immutables import Map
 
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
-from aggregator.core.settings import RunSettings
+from aggregator.core.order_events import Aborted, Retuned, RolledBack
+from aggregator.core.settings import Ended, RunSettings
 from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
 
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """A phase in which devices work on plans and updates are awaited."""
 Phase = Literal["waiting", OpenPhase, "aggregating", "finished"]
-Ended = Literal["", "rounds", "days", "patience", "order"]
-"""Why no further round of training is opened: a budget that is spent (`aggregator.core.budget`), or the operator's order."""
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -282,27 +281,6 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     """The round that made the models, where they are earlier ones."""
     distances: dict[str, float] = {}
     """By role, how far the models are from those before."""
-
-
-class RolledBack(msgspec.Struct, frozen=True, tag="rolled-back"):
-    """The operator returns to the models that the round `to` made, if they are remembered."""
-
-    at_s: float
-    to: int
-
-
-class Retuned(msgspec.Struct, frozen=True, tag="retuned"):
-    """The operator has given the run other settings. `programs`: what devices do with them, if a round is opened because of it."""
-
-    at_s: float
-    settings: RunSettings
-    programs: dict[str, tuple[Verb, ...]]
-
-
-class Aborted(msgspec.Struct, frozen=True, tag="aborted"):
-    """The operator ends the campaign where it stands."""
-
-    at_s: float
 
 
 class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):

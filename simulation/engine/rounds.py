@@ -16,7 +16,8 @@ from aggregator.core.budget import improvement_of, mean_accuracy
 from aggregator.core.plan import make_plan, program_for
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
-from aggregator.core.state import Device, Ended, Report, RunState
+from aggregator.core.settings import Ended
+from aggregator.core.state import Device, Report, RunState
 from algorithms.algorithm import Contribution, State
 from algorithms.core.contract import Grouped, Programs
 from algorithms.core.keys import NEWCOMER

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from aggregator.core import state as s
 from aggregator.core.budget import DAY_S, improvement_of, why_ended
+from aggregator.core.order_events import Aborted, Retuned
 from aggregator.start import check_retuned
 from tests.aggregator.round_cases import RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS, SETTINGS
@@ -36,7 +37,7 @@ def train(run: Run, right: int | None, at_s: float = 2.0) -> None:
 
 
 def retuned(run: Run, at_s: float, **changes: Any) -> list[str]:
-    return kinds(run.feed(s.Retuned(at_s, msgspec.structs.replace(run.state.next_settings, **changes), PROGRAMS)))
+    return kinds(run.feed(Retuned(at_s, msgspec.structs.replace(run.state.next_settings, **changes), PROGRAMS)))
 
 
 class TestDays:
@@ -129,7 +130,7 @@ def test_rounds_and_an_order_are_named_too() -> None:
     train(run, 50)
     assert why_ended(run.state) == "its 1 rounds are over"
     run = run_of()
-    run.feed(s.Aborted(5.0))
+    run.feed(Aborted(5.0))
     assert why_ended(run.state) == "it was aborted"
 
 

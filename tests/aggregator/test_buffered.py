@@ -14,6 +14,7 @@ from aggregator.aggregation import check_fit, weakened
 from aggregator.core import state as s
 from aggregator.core.cohort import Buffer, policy_settings, read_policy
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten
+from aggregator.core.order_events import RolledBack
 from aggregator.core.round import step
 from aggregator.offers import needed, offered
 from aggregator.start import check_retuned
@@ -193,7 +194,7 @@ class TestRounds:
             for device_id in sorted(run.state.flights)[:2]:
                 land(run, device_id)
             aggregated(run)
-        run.feed(s.RolledBack(5.0, 0))
+        run.feed(RolledBack(5.0, 0))
         assert {(f.round, f.attempt) for f in run.state.flights.values()} == {(3, 1)}
 
 
