@@ -14,7 +14,7 @@ from aggregator.aggregation import check_fit, weakened
 from aggregator.core import state as s
 from aggregator.core.cohort import Buffer, policy_settings, read_policy
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten
-from aggregator.core.order_events import RolledBack
+from aggregator.core.order_events import Retuned, RolledBack
 from aggregator.core.round import step
 from aggregator.offers import needed, offered
 from aggregator.start import check_retuned
@@ -187,6 +187,24 @@ class TestRounds:
             land(run, device_id)
         assert aggregated(run) == dict.fromkeys(SIX, 2)
         assert run.state.flights == {}
+
+    def test_a_smaller_buffer_closes_the_open_round(self) -> None:
+        run = buffered(buffer=3)
+        for device_id in sorted(run.state.flights)[:2]:
+            land(run, device_id)
+        changed = msgspec.structs.replace(run.state.settings, buffer=2)
+        assert kinds(run.feed(Retuned(5.0, changed, PROGRAMS))) == ["Aggregate"]
+
+    def test_a_round_without_its_quorum_is_looked_at_again_and_nobody_in_flight_is_disturbed(self) -> None:
+        run = buffered(buffer=4, quorum=0.75, deadline_s=10.0)
+        for device_id in sorted(run.state.flights)[:2]:
+            land(run, device_id, 5.0)
+        in_flight = {d for d, flight in run.state.flights.items() if flight.deadline_at_s > 11.0}
+        commands = run.feed(s.DeadlinePassed(11.0, 1))
+        assert (run.state.phase, run.state.attempt, len(run.state.received)) == ("training", 1, 2)
+        assert in_flight
+        assert in_flight <= run.state.flights.keys()
+        assert in_flight.isdisjoint(planned(commands))
 
     def test_a_rollback_gives_up_what_is_in_flight(self) -> None:
         run = buffered(keep_models=3)
