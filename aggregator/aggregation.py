@@ -15,11 +15,13 @@ import msgspec
 import numpy as np
 
 from aggregator.core.admission import norms_of, with_change
+from aggregator.core.cohort import staleness_weights
 from aggregator.core.influence import bounded, first_beyond
+from aggregator.core.order_events import Retuned
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs, Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import ModelVersion, Received, Retuned, RoundAggregated, RunState, Started
+from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState, Started
 from aggregator.core.versions import farthest, worse_than
 from aggregator.inherit import Source, begin_from
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
@@ -82,11 +84,16 @@ def start_run(
 
 
 def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
-    """Check that a bundle holds the device's half of an algorithm.
+    """Check that a bundle holds the device's half of an algorithm, and that the algorithm can do without whole rounds where it has to.
 
     Raises:
-        ConfigError: it was exported for another objective, or with another privacy mechanism than the epsilon would be computed for.
+        ConfigError: it was exported for another objective, or with another privacy mechanism than the epsilon would be computed for; or an
+            algorithm of a buffered run needs whole rounds.
     """
+    grouping = algorithm.grouping
+    if settings.buffer and (algorithm.coordinator.absorbs or grouping.chooses or grouping.compares):
+        part = f"objective {algorithm.objective!r}" if algorithm.coordinator.absorbs else f"grouping {grouping.name!r}"
+        raise ConfigError(f"algorithm {algorithm.name!r}: {part} needs whole rounds, and a buffered campaign has none: take policy sync")
     if manifest.algorithm != algorithm.objective:
         raise ConfigError(f"bundle {manifest.name} was exported for the objective {manifest.algorithm!r}, not for {algorithm.objective!r}")
     for name, value in algorithm.privacy.in_step().items():
@@ -108,6 +115,8 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
         return _offered_again(run, algorithm, blobs, clock(), version, version.round, {"rolled_back": rolled_back})
     kept, left_out, norms = bounded(run.settings, run.received, run.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
+    if late := {d: r.staleness for d, r in sorted(run.received.items()) if r.staleness}:
+        remarks["staleness"] = late
 
     def set_aside(reason: str) -> RoundAggregated:
         return _offered_again(run, algorithm, blobs, clock(), run, run.made_in, remarks | {"set_aside": reason})
@@ -117,7 +126,9 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
     held = load_models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [
-        Contribution(device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r), r.trained.mean_loss)
+        Contribution(
+            device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r, before[r.start]), r.trained.mean_loss
+        )
         for device_id, r in sorted(kept.items())
     ]
     state = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
@@ -307,9 +318,23 @@ def store_state(
     return StoredState(models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state))
 
 
-def _read(blobs: Blobs, settings: RunSettings, received: Received) -> Tensors:
+def _read(blobs: Blobs, settings: RunSettings, received: Received, model: Tensors) -> Tensors:
     tensors = decode_update(blobs.get(received.blob), OWN_FILES)[1]
-    return with_change(settings, received.quantised, tensors) if received.quantised else tensors
+    if received.quantised:
+        tensors = with_change(settings, received.quantised, tensors)
+    return weakened(tensors, float(staleness_weights(np.array(received.staleness))), model) if received.staleness else tensors
+
+
+def weakened(tensors: Tensors, weight: float, model: Tensors) -> Tensors:
+    """An update whose change counts `weight` times, as one to this model, however old the model is that it started from."""
+    made = dict(tensors)
+    for key, value in tensors.items():
+        role = names.role_of(key)
+        if role == names.DELTA:
+            made[key] = np.float32(weight) * value
+        elif role == names.STATISTIC:
+            made[key] = model[key] + np.float32(weight) * (value - model[key])
+    return made
 
 
 def _same(one: Array, two: Array) -> bool:

@@ -13,11 +13,11 @@ from functools import partial
 
 from aggregator import lease
 from aggregator.aggregation import aggregate, check_fit, retune, start_run
+from aggregator.core.order_events import Aborted, RolledBack
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round import step
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import (
-    Aborted,
     Acknowledge,
     Aggregate,
     Command,
@@ -25,7 +25,6 @@ from aggregator.core.state import (
     Event,
     FinishRun,
     Resumed,
-    RolledBack,
     RunState,
     SendPlan,
     SetDeadline,

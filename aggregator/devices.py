@@ -143,7 +143,8 @@ class Devices:
 
     def on_update(self, update: Update, bytes_up: int) -> None:
         """A device's update was taken."""
-        event = core.Reported(self._clock(), update.device_id, update.train_s, bytes_up, update.bytes_received)
+        examples = update.trained.num_examples
+        event = core.Reported(self._clock(), update.device_id, update.train_s, bytes_up, update.bytes_received, examples)
         self._take(update.device_id, event)
 
     def on_groups(self, campaign: str, number: int, groups: Mapping[str, str]) -> None:

@@ -59,6 +59,7 @@ def _event(run: RunState, algorithm: Algorithm, blobs: Blobs, device_id: str, at
             own.add(version.models[group])
         memories[version.memory] = blobs.put(encode_memory(forget(algorithm, state, device_id)))[0]
     shared = {model for version in versions for model in _of_others(version, device_id)}
+    shared |= {flight.model for d, flight in run.flights.items() if d != device_id}
     return DeviceForgotten(at_s, device_id, memories, tuple(sorted(own - shared)))
 
 

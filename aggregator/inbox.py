@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from aggregator.assembly import Assembly, NoRoom
 from aggregator.core.admission import Duplicate, Refused, admit, expect
-from aggregator.core.opening import is_missing
+from aggregator.core.asking import is_missing
+from aggregator.core.plan import place_of_plan
 from aggregator.core.ports import Clock
 from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, RunState, UpdateAdmitted
 from aggregator.devices import Devices
@@ -262,7 +263,7 @@ class Inbox:
         log.warning("declined device=%s round=%d reason=%s: %s", reading.device_id, message.round, message.reason, detail)
         state = reading.state
         self._devices.on_decline(message, reading.campaign, detail)
-        if state is not None and (message.round, message.attempt) == (state.round, state.attempt):
+        if state is not None and (message.round, message.attempt) == place_of_plan(state, reading.device_id):
             if message.reason == "stale":
                 reading.proof = message.proof
             else:

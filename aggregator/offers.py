@@ -55,4 +55,4 @@ def needed(state: RunState) -> set[str]:
 
 def offered(state: RunState) -> set[str]:
     """The digests of the blobs that devices may fetch in this state."""
-    return {state.settings.bundle, *state.models.values()}
+    return {state.settings.bundle, *state.models.values(), *(flight.model for flight in state.flights.values())}

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, cast, get_args
 
-from aggregator.core.opening import start_key
+from aggregator.core.asking import start_key
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
 from aggregator.core.releases import Draft
 from aggregator.core.rollout_state import GOING, FleetState

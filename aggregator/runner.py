@@ -9,7 +9,7 @@ A device works for one campaign at a time: the one that was started last of thos
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from aggregator.adapters.memory import MemoryRegistry
 from aggregator.assembly import Assembly
@@ -212,7 +212,7 @@ class Runner:
                 case Delivery():
                     proofs += self._take(groups, event)
                     deliveries.append(event)
-                    if sum(len(payload) for group in groups.values() for _, payload in group.updates) > MOST_TOGETHER:
+                    if sum(len(payload) for group in groups.values() for _, payload in group.updates) > MOST_TOGETHER or _is_due(groups):
                         self._commit(groups)
         self._commit(groups)
         self._fleet.link.confirm(deliveries)
@@ -339,3 +339,8 @@ class Runner:
             for campaign in self.campaigns.values():
                 campaign.dispatch(Resumed(self._clock(), proven + 1))
             self.announce()
+
+
+def _is_due(groups: Mapping[str, Group]) -> bool:
+    """Whether a buffered campaign is to aggregate now: what comes next counts in its next round."""
+    return any(group.state.settings.buffer and group.state.phase == "aggregating" for group in groups.values())

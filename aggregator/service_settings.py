@@ -25,6 +25,8 @@ class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=Tru
     """The data's name, for people; the bundle's when empty."""
     min_devices: int = 2
     """As in `RunSettings`, and the least number of updates of a round."""
+    days: float = 0.0
+    """As in `RunSettings`."""
     deadline_s: float = 600.0
     """Seconds for which a round is open at most."""
     grace_s: float = 60.0
@@ -46,6 +48,10 @@ class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=Tru
     cohort: int = 0
     """As in `RunSettings`."""
     over_select: float = 1.0
+    """As in `RunSettings`."""
+    buffer: int = 0
+    """As in `RunSettings`."""
+    concurrency: int = 0
     """As in `RunSettings`."""
     quorum: float = 0.0
     """As in `RunSettings`."""
@@ -99,6 +105,8 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
         where=settings.where,
         cohort=settings.cohort,
         over_select=settings.over_select,
+        buffer=settings.buffer,
+        concurrency=settings.concurrency,
         quorum=settings.quorum,
         pace_s=settings.pace_s,
         hours=settings.hours,
@@ -112,6 +120,7 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
         max_drop=settings.max_drop,
         keep_models=settings.keep_models,
         data=settings.data or bundle.manifest.name,
+        days=settings.days,
         min_devices=settings.min_devices,
         deadline_s=settings.deadline_s,
         grace_s=settings.grace_s,

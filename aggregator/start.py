@@ -12,6 +12,7 @@ from aggregator.adapters.memory import MemoryBlobs
 from aggregator.adapters.probe_file import load_probe
 from aggregator.adapters.sql_store import has_run
 from aggregator.aggregation import start_run
+from aggregator.core.budget import check_budget
 from aggregator.core.eligibility import read_rule
 from aggregator.core.hours import read_hours
 from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
@@ -99,16 +100,28 @@ def refuse_lost_run(database: str, run: RunSettings, algorithm: Algorithm, expor
 
 
 def check_asking(settings: RunSettings) -> None:
-    """Check whom a run is to ask, and when.
+    """Check whom a run is to ask, when, and for how long.
 
     Raises:
         ConfigError: a rule or hours cannot be read, a number is out of range, or a cohort is too small.
     """
+    check_budget(settings)
     read_rule(settings.where)
     read_hours(settings.hours)
     if not (1 <= settings.over_select <= 10 and 0 <= settings.quorum <= 1 and settings.pace_s >= 0 and settings.cohort >= 0):
         told = f"{settings.over_select:g}, {settings.quorum:g}, {settings.pace_s:g}, {settings.cohort}"
         raise ConfigError(f"over_select, quorum, pace_s and cohort are {told}: expected 1 to 10, 0 to 1, and 0 or more")
+    if settings.buffer < 0 or settings.concurrency < 0 or (settings.concurrency and not settings.buffer):
+        raise ConfigError(
+            f"buffer {settings.buffer}, concurrency {settings.concurrency}: expected 0 or more, and no concurrency without one"
+        )
+    if settings.buffer and (settings.cohort or settings.over_select != 1):
+        told = f"cohort {settings.cohort}, over_select {settings.over_select:g}"
+        raise ConfigError(f"{told}: a buffered campaign has none; its policy says buffer= and concurrency=")
+    if 0 < settings.buffer < settings.min_updates:
+        raise ConfigError(
+            f"a buffer of {settings.buffer}: no round is aggregated with fewer updates than {settings.min_updates} (min_devices)"
+        )
     if 0 < settings.cohort < settings.min_updates:
         raise ConfigError(
             f"a cohort of {settings.cohort}: no round is aggregated with fewer updates than {settings.min_updates} (min_devices)"
@@ -128,10 +141,13 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> Non
     had, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)
     same_but_mean = (had.objective, had.grouping, had.privacy) == (now.objective, now.grouping, now.privacy)
     private = now.privacy.name != "no-privacy"
+    other_kind = bool(stored.buffer) != bool(wanted.buffer)
     fixed = [
         name
         for name in differing
-        if (private and name in TRAINING) or (name not in RETUNABLE and not (name == "algorithm" and same_but_mean))
+        if (private and name in TRAINING)
+        or (name not in RETUNABLE and not (name == "algorithm" and same_but_mean))
+        or (name == "buffer" and other_kind)
     ]
     told = ", ".join(f"{name} {getattr(stored, name)!r}, not {getattr(wanted, name)!r}" for name in fixed or differing)
     if fixed:

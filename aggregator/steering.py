@@ -12,6 +12,7 @@ from aggregator.adapters.sql_store import SqlStore
 from aggregator.aggregation import check_fit, load_models
 from aggregator.campaign import Campaign, Observer
 from aggregator.charter import INITIAL, LATEST, Charter, accept, campaign_folder, charters, proposed, withdraw
+from aggregator.core.budget import why_ended
 from aggregator.core.ports import StorageFailed
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
@@ -179,6 +180,8 @@ class Steering:
         check_retuned(had, wanted, self._place.folder)
         self._saved(campaign, campaign.retune(wanted, make_algorithm(read_algorithm(wanted.algorithm)).mean))
         told = ", ".join(f"{name} {getattr(wanted, name)}" for name in order.changes)
+        if campaign.finished:
+            return f"campaign {order.name} has {told}, and stays finished: {why_ended(campaign.known())}"
         return f"campaign {order.name} goes on with {told}"
 
     def _roll_back(self, order: RollBack) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.registry_table import RegistryTable
-from aggregator.core.state import Retuned
+from aggregator.core.order_events import Retuned
 from aggregator.devices import Devices
 from benchmarks.load import RAM, Bench
 from benchmarks.results.report import describe_machine, keep

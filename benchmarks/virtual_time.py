@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from aggregator.core.cohort import read_policy
 from benchmarks.results.report import put
 from simulation.timing.fleet import Fleet, Work
-from simulation.timing.policies import make_policy, read_policy
+from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
 from simulation.timing.report import describe
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation import check_fit
+from aggregator.core.cohort import read_policy, with_cohort
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings, TrainingSettings
@@ -36,7 +37,7 @@ from simulation.newcomers import Reception, hold_out
 from simulation.objective import objective_for_fleet
 from simulation.pretrain import examples_for
 from simulation.timing.fleet import Fleet, Work
-from simulation.timing.policies import make_policy, read_policy, with_cohort
+from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
 from wire import names
 from wire.bundle import Bundle

@@ -55,6 +55,9 @@ class SettingsChange(_Body):
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
     rounds: Whole = _maybe(ge=1, le=1_000_000, description="Rounds of training in all.")
+    days: float = _maybe(ge=0, le=36_600, description="Days in all, from the campaign's start; 0: any.")
+    patience: Whole = _maybe(ge=0, le=1_000_000, description="Rounds without a better mean accuracy; 0: any.")
+    min_delta: float = _maybe(ge=0, le=1, description="By how much more than the best it has to be to count as better.")
     deadline_s: float = _maybe(ge=1, le=YEAR_S, description="Seconds a round is open at most.")
     grace_s: float = _maybe(ge=0, le=YEAR_S, description="Seconds a round waits for a device that was lost.")
     min_devices: Whole = _maybe(ge=1, le=1_000_000, description="No round is aggregated with fewer devices.")
@@ -62,6 +65,14 @@ class SettingsChange(_Body):
     lr: float = _maybe(ge=0, le=1e6, description="Learning rate.")
     update_encoding: Encoding = _maybe(description="How devices send what training changed, those that can.")
     algorithm: str = _maybe(min_length=1, max_length=200, description="The same algorithm with another mean.")
+    where: str = _maybe(max_length=1000, description="The rule for which devices are asked; empty: all.")
+    cohort: Whole = _maybe(ge=0, le=1_000_000, description="Updates with which a round is over; 0: one of every device asked.")
+    over_select: float = _maybe(ge=1, le=10, description="A round asks so many times its cohort.")
+    buffer: Whole = _maybe(ge=1, le=1_000_000, description="Of a buffered campaign: updates that make an aggregation.")
+    concurrency: Whole = _maybe(ge=0, le=1_000_000, description="Of a buffered campaign: devices at work at any time; 0: half of them.")
+    quorum: float = _maybe(ge=0, le=1, description="No round is aggregated with a smaller share of its updates.")
+    pace_s: float = _maybe(ge=0, le=YEAR_S, description="Seconds between two rounds that ask the same device.")
+    hours: str = _maybe(max_length=100, description="Such as `22:00-06:00 Europe/Berlin`; empty: any.")
 
 
 class RoundChoice(_Body):

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
+from aggregator.core.budget import why_ended
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import OpenPhase, Phase, RunState
 from aggregator.core.summary import accuracy_of, count_groups, spread
@@ -45,6 +46,7 @@ class CampaignView(BaseModel):
     online: int
     groups: int
     paused: str = Field(description="Why it does not go on; empty while it does.")
+    ended: str = Field(description="Why it trains no further; empty while it does.")
 
 
 class SettingsView(BaseModel):
@@ -61,6 +63,9 @@ class SettingsView(BaseModel):
     seed: int
     batch_size: int
     hyper: dict[str, float]
+    patience: int
+    min_delta: float
+    days: float
     min_devices: int
     deadline_s: float
     grace_s: float
@@ -74,6 +79,8 @@ class SettingsView(BaseModel):
     where: str
     cohort: int
     over_select: float
+    buffer: int
+    concurrency: int
     quorum: float
     pace_s: float
     hours: str
@@ -95,6 +102,7 @@ class RunView(BaseModel):
     bytes_down: int
     refused: dict[str, int] = Field(description="How often something that arrived at the service was refused, by reason.")
     paused: str
+    ended: str
     epoch: int
     attempt: int
 
@@ -135,6 +143,7 @@ def campaign_view(name: str, state: RunState, paused: str) -> CampaignView:
         online=state.num_online,
         groups=count_groups(state.starts),
         paused=paused,
+        ended=why_ended(state),
     )
 
 
@@ -156,6 +165,7 @@ def run_view(state: RunState, paused: str, refused: dict[str, int]) -> RunView:
         bytes_down=sum(r.bytes_down for r in state.received.values()),
         refused=refused,
         paused=paused,
+        ended=why_ended(state),
         epoch=state.epoch,
         attempt=state.attempt,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aggregator.core.plan import verbs_for
+from aggregator.core.plan import place_of_plan, plan_for
 from aggregator.core.round import OPEN
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import Received, RunState
@@ -54,11 +54,12 @@ def admit(
     if problem is not None:
         return problem
     assert device is not None
-    verbs, start = verbs_for(state, update.device_id), state.cohort[update.device_id]
-    offered = {state.models[start], *(model for verb in verbs if isinstance(verb, Choose) for model in verb.models)}
+    plan, start = plan_for(state, update.device_id), state.cohort[update.device_id]
+    verbs = plan.verbs
+    offered = {plan.model, *(model for verb in verbs if isinstance(verb, Choose) for model in verb.models)}
     if update.model not in offered:
-        return Refused("wrong-layout", f"update of model {update.model[:12]}, the plan said {state.models[start][:12]}")
-    if update.model != state.models[start]:
+        return Refused("wrong-layout", f"update of model {update.model[:12]}, the plan said {plan.model[:12]}")
+    if update.model != plan.model:
         start = next(key for key, model in state.models.items() if model == update.model)
     quantised = _trained(verbs) if is_encoded(tensors) else None
     if quantised is not None:
@@ -92,7 +93,7 @@ def expect(state: RunState, device_id: str, run_id: str, number: int, blob: str)
         return Duplicate()
     if run_id != state.settings.run_id:
         return Refused("unknown-run", f"update of run {run_id}, the run is {state.settings.run_id}")
-    if number != state.round or state.phase not in OPEN:
+    if number != place_of_plan(state, device_id)[0] or state.phase not in OPEN:
         return Refused("wrong-round", f"update of round {number}, round {state.round} is {state.phase}")
     if device is None or device_id not in state.cohort:
         return Refused("not-in-cohort", f"device {device_id} has no plan in round {state.round}")

@@ -5,8 +5,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from aggregator.core import flights
+from aggregator.core.asking import with_device
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
-from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_round, with_device
+from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_next
 from aggregator.core.state import Event, ModelVersion, RunState
 from wire.messages import Digest
 
@@ -28,7 +30,7 @@ def select_first(state: RunState, event: EligibilityChanged) -> Step:
     state, _ = select(state, event)
     if state.num_online < state.settings.min_devices:
         return state, []
-    return open_round(state, 1, next_phase(state), event.at_s)
+    return open_next(state, event.at_s)
 
 
 def bar_idle(state: RunState, event: DeviceBarred) -> Step:
@@ -82,7 +84,7 @@ def forget_closed(state: RunState, event: DeviceForgotten) -> Step:
 
 
 def _without(state: RunState, device_id: str) -> RunState:
-    return replace(state, cohort=_others(state.cohort, device_id), received=_others(state.received, device_id))
+    return replace(flights.without_plans(state, [device_id]), received=_others(state.received, device_id))
 
 
 def _reopened_if_short(state: RunState, at_s: float) -> Step:

@@ -1,18 +1,20 @@
 """What transitions of the round are made of: opening and closing it, and what is asked of its devices. Pure."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from aggregator.core import flights
+from aggregator.core.asking import is_awaited, is_missing, key_now, may_be_asked, note_asked, paced_until_s, start_key, with_device
+from aggregator.core.budget import spent
 from aggregator.core.cohort import Cohort, drawn
 from aggregator.core.hours import read_hours
-from aggregator.core.plan import NEW, plan_for, round_seed
+from aggregator.core.plan import plan_for, round_seed
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
     Command,
-    Device,
     FinishRun,
     OpenPhase,
     Received,
@@ -22,18 +24,25 @@ from aggregator.core.state import (
 )
 from algorithms.core.keys import NEWCOMER
 
-LOOK_S = 60.0
-"""Seconds after which a round looks again that asks nobody, since too few devices may be asked again."""
-LONGEST_REST = 64
-"""Rounds after which a device that failed again and again is asked again, at most."""
-
 Step = tuple[RunState, list[Command]]
 
 
-def open_round(state: RunState, number: int, phase: OpenPhase, at_s: float) -> Step:
-    """Open a round."""
-    state = replace(state, phase=phase, round=number, attempt=0, received={}, cohort={}, opened_at_s=at_s)
-    return _invite(state, at_s)
+def open_next(state: RunState, at_s: float) -> Step:
+    """Open the next round, or the evaluation where a budget is spent."""
+    ended = spent(state, at_s)
+    phase: OpenPhase = "evaluating" if ended else next_phase(state)
+    state = replace(state, phase=phase, ended=ended, round=state.round + 1, attempt=0, received={}, cohort={}, opened_at_s=at_s)
+    return _invite(state if flights.is_buffered(state) else replace(state, flights={}), at_s)
+
+
+def open_again_or_evaluate(state: RunState, at_s: float) -> Step:
+    """Open the latest round again; where a budget is spent meanwhile, its training is given up for the evaluation."""
+    ended = spent(state, at_s)
+    if ended and state.phase != "evaluating":
+        state = replace(
+            state, phase="evaluating", ended=ended, cohort={}, received={}, flights={}, settings=state.next_settings, retuned=None
+        )
+    return open_again(state, state.received, at_s)
 
 
 def open_again(state: RunState, received: dict[str, Received], at_s: float) -> Step:
@@ -45,15 +54,17 @@ def open_again(state: RunState, received: dict[str, Received], at_s: float) -> S
 def _invite(state: RunState, at_s: float) -> Step:
     """Send devices their plans, but to those whose updates have been received, and set the deadlines. The devices of an attempt before stay
     invited. Where nobody may be asked now, the round is idle until somebody may."""
+    if flights.is_buffered(state):
+        return _keep_at_work(state, at_s)
     hours = read_hours(state.settings.hours)
-    opens_s = max(hours.opens_s(at_s) if hours else at_s, _paced_until_s(state, at_s))
+    opens_s = max(hours.opens_s(at_s) if hours else at_s, paced_until_s(state, at_s))
     if opens_s > at_s:
         cohort = {d: state.received[d].start for d in state.received}
         state = replace(state, cohort=cohort, idle=True, deadline_at_s=opens_s, newcomers_until_s=0.0)
         return state, [SetDeadline(state.round, opens_s)]
     drawn_now = _invited(state, at_s)
     invited = sorted({*drawn_now, *(d for d in state.cohort if d in state.received or state.devices[d].eligible)})
-    state = _note_asked(replace(state, idle=False, asked=len(invited)), invited, at_s)
+    state = note_asked(replace(state, idle=False, asked=len(invited)), invited, at_s)
     until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else math.inf)
     cohort = {d: state.received[d].start if d in state.received else key_now(state, d) for d in invited}
     veterans = any(state.devices[d].accepted for d in cohort)
@@ -64,12 +75,27 @@ def _invite(state: RunState, at_s: float) -> Step:
     return state, [*(SetDeadline(state.round, s) for s in times), *(SendPlan(plan_for(state, d)) for d in missing)]
 
 
+def _keep_at_work(state: RunState, at_s: float) -> Step:
+    """The same in a buffered run: who is in flight stays so, and others are asked until enough are at work."""
+    hours = read_hours(state.settings.hours)
+    opens_s = max(hours.opens_s(at_s) if hours else at_s, at_s if state.flights else paced_until_s(state, at_s))
+    cohort = flights.carried(state) | {d: received.start for d, received in state.received.items()}
+    is_idle = opens_s > at_s
+    until_s = opens_s if is_idle else min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else math.inf)
+    state = replace(state, cohort=cohort, idle=is_idle, asked=len(cohort), deadline_at_s=until_s, newcomers_until_s=0.0)
+    looks: list[Command] = [SetDeadline(state.round, until_s), *flights.next_look(state)]
+    state, commands = flights.fill(state, at_s)
+    if not commands and not state.flights:  # nobody is there but those that rest
+        state, commands = flights.fill(state, at_s, rested=False)
+    return state, [*looks, *commands]
+
+
 def _invited(state: RunState, at_s: float) -> list[str]:
     """The devices that are asked in this round, of those that may be: those that are awaited and do not rest (in the evaluation nobody
     does); where there are none, all that are awaited; where there are none of these either, all. In a round of training, as many of them as
     the cohort's policy says, drawn anew in every round."""
     devices = {d: device for d, device in state.devices.items() if may_be_asked(state, device, at_s)}
-    awaited = sorted(d for d in devices if _is_awaited(state, devices[d], at_s))
+    awaited = sorted(d for d in devices if is_awaited(state, devices[d], at_s))
     rested = [d for d in awaited if devices[d].rests_until <= state.round or state.phase == "evaluating"]
     found = rested or awaited or sorted(devices)
     if state.phase == "evaluating":
@@ -83,43 +109,20 @@ def cohort_of(state: RunState) -> Cohort:
     return Cohort(state.settings.cohort, state.settings.over_select - 1)
 
 
-def may_be_asked(state: RunState, device: Device, at_s: float) -> bool:
-    """Whether a device may get a plan of the latest round."""
-    return device.eligible and (state.phase == "evaluating" or not device.asked_s or device.asked_s + state.settings.pace_s <= at_s)
-
-
-def _paced_until_s(state: RunState, at_s: float) -> float:
-    """When enough devices may be asked again, where that is not so now because they were asked too recently; a short time later it is
-    looked again, since others may come."""
-    pace_s = state.settings.pace_s
-    if not pace_s or state.phase == "evaluating":
-        return at_s
-    free_s = sorted(d.asked_s + pace_s if d.asked_s else 0.0 for d in state.devices.values() if d.eligible and _is_awaited(state, d, at_s))
-    missing = state.settings.min_updates - len(state.received)
-    if missing <= 0 or len(free_s) < missing:
-        return at_s
-    return max(at_s, min(free_s[missing - 1], at_s + LOOK_S))
-
-
-def _note_asked(state: RunState, invited: Sequence[str], at_s: float) -> RunState:
-    """Remember when these devices were asked, if that is to be known."""
-    if not state.settings.pace_s or state.phase == "evaluating":
-        return state
-    devices = state.devices.mutate()
-    for device_id in invited:
-        if device_id not in state.cohort:
-            devices[device_id] = replace(devices[device_id], asked_s=at_s)
-    return replace(state, devices=devices.finish())
-
-
 def close_if_full(state: RunState, at_s: float) -> Step:
     """Close the round if there are enough updates and no more is awaited; set a time for newcomers once only they are awaited."""
     if not state.received or state.idle or (state.phase != "evaluating" and lacks_updates(state)):
         return state, []
     if state.settings.cohort and state.phase != "evaluating" and len(state.received) >= cohort_of(state).goal(len(state.cohort)):
         return close(state, at_s)
+    if flights.is_buffered(state):
+        if len(state.received) >= state.settings.buffer:
+            return close(state, at_s)
+        state, commands = flights.fill(state, at_s)
+        at_work = any(is_awaited(state, state.devices[d], at_s) for d in state.flights)
+        return (state, commands) if at_work else close(state, at_s)
     missing = (state.devices[d] for d in state.cohort if is_missing(state, d))
-    awaited = (device for device in missing if _is_awaited(state, device, at_s))
+    awaited = (device for device in missing if is_awaited(state, device, at_s))
     first = next(awaited, None)
     if first is None:
         return close(state, at_s)
@@ -134,8 +137,8 @@ def close_if_full(state: RunState, at_s: float) -> Step:
 def close(state: RunState, at_s: float) -> Step:
     if state.phase != "evaluating":
         return replace(state, phase="aggregating"), [Aggregate(state.round)]
-    if state.trained < state.settings.rounds:  # the operator has asked for more of them meanwhile
-        return open_round(state, state.round + 1, next_phase(state), at_s)
+    if not spent(state, at_s):  # the operator has asked for more meanwhile
+        return open_next(state, at_s)
     state = replace(state, phase="finished")
     return state, finish_commands(state)
 
@@ -150,15 +153,15 @@ def lacks_updates(state: RunState) -> bool:
 
 def _needed(state: RunState) -> int:
     """Updates without which the round is not aggregated."""
-    share = state.settings.quorum * (state.settings.cohort or state.asked)
+    share = state.settings.quorum * (state.settings.cohort or state.settings.buffer or state.asked)
     return max(state.settings.min_updates, math.ceil(round(share, 9)))
 
 
 def is_short(state: RunState, at_s: float) -> bool:
     """Whether the round has, or may still get, fewer updates than it needs."""
-    if state.idle:
+    if state.idle or flights.is_buffered(state):
         return False
-    hoped = sum(1 for d in state.cohort if d in state.received or _is_awaited(state, state.devices[d], at_s))
+    hoped = sum(1 for d in state.cohort if d in state.received or is_awaited(state, state.devices[d], at_s))
     return hoped < _needed(state)
 
 
@@ -166,46 +169,6 @@ def may_join(state: RunState, device_id: str, at_s: float) -> bool:
     """Whether a device that came is taken into the open round, because that is short of devices."""
     device = state.devices.get(device_id)
     return device is not None and may_be_asked(state, device, at_s) and is_short(state, at_s)
-
-
-def is_missing(state: RunState, device_id: str) -> bool:
-    """Whether the device is in the cohort and its update has not been received."""
-    return device_id in state.cohort and device_id not in state.received
-
-
-def _is_awaited(state: RunState, device: Device, at_s: float) -> bool:
-    """Whether the device is online, or was lost so recently that it may come back."""
-    return device.online or at_s < device.last_seen_s + state.settings.grace_s
-
-
-def failed(state: RunState, device_id: str) -> Device:
-    """The device after one more round without an update."""
-    device = state.devices[device_id]
-    return replace(device, failures=device.failures + 1, rests_until=state.round + min(LONGEST_REST, 2 ** min(device.failures, 10)))
-
-
-def absent(device: Device, at_s: float, grace_s: float) -> Device:
-    """The device as one that no round waits for until it is heard."""
-    return replace(device, online=False, last_seen_s=min(device.last_seen_s, at_s - grace_s))
-
-
-def with_device(state: RunState, device_id: str, device: Device) -> RunState:
-    before = state.devices.get(device_id)
-    counted = before is not None and before.online and before.eligible
-    online = state.num_online + (device.online and device.eligible) - counted
-    return replace(state, devices=state.devices.set(device_id, device), num_online=online)
-
-
-def start_key(state: RunState, device_id: str) -> str:
-    """The key of the model that the device starts from next."""
-    return state.starts.get(device_id, state.starts.get("", NEWCOMER))
-
-
-def key_now(state: RunState, device_id: str) -> str:
-    """The key of the model that the device starts from in the open round: as a newcomer, in a round of training, where its data have moved
-    and newcomers do something of their own."""
-    is_new = state.phase == "training" and state.devices[device_id].moved and NEW in state.programs
-    return NEWCOMER if is_new else start_key(state, device_id)
 
 
 def surveyed(state: RunState, left_out: Collection[str]) -> RunState:

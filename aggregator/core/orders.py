@@ -2,9 +2,11 @@
 
 from msgspec.structs import replace
 
-from aggregator.core.opening import Step, close_if_full, finish_commands, next_phase, open_again, open_round
+from aggregator.core.budget import spent
+from aggregator.core.opening import Step, close_if_full, finish_commands, next_phase, open_again, open_next
+from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.settings import TRAINING
-from aggregator.core.state import Aborted, Retuned, RolledBack, RunState
+from aggregator.core.state import RunState
 from aggregator.core.versions import returned
 
 
@@ -14,7 +16,7 @@ def roll_back(state: RunState, event: RolledBack) -> Step:
     if after is None:
         return state, []
     phase = next_phase(after) if after.phase == "aggregating" else after.phase
-    return open_again(replace(after, phase=phase, cohort={}, received={}), {}, event.at_s)
+    return open_again(replace(after, phase=phase, cohort={}, received={}, flights={}), {}, event.at_s)
 
 
 def replace_all(state: RunState, event: RolledBack) -> Step:
@@ -28,6 +30,7 @@ def replace_all(state: RunState, event: RolledBack) -> Step:
 
 def retune(state: RunState, event: Retuned) -> Step:
     """Other settings for the rounds to come. What devices do in the open round stays as it is."""
+    state = _dated(state, event.at_s)
     if state.phase == "evaluating":
         programs = {**event.programs, "closing": state.programs["closing"]}
         state = replace(state, settings=event.settings, programs=programs)
@@ -38,13 +41,20 @@ def retune(state: RunState, event: Retuned) -> Step:
 
 
 def retune_idle(state: RunState, event: Retuned) -> Step:
-    """Other settings; a round is opened if there is another one now, or if there are enough devices for the first."""
-    state = replace(state, settings=event.settings, retuned=None, programs=event.programs)
-    is_next = state.trained < state.settings.rounds and (state.phase == "finished" or state.num_online >= state.settings.min_devices)
-    return open_round(state, state.round + 1, next_phase(state), event.at_s) if is_next else (state, [])
+    """Other settings; a round is opened if no budget is spent any more, or if there are enough devices for the first."""
+    state = replace(_dated(state, event.at_s), settings=event.settings, retuned=None, programs=event.programs)
+    if state.phase == "finished":
+        state = replace(state, ended=spent(state, event.at_s))
+        return (state, []) if state.ended else open_next(state, event.at_s)
+    return open_next(state, event.at_s) if state.num_online >= state.settings.min_devices else (state, [])
+
+
+def _dated(state: RunState, at_s: float) -> RunState:
+    """A run that an earlier version began counts its days from the first settings that this one gives it."""
+    return replace(state, started_at_s=at_s) if state.started_at_s is None else state
 
 
 def end(state: RunState, _event: Aborted) -> Step:
     """Finish the run as it is: what the open round has received is given up, and no device works for it any more."""
-    state = replace(state, phase="finished", cohort={}, received={})
+    state = replace(state, phase="finished", ended="order", cohort={}, received={}, flights={})
     return state, finish_commands(state)

@@ -29,7 +29,9 @@ def program_for(programs: Mapping[str, tuple[Verb, ...]], device_id: str, start:
 
 
 def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
-    """What a member of the cohort does in the open round."""
+    """What a member of the cohort does by its plan."""
+    if device_id in state.flights:
+        return state.flights[device_id].verbs
     if state.phase == "evaluating":
         return state.programs["closing"]
     start, usual = state.cohort[device_id], state.starts.get(device_id, NEWCOMER)
@@ -65,8 +67,17 @@ def make_plan(
 
 
 def plan_for(state: RunState, device_id: str) -> Plan:
-    """The plan of a member of the cohort in the open round. It may be built again and is then the same."""
-    model = state.models[state.cohort[device_id]]
+    """The plan of a member of the cohort. It may be built again and is then the same."""
     verbs, wanted = verbs_for(state, device_id), state.settings.update_encoding
     encoding = wanted if wanted in state.devices[device_id].encodings else "float32"
-    return make_plan(state.settings, state.round, device_id, model, verbs, state.deadline_at_s, state.epoch, state.attempt, encoding)
+    if (flight := state.flights.get(device_id)) is not None:
+        asked = (flight.deadline_at_s, state.epoch, flight.attempt, encoding)
+        return make_plan(state.settings, flight.round, device_id, flight.model, verbs, *asked)
+    model, asked = state.models[state.cohort[device_id]], (state.deadline_at_s, state.epoch, state.attempt, encoding)
+    return make_plan(state.settings, state.round, device_id, model, verbs, *asked)
+
+
+def place_of_plan(state: RunState, device_id: str) -> tuple[int, int]:
+    """Round and attempt of the plan that a device works on, or would be given in the open round."""
+    held = state.flights.get(device_id, state)
+    return held.round, held.attempt

@@ -57,6 +57,19 @@ class Decline(msgspec.Struct, frozen=True, gc=False):
     detail: str
 
 
+class Training(msgspec.Struct, frozen=True, gc=False):
+    """A device's last plan that trained."""
+
+    examples: int
+    """That went through its steps, as often as they did."""
+    train_s: float
+    """Seconds of work on the plan."""
+    answer_s: float
+    """Seconds from when it was asked to when its update was there; 0: not known."""
+    bytes_up: int
+    bytes_down: int
+
+
 class Ban(msgspec.Struct, frozen=True, gc=False):
     """Since when a device is banned, and why."""
 
@@ -87,6 +100,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes_up: int = 0
     bytes_down: int = 0
     """Of its last update, and of what it fetched for it."""
+    training: Training | None = None
     group: str = ""
     groups: tuple[GroupChange, ...] = ()
     release: int = 0
@@ -150,6 +164,8 @@ class Reported(_OfDevice, frozen=True):
     train_s: float
     bytes_up: int
     bytes_down: int
+    examples: int = 0
+    """That it was trained on; 0: it was not."""
 
 
 class Grouped(msgspec.Struct, frozen=True):
@@ -234,6 +250,10 @@ def _decline(entry: Entry, event: Declined) -> Entry:
 
 
 def _report(entry: Entry, event: Reported) -> Entry:
+    if event.examples > 0:
+        answer_s = max(0.0, event.at_s - entry.asked_s) if entry.asked_s else 0.0
+        training = Training(event.examples, event.train_s, answer_s, event.bytes_up, event.bytes_down)
+        entry = replace(entry, training=training)
     return replace(entry, updates=entry.updates + 1, train_s=event.train_s, bytes_up=event.bytes_up, bytes_down=event.bytes_down)
 
 

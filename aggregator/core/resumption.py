@@ -2,11 +2,12 @@
 
 from msgspec.structs import replace
 
+from aggregator.core import flights
+from aggregator.core.asking import is_missing
 from aggregator.core.opening import (
     Step,
     acknowledgements,
     finish_commands,
-    is_missing,
 )
 from aggregator.core.plan import plan_for
 from aggregator.core.state import (
@@ -30,7 +31,8 @@ def command_again(state: RunState, event: Resumed) -> Step:
     plans = [SendPlan(plan_for(state, d)) for d in missing]
     ends = [state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online]
     times = (state.deadline_at_s, *([state.newcomers_until_s] if state.newcomers_until_s else []), *ends)
-    return state, [*(SetDeadline(state.round, at_s) for at_s in times), *plans, *acknowledgements(state)]
+    looks = (*(SetDeadline(state.round, at_s) for at_s in times), *flights.next_look(state))
+    return state, [*looks, *plans, *acknowledgements(state)]
 
 
 def aggregate_again(state: RunState, event: Resumed) -> Step:

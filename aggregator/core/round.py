@@ -6,7 +6,7 @@ A run is always in one of six phases. A round is open in three of them, while de
 * *preparing*: a round is open that an algorithm needs before the rounds of training; it does not count as one.
 * *training*: a round of training is open.
 * *aggregating*: the round is closed; the algorithm computes the next models from the updates that were received.
-* *evaluating*: after the last round of training every device tests its final model.
+* *evaluating*: once a budget is spent (`aggregator.core.budget`) every device tests its final model.
 * *finished*: the run is over; a device that checks in is given its model.
 
 An open round is closed when the update of every device that it waits for has been received, or by its deadline. It waits for the devices
@@ -15,7 +15,8 @@ The update of a lost device counts whenever it comes before the round is closed.
 waited for only twice as long as the others took (at least for `grace_s`), once there are others.
 
 No round of training is closed with fewer than `min_updates` updates. A deadline by which there are fewer opens the same round again, as
-another *attempt*: what was received stays. So does the loss of updates that were safe. An evaluation is over at its deadline.
+another *attempt*: what was received stays. So does the loss of updates that were safe. Where a budget is spent by then, the evaluation
+follows instead. An evaluation is over at its deadline.
 
 A device that misses a deadline is taken for absent until it is heard. One that misses or declines its plans round after round is asked in
 the next round, then in every second one, every fourth, up to every 64th; an accepted update ends that.
@@ -28,7 +29,7 @@ new takes part from the next round on, or at once if the round is short of devic
 
 Who is asked follows from the settings: devices that are *eligible* (`where`), as many as the policy of `aggregator.core.cohort` says, each
 at most once in `pace_s` seconds, and in the `hours` alone. With a `cohort` a round is over when it has so many updates. A round that may
-ask nobody is *idle*: it looks again when somebody may be asked.
+ask nobody is *idle*: it looks again when somebody may be asked. In a *buffered* run plans outlive their rounds (`aggregator.core.flights`).
 
 `TRANSITIONS` says what each event does in each phase, by the name of a function below, or in `aggregator.core.orders` or
 `aggregator.core.membership`. A dash is an event
@@ -62,27 +63,25 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from aggregator.core import membership, orders, resumption
+from aggregator.core import flights, membership, orders, resumption
+from aggregator.core.asking import absent, failed, is_missing, key_now, with_device
+from aggregator.core.budget import measured
 from aggregator.core.opening import (
     Step,
-    absent,
     close,
     close_if_full,
-    failed,
     finish_command,
-    is_missing,
-    key_now,
     lacks_updates,
     may_join,
     next_phase,
     open_again,
-    open_round,
+    open_again_or_evaluate,
+    open_next,
     surveyed,
-    with_device,
 )
-from aggregator.core.plan import plan_for
+from aggregator.core.order_events import Aborted, Retuned, RolledBack
+from aggregator.core.plan import place_of_plan, plan_for
 from aggregator.core.state import (
-    Aborted,
     Acknowledge,
     DeadlinePassed,
     Device,
@@ -94,8 +93,6 @@ from aggregator.core.state import (
     OpenPhase,
     Phase,
     Resumed,
-    Retuned,
-    RolledBack,
     RoundAggregated,
     RunState,
     SendPlan,
@@ -128,6 +125,8 @@ def step(state: RunState | None, event: Event) -> Step:
     if transition is None:
         return state, []
     after, commands = transition(state, event)
+    after, asked = flights.fill(after, event.at_s)
+    commands = [*commands, *asked]
     return (after if after is state or event.at_s <= after.at_s else replace(after, at_s=event.at_s)), commands
 
 
@@ -135,6 +134,7 @@ def _start(event: Started) -> Step:
     state = RunState(
         settings=event.settings,
         epoch=event.epoch,
+        started_at_s=event.at_s,
         at_s=event.at_s,
         models=event.models,
         memory=event.memory,
@@ -173,7 +173,7 @@ def _open_first(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     state, _ = _come(state, event)
     if state.num_online < state.settings.min_devices:
         return state, []
-    return open_round(state, 1, next_phase(state), event.at_s)
+    return open_next(state, event.at_s)
 
 
 def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
@@ -208,12 +208,16 @@ def _give_grace(state: RunState, event: DeviceLost) -> Step:
 
 
 def _receive(state: RunState, event: UpdateAdmitted) -> Step:
-    """Count the update, once and in its own round only, and acknowledge it in any case."""
-    acknowledge = Acknowledge(event.device_id, event.update.blob)
-    if event.round != state.round or event.device_id in state.received:
+    """Count the update, once and by the plan that the device has, and acknowledge it in any case."""
+    device_id, acknowledge = event.device_id, Acknowledge(event.device_id, event.update.blob)
+    number, _ = place_of_plan(state, device_id)
+    given_up = flights.is_buffered(state) and device_id not in state.flights
+    if event.round != number or device_id in state.received or given_up:
         return state, [acknowledge]
-    device = replace(state.devices[event.device_id], accepted=event.update.blob, failures=0, rests_until=0)
-    state = replace(with_device(state, event.device_id, device), received={**state.received, event.device_id: event.update})
+    device = replace(state.devices[device_id], accepted=event.update.blob, failures=0, rests_until=0)
+    update = replace(event.update, staleness=state.round - number) if number != state.round else event.update
+    state = replace(with_device(state, device_id, device), received={**state.received, device_id: update})
+    state = flights.landed(state, [device_id])
     state, commands = close_if_full(state, event.at_s)
     return state, [acknowledge, *commands]
 
@@ -224,7 +228,10 @@ def _excuse(state: RunState, event: DeviceDeclined) -> Step:
         return state, []
     if event.failed:
         state = with_device(state, event.device_id, failed(state, event.device_id))
-    state = replace(state, cohort={d: start for d, start in state.cohort.items() if d != event.device_id})
+    elif flights.is_buffered(state):  # else it would be asked again at once
+        device = state.devices[event.device_id]
+        state = with_device(state, event.device_id, replace(device, rests_until=max(device.rests_until, state.round + 1)))
+    state = flights.without_plans(state, [event.device_id])
     return close_if_full(state, event.at_s)
 
 
@@ -235,14 +242,27 @@ def _expire(state: RunState, event: DeadlinePassed) -> Step:
     """Close the round, or open it again if too few have answered. Before the round's own deadline, somebody's grace is over."""
     if event.round != state.round:
         return state, []
+    if flights.is_buffered(state):
+        return _look(state, event)
     if event.at_s < state.deadline_at_s:
         return close_if_full(state, event.at_s)
     if state.idle:
-        return open_again(state, state.received, event.at_s)
+        return open_again_or_evaluate(state, event.at_s)
     for device_id in [d for d in state.cohort if is_missing(state, d)]:
         state = with_device(state, device_id, absent(failed(state, device_id), event.at_s, state.settings.grace_s))
     if state.phase != "evaluating" and lacks_updates(state):
-        return open_again(state, state.received, event.at_s)
+        return open_again_or_evaluate(state, event.at_s)
+    return close(state, event.at_s)
+
+
+def _look(state: RunState, event: DeadlinePassed) -> Step:
+    """Give up plans in flight that are overdue; then, by the round's own deadline, close it with what there is, or look again."""
+    state = flights.given_up(state, event.at_s)
+    if event.at_s < state.deadline_at_s:
+        state, commands = close_if_full(state, event.at_s)
+        return state, [*flights.next_look(state), *commands]
+    if state.idle or lacks_updates(state):
+        return open_again_or_evaluate(state, event.at_s)
     return close(state, event.at_s)
 
 
@@ -252,14 +272,13 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
         return state, []
     if state.retuned is not None:
         state = replace(state, settings=state.retuned, retuned=None)
+    state = state if state.preparing else measured(state)
     changed_nothing = event.made_in is not None  # such a preparation counts too: a run must not prepare for ever
     trained = state.trained + (not state.preparing or changed_nothing)
+    if changed_nothing and event.made_in != state.made_in:  # what is in flight started from models that are given up
+        state = replace(state, flights={})
     state = state if changed_nothing else surveyed(state, event.left_out)
-    state = replace(taken_over(state, event), trained=trained)
-    if trained >= state.settings.rounds:
-        return open_round(state, state.round + 1, "evaluating", event.at_s)
-    state = replace(state, preparing=event.preparing)
-    return open_round(state, state.round + 1, next_phase(state), event.at_s)
+    return open_next(replace(taken_over(state, event), trained=trained, preparing=event.preparing), event.at_s)
 
 
 def _ask_again(state: RunState, event: UpdatesLost) -> Step:

@@ -1,7 +1,7 @@
 """What a run goes by; frozen and serialisable."""
 
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -35,15 +35,21 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     """Hyper-parameters in place of the objective's own."""
     update_encoding: Encoding = "float32"
     """In what devices send their changes; those that cannot do it send float32."""
+    patience: int = 0
+    """Training ends when the mean accuracy has not got better for so many rounds (`aggregator.core.budget`); 0: it does not matter."""
+    min_delta: float = 0.0
+    """By how much more than the best it has to be, as a fraction, to count as better."""
 
 
+Ended = Literal["", "rounds", "days", "patience", "order"]
+"""Why no further round of training is opened: a budget that is spent (`aggregator.core.budget`), or the operator's order."""
 TRAINING = ("local_epochs", "batch_size", "hyper")
 """The fields of `RunSettings` that shape what devices do in a round."""
 RETUNABLE = (
     *TRAINING,
-    *("rounds", "min_devices", "deadline_s", "grace_s", "max_update_norm", "min_updates", "min_group"),
+    *("rounds", "days", "patience", "min_delta", "min_devices", "deadline_s", "grace_s", "max_update_norm", "min_updates", "min_group"),
     *("weight_cap", "norm_cap", "max_drop", "keep_models"),
-    *("where", "cohort", "over_select", "quorum", "pace_s", "hours"),
+    *("where", "cohort", "over_select", "buffer", "concurrency", "quorum", "pace_s", "hours"),
     "update_encoding",
 )
 """The fields of `RunSettings` that may change while the run goes on. Of the algorithm, the mean may."""
@@ -69,6 +75,8 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """By graph: what an update must carry that reports a training with it."""
     responses: dict[str, Layout]
     """By graph: what an update must carry when it was evaluated or applied."""
+    days: float = 0.0
+    """No round of training is opened so many days after the start; 0: at any time."""
     max_update_norm: float = 1e6
     """An update whose change has a larger Euclidean norm is refused."""
     min_updates: int = 1
@@ -90,6 +98,10 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """A round of training is over with so many updates; 0: with one of every device that it asked."""
     over_select: float = 1.0
     """A round asks so many times `cohort` devices."""
+    buffer: int = 0
+    """In a buffered run (`aggregator.core.flights`) a round is over with so many updates, of whichever round; 0: it is none."""
+    concurrency: int = 0
+    """In a buffered run so many devices work at any time; 0: half of those that are there."""
     quorum: float = 0.0
     """No round of training is aggregated with fewer updates than this share of `cohort`, or of the devices asked where that is 0."""
     pace_s: float = 0.0

@@ -9,7 +9,8 @@ import msgspec
 from immutables import Map
 
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
-from aggregator.core.settings import RunSettings
+from aggregator.core.order_events import Aborted, Retuned, RolledBack
+from aggregator.core.settings import Ended, RunSettings
 from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
 
 OpenPhase = Literal["preparing", "training", "evaluating"]
@@ -68,6 +69,21 @@ class Received(Report, frozen=True, kw_only=True):
     """By role (delta, statistic, response), the Euclidean norm of its tensors."""
     quantised: tuple[str, ...] = ()
     """If its change came in int8, the graphs that have made it: what it decodes to follows from them."""
+    staleness: int = 0
+    """How many rounds ago the device was asked for it."""
+
+
+class Flight(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that a device of a buffered run works on (`aggregator.core.flights`), as far as a later round cannot know it."""
+
+    round: int
+    """The round that asked the device."""
+    attempt: int
+    start: str
+    """The key of the model that it started from."""
+    model: Digest
+    verbs: tuple[Verb, ...]
+    deadline_at_s: float
 
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +107,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that count from the next round on, where the operator has given others."""
     epoch: int = 0
     """Which start of the service this is: greater than any before it."""
+    started_at_s: float | None = None
+    """When the run began; None in a run that an earlier version began."""
     at_s: float = 0.0
     """When the last event was; the clock never goes back behind it, also after a restart."""
     phase: Phase = "waiting"
@@ -112,12 +130,22 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the next round is a preparation."""
     trained: int = 0
     """Rounds of training that are over."""
+    best: float | None = None
+    """The best mean accuracy of a round so far (`aggregator.core.budget`)."""
+    unimproved: int = 0
+    """Rounds of training since."""
+    unmeasured: bool = False
+    """Whether no device told an accuracy in the last round of training."""
+    ended: Ended = ""
+    """Why training is over; empty while it is not."""
     memory: MaybeDigest = ""
     """What the algorithm remembers from round to round."""
     cohort: dict[str, str] = {}
     """The devices of the latest round, and the key of the model that each started from."""
     received: dict[str, Received] = {}
     """Their admitted updates, in the order of arrival."""
+    flights: dict[str, Flight] = {}
+    """By device, the plans in work of a buffered run, those of earlier rounds as well; its devices are in the cohort."""
     asked: int = 0
     """How many devices the latest round asked when it was opened."""
     idle: bool = False
@@ -258,27 +286,6 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     """The round that made the models, where they are earlier ones."""
     distances: dict[str, float] = {}
     """By role, how far the models are from those before."""
-
-
-class RolledBack(msgspec.Struct, frozen=True, tag="rolled-back"):
-    """The operator returns to the models that the round `to` made, if they are remembered."""
-
-    at_s: float
-    to: int
-
-
-class Retuned(msgspec.Struct, frozen=True, tag="retuned"):
-    """The operator has given the run other settings. `programs`: what devices do with them, if a round is opened because of it."""
-
-    at_s: float
-    settings: RunSettings
-    programs: dict[str, tuple[Verb, ...]]
-
-
-class Aborted(msgspec.Struct, frozen=True, tag="aborted"):
-    """The operator ends the campaign where it stands."""
-
-    at_s: float
 
 
 class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
+from aggregator.core.budget import why_ended
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
 
@@ -155,6 +156,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data: str
     rounds: int
     preparations: int
+    ended: str = ""
+    """Why it made fewer rounds."""
     local_epochs: int
     seed: int
     devices: dict[str, DeviceSummary]
@@ -193,6 +196,7 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
         data=settings.data,
         rounds=settings.rounds,
         preparations=len(preparing),
+        ended=why_ended(state) if state.ended not in ("", "rounds") else "",
         local_epochs=settings.local_epochs,
         seed=settings.seed,
         devices={

@@ -79,8 +79,9 @@ def worse_than(state: RunState) -> tuple[ModelVersion, float] | None:
 
 
 def met(received: Mapping[str, Received]) -> dict[str, Metrics]:
-    """By device, the metrics of the model that it received, where it has evaluated it."""
-    return {d: r.evaluated for d, r in received.items() if r.evaluated.num_examples and math.isfinite(r.evaluated.accuracy)}
+    """By device, the metrics of the model that it received, where it has evaluated it and the round before made it."""
+    known = {d: r.evaluated for d, r in received.items() if not r.staleness}
+    return {d: metrics for d, metrics in known.items() if metrics.num_examples and math.isfinite(metrics.accuracy)}
 
 
 def farthest(settings: RunSettings, distances: Sequence[Mapping[str, float]]) -> dict[str, float]:

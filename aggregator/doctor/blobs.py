@@ -49,6 +49,7 @@ def needs(run: SavedRun) -> dict[str, list[Need]]:
         (state.memory, Need("memory")),
         *((model, Need("model", key)) for key, model in state.models.items()),
     ]
+    named += [(flight.model, Need("model", flight.start)) for flight in state.flights.values()]
     if state.phase != "finished":
         named += [(received.blob, Need("update", device_id)) for device_id, received in state.received.items()]
     for version in state.history:

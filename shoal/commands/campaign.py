@@ -9,6 +9,7 @@ import typer
 from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.sql_store import load_run
 from aggregator.charter import Charter, charters, check_campaign_name, next_number, propose
+from aggregator.core.budget import why_ended
 from aggregator.core.state import RunState
 from aggregator.desk import submit
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
@@ -31,6 +32,9 @@ def start(
     algorithm: opt.AlgorithmName = "distfl",
     privacy: opt.PrivacyName = "",
     rounds: opt.Rounds = 20,
+    days: opt.Days = 0.0,
+    patience: opt.Patience = 0,
+    min_delta: opt.MinDelta = 0.0,
     local_epochs: opt.LocalEpochs = 1,
     batch_size: opt.BatchSize = 32,
     lr: opt.Lr = None,
@@ -49,6 +53,7 @@ def start(
     where: opt.Where = "",
     cohort: opt.RoundCohort = 0,
     over_select: opt.OverSelect = 1.0,
+    policy: opt.CampaignPolicy = "",
     quorum: opt.Quorum = 0.0,
     pace: opt.Pace = 0.0,
     window: opt.Window = "",
@@ -106,6 +111,11 @@ def change(
     folder: Folder,
     name: Name,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of training in all: more than it had extend it.")] = None,
+    days: Annotated[float | None, typer.Option(callback=opt.finite_if_given, min=0, help="Days in all, from its start; 0: any.")] = None,
+    patience: Annotated[int | None, typer.Option(min=0, help="Rounds without a better mean accuracy; 0: any.")] = None,
+    min_delta: Annotated[
+        float | None, typer.Option(callback=opt.finite_if_given, min=0, max=1, help="By how much more than the best is better.")
+    ] = None,
     deadline: Annotated[float | None, typer.Option(min=1, help="Seconds a round is open at most.")] = None,
     grace: Annotated[float | None, typer.Option(min=0, help="Seconds a round waits for a device that was lost.")] = None,
     min_devices: Annotated[int | None, typer.Option(min=1, help="No round is aggregated with fewer devices.")] = None,
@@ -113,18 +123,40 @@ def change(
     lr: opt.Lr = None,
     update_encoding: Annotated[str, typer.Option(help="How devices send what training changed: float32 or int8.")] = "",
     algorithm: Annotated[str, typer.Option(help="The same algorithm with another mean.")] = "",
+    where: Annotated[str | None, typer.Option(help="Which devices are asked; every one when empty.")] = None,
+    cohort: Annotated[int | None, typer.Option(min=0, help="A round is over with so many updates; 0: one of every device asked.")] = None,
+    over_select: Annotated[
+        float | None, typer.Option(callback=opt.finite_if_given, min=1, max=10, help="A round asks so many times its cohort.")
+    ] = None,
+    policy: opt.CampaignPolicy = "",
+    quorum: Annotated[
+        float | None, typer.Option(callback=opt.finite_if_given, min=0, max=1, help="No round is aggregated with a smaller share.")
+    ] = None,
+    pace: Annotated[
+        float | None, typer.Option(callback=opt.finite_if_given, min=0, help="Seconds between two rounds that ask a device.")
+    ] = None,
+    window: Annotated[str | None, typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty.")] = None,
+    time_zone: opt.TimeZone = "UTC",
 ) -> None:
     """Change the settings of a campaign from its next round on."""
+    asking = opt.with_asking(policy, cohort, over_select) if policy else {"cohort": cohort, "over_select": over_select}
     order = Retune.of(
         name,
         rounds=rounds,
-        deadline_s=deadline,
+        days=days,
+        patience=patience,
+        min_delta=min_delta,
         grace_s=grace,
         min_devices=min_devices,
         local_epochs=local_epochs,
         lr=lr,
         update_encoding=opt.read_encoding(update_encoding) if update_encoding else None,
         algorithm=algorithm or None,
+        where=where,
+        quorum=quorum,
+        pace_s=pace,
+        hours=opt.hours_of(window, time_zone) if window is not None else None,
+        **{"deadline_s": deadline, **asking},
     )
     if not order.changes:
         raise ConfigError("shoal campaign set: expected at least one setting, such as --rounds")
@@ -144,4 +176,6 @@ def _line(name: str, charter: Charter, state: RunState | None) -> str:
         return f"{name:<20}  {'not begun':<11}  {'':>9}  {'':>7}  {charter.settings.algorithm}"
     phase = "paused" if charter.held else state.phase
     trained = f"{state.trained}/{state.next_settings.rounds}"
-    return f"{name:<20}  {phase:<11}  {trained:>9}  {len(state.devices):>7}  {state.next_settings.algorithm}"
+    why = why_ended(state)
+    algorithm = state.next_settings.algorithm + (f" ({why})" if why else "")
+    return f"{name:<20}  {phase:<11}  {trained:>9}  {len(state.devices):>7}  {algorithm}"

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from aggregator.core.cohort import read_policy
 from algorithms.registry import make_algorithm
 from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
@@ -23,7 +24,6 @@ from simulation.datasets.windows import one_class
 from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
-from simulation.timing.policies import read_policy
 from simulation.timing.profiles import read_profiles
 
 

@@ -19,6 +19,8 @@ from aggregator.desk import Desk, submit
 from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
 from aggregator.devices import Devices
 from aggregator.identity import is_served, lock_service
+from aggregator.profile import profile_of
+from host.files import write_atomically
 from shoal.arguments import Database, Folder
 from wire.errors import ConfigError
 
@@ -60,6 +62,26 @@ def show(folder: Folder, device_id: DeviceId, database: Database = "", json: Jso
         if value not in ("", (), None):
             told = _time(value) + " UTC" if name.endswith("_s") and name != "train_s" and value else msgspec.json.encode(value).decode()
             print(f"  {name:<16}  {told}")
+
+
+@devices.command("profile")
+def profile(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="The CSV file to write.")],
+    where: Where = "",
+    database: Database = "",
+) -> None:
+    """Write how fast devices are, for `shoal simulate --profiles trace:devices=FILE` (docs/scale.md)."""
+    means = read_rule(where).means
+    made = profile_of({d: entry for d, entry in _entries(folder, database).items() if means(d, entry)})
+    try:
+        write_atomically(out, made.text.encode())
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from None
+    print(f"{made.devices} devices: {out}")
+    for found, what in ((made.untrained, "examples a second"), (made.unmeasured, "bytes a second")):
+        if found:
+            print(f"{what} of {len(found)} are not known, the usual ones stand for them: {', '.join(found[:5])}")
 
 
 @devices.command("tag")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast, get_args
 
 import typer
 
+from aggregator.core.cohort import policy_settings, read_policy, with_cohort
 from algorithms.registry import AlgorithmSpec, read_algorithm, read_privacy
 from algorithms.spec import Choice
 from wire.errors import ConfigError
@@ -26,6 +27,20 @@ def finite(option: typer.CallbackParam, value: float) -> float:
     return value
 
 
+def finite_if_given(option: typer.CallbackParam, value: float | None) -> float | None:
+    """The same for a number that may be left out.
+
+    Raises:
+        ConfigError: it is not finite.
+    """
+    return value if value is None else finite(option, value)
+
+
+def hours_of(window: str, time_zone: str) -> str:
+    """The hours of ``--window`` and ``--time-zone`` as settings have them."""
+    return f"{window} {time_zone}" if window else ""
+
+
 Data = Annotated[
     str,
     typer.Option(
@@ -37,6 +52,13 @@ AlgorithmName = Annotated[
     str, typer.Option("--algorithm", help="One choice or several: distfl, dbe+distfl+irls, ifca:k=4. `shoal algorithms` lists them.")
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of training.")]
+Days = Annotated[float, typer.Option(callback=finite, min=0, help="No round is opened so many days after the start; 0: at any time.")]
+Patience = Annotated[
+    int, typer.Option(min=0, help="Training ends when the mean accuracy has not got better for so many rounds; 0: it does not matter.")
+]
+MinDelta = Annotated[
+    float, typer.Option(callback=finite, min=0, max=1, help="By how much more than the best it has to be to count as better.")
+]
 LocalEpochs = Annotated[int, typer.Option(min=1, help="Passes over a device's windows in each round.")]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same result.")]
 BatchSize = Annotated[int, typer.Option(min=2, max=4096, help="Windows in a batch.")]
@@ -70,6 +92,10 @@ MaxDrop = Annotated[
 Where = Annotated[str, typer.Option(help="Which devices are asked, such as 'battery >= 50 and not metered'; see docs/operate.md.")]
 RoundCohort = Annotated[int, typer.Option(min=0, help="A round is over with so many updates; 0: one of every device asked.")]
 OverSelect = Annotated[float, typer.Option(callback=finite, min=1, max=10, help="A round asks so many times --cohort devices.")]
+CampaignPolicy = Annotated[
+    str,
+    typer.Option("--policy", help="How rounds are made: sync, over-select:cohort=20:over=0.3, buffered:buffer=10:concurrency=40."),
+]
 Quorum = Annotated[float, typer.Option(callback=finite, min=0, max=1, help="No round is aggregated with a smaller share of its updates.")]
 Pace = Annotated[float, typer.Option(callback=finite, min=0, help="Seconds between two rounds that ask the same device.")]
 Window = Annotated[str, typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty.")]
@@ -155,9 +181,11 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: the algorithm, the mechanism or a hyper-parameter cannot be read.
     """
-    same = ("rounds", "local_epochs", "batch_size", "seed", "min_devices", "min_group", "weight_cap", "norm_cap", "max_drop", "keep_models")
+    same = ("local_epochs", "batch_size", "seed", "min_devices", "min_group", "weight_cap", "norm_cap", "max_drop", "keep_models")
+    budget = ("rounds", "days", "patience", "min_delta")
     asking = ("where", "cohort", "over_select", "quorum", "start_from")
-    return {name: given[name] for name in (*same, *asking)} | {
+    policy = with_asking(given["policy"], given["cohort"], given["over_select"]) if given["policy"] else {}
+    return {name: given[name] for name in (*budget, *same, *asking)} | {
         "algorithm": with_privacy(read_algorithm(given["algorithm"]), given["privacy"]),
         "hyper": hyper_values(given["lr"], given["hyper"]),
         "update_encoding": read_encoding(given["update_encoding"]),
@@ -165,8 +193,21 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         "grace_s": given["grace"],
         "max_update_norm": given["max_norm"],
         "pace_s": given["pace"],
-        "hours": f"{given['window']} {given['time_zone']}" if given["window"] else "",
+        "hours": hours_of(given["window"], given["time_zone"]),
+        **policy,
     }
+
+
+def with_asking(text: str, cohort: int | None, over_select: float | None) -> dict[str, Any]:
+    """The fields of `RunSettings` that ``--policy`` says, with ``--cohort``.
+
+    Raises:
+        ConfigError: it cannot be read, or says something that another option says as well.
+    """
+    policy = read_policy(text)
+    if over_select not in (None, 1.0):
+        raise ConfigError(f"--over-select {over_select:g}: --policy {text} says how many are asked")
+    return policy_settings(with_cohort(policy, cohort) if cohort else policy)
 
 
 def read_encoding(text: str) -> Encoding:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from aggregator.core.budget import why_ended
 from aggregator.core.rollout_state import Gate
 from aggregator.core.state import Event, RoundAggregated, RunState
 from aggregator.core.summary import count_groups
@@ -36,6 +37,9 @@ def serve(
     algorithm: opt.AlgorithmName = "distfl",
     privacy: opt.PrivacyName = "",
     rounds: opt.Rounds = 20,
+    days: opt.Days = 0.0,
+    patience: opt.Patience = 0,
+    min_delta: opt.MinDelta = 0.0,
     local_epochs: opt.LocalEpochs = 1,
     batch_size: opt.BatchSize = 32,
     lr: opt.Lr = None,
@@ -54,6 +58,7 @@ def serve(
     where: opt.Where = "",
     cohort: opt.RoundCohort = 0,
     over_select: opt.OverSelect = 1.0,
+    policy: opt.CampaignPolicy = "",
     quorum: opt.Quorum = 0.0,
     pace: opt.Pace = 0.0,
     window: opt.Window = "",
@@ -152,5 +157,6 @@ def serve(
     if final is None:
         Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
     else:
-        wanted = final.next_settings.rounds
-        Console().print(f"run {final.settings.name}: {final.phase}, round {min(final.round, wanted)} of {wanted}; kept in {folder}")
+        wanted, why = final.next_settings.rounds, why_ended(final)
+        stands = f"{final.phase}, round {min(final.round, wanted)} of {wanted}" + (f": {why}" if why else "")
+        Console().print(f"run {final.settings.name}: {stands}; kept in {folder}", soft_wrap=True)

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from aggregator.core.cohort import read_policy
 from aggregator.core.summary import Heterogeneity
 from algorithms.registry import read_algorithm
 from shoal.commands import options as opt
@@ -22,7 +23,6 @@ from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
-from simulation.timing.policies import read_policy
 from simulation.timing.profiles import read_profiles
 
 SHOWN = 1000
@@ -33,6 +33,8 @@ def simulate(
     data: opt.Data = "watch",
     algorithm: opt.AlgorithmName = "distfl",
     rounds: opt.Rounds = 20,
+    patience: opt.Patience = 0,
+    min_delta: opt.MinDelta = 0.0,
     local_epochs: opt.LocalEpochs = 1,
     seed: opt.Seed = 0,
     out: opt.Out = Path("runs/simulate"),
@@ -63,6 +65,8 @@ def simulate(
     settings = simulation.SimulationSettings(
         algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
         rounds=rounds,
+        patience=patience,
+        min_delta=min_delta,
         local_epochs=local_epochs,
         seed=seed,
         batch_size=batch_size,

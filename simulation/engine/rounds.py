@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 from immutables import Map
 
-from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, work_of
+from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, weakened, work_of
+from aggregator.core.budget import improvement_of, mean_accuracy
 from aggregator.core.plan import make_plan, program_for
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
+from aggregator.core.settings import Ended
 from aggregator.core.state import Device, Report, RunState
 from algorithms.algorithm import Contribution, State
 from algorithms.core.contract import Grouped, Programs
@@ -25,7 +26,6 @@ from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic
 from simulation.engine.workers.device_host import DeviceResult, Models
-from wire import names
 from wire.errors import Stalled
 from wire.messages import Choose, Plan
 from wire.tensors import Tensors
@@ -76,7 +76,7 @@ class Rounds:
     def advance(self, snapshot: Snapshot, workers: Workers) -> Snapshot:
         """The snapshot after one more round, the last of which only tests the models that devices are given."""
         settings, state = self.settings, snapshot.state
-        number, closing = snapshot.round + 1, snapshot.trained >= settings.rounds
+        number, closing = snapshot.round + 1, bool(self._ended(snapshot))
         preparing = not closing and self.algorithm.preparing(state)
         invited = self._closing(snapshot) if closing else self.schedule.invite(number)
         starts = {d: self._start(state, d) for d in invited.device_ids}
@@ -116,11 +116,22 @@ class Rounds:
         kept = {} if closing or oldest is None else {v: m for v, m in older.items() if v >= oldest}
         return Snapshot(state, number, trained_rounds, (*snapshot.records, record), closing, kept)
 
+    def _ended(self, snapshot: Snapshot) -> Ended:
+        """The budget that is spent, as `aggregator.core.budget.spent` says it of a campaign."""
+        if snapshot.trained >= self.settings.rounds:
+            return "rounds"
+        return "patience" if self.settings.patience and self._improvement(snapshot)[1] >= self.settings.patience else ""
+
+    def _improvement(self, snapshot: Snapshot) -> tuple[float | None, int]:
+        accuracies = (mean_accuracy(r.evaluated.values()) for r in snapshot.records if r.phase == "training")
+        return improvement_of(accuracies, self.settings.min_delta)
+
     def conclude(self, snapshot: Snapshot) -> RunState:
         """The run's last state as the aggregator would have it, with its models among the blobs."""
         stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
         membership = snapshot.state.memory.membership
         devices = {d: Device(w.num_train, w.num_test, True, 0.0, "simulation") for d, w in self.devices.items()}
+        best, unimproved = self._improvement(snapshot)
         return RunState(
             settings=self.settings,
             phase="finished",
@@ -131,6 +142,9 @@ class Rounds:
             programs=stored.programs,
             preparing=stored.preparing,
             trained=snapshot.trained,
+            best=best,
+            unimproved=unimproved,
+            ended=self._ended(snapshot),
             memory=stored.memory,
         )
 
@@ -176,13 +190,7 @@ class Rounds:
         tensors, stale = dict(sorted(result.tensors.items())), result.device_id in invited.versions
         weight = invited.weights.get(result.device_id)
         if weight is not None:
-            newest = state.models[start]
-            for key, value in tensors.items():
-                role = names.role_of(key)
-                if role == names.DELTA:
-                    tensors[key] = np.float32(weight) * value
-                elif role == names.STATISTIC:
-                    tensors[key] = newest[key] + np.float32(weight) * (value - newest[key])
+            tensors = weakened(tensors, weight, state.models[start])
         return Contribution(
             result.device_id, result.num_train, result.num_steps, start if stale else result.model, tensors, result.trained.mean_loss
         )

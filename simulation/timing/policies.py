@@ -14,14 +14,13 @@ Version v is the model after v aggregations. No device is in a batch twice.
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from aggregator.core.cohort import Cohort, staleness_weights
-from algorithms.spec import Choice, Option, Options, read, with_option
+from aggregator.core.cohort import Buffer, Cohort, staleness_weights
+from algorithms.spec import Choice
 from simulation.timing.availability import DAY_S
 from simulation.timing.fleet import NO_JOBS, Fleet, Jobs
 from simulation.timing.report import Tally
@@ -226,44 +225,6 @@ def _batch(tally: Tally, at_s: float, jobs: Jobs, versions: Array) -> Batch:
     return batch
 
 
-_COMMON = {"deadline": Option(3600.0, "seconds after which a device's update is no longer waited for", low=1e-3)}
-_ROUNDS = {
-    "cohort": Option(0, "updates that a round waits for; 0: one of every device", low=0),
-    "wait": Option(600.0, "seconds that a round waits for devices before it begins with fewer", low=0),
-    **_COMMON,
-}
-POLICIES: Mapping[str, Options] = {
-    "sync": _ROUNDS,
-    "over-select": {**_ROUNDS, "over": Option(0.3, "so many more devices are invited, as a share of the cohort", low=0, high=10)},
-    "buffered": {
-        "concurrency": Option(0, "devices that train at any time; 0: half of them", low=0),
-        "buffer": Option(10, "updates that make an aggregation", low=1),
-        **_COMMON,
-    },
-}
-"""Every policy, with its options."""
-
-
-def read_policy(text: str) -> Choice:
-    """Read a policy, see `POLICIES`.
-
-    Raises:
-        ConfigError: no such policy or option, or a value it cannot have.
-    """
-    return read(text, POLICIES, "policy")
-
-
-def with_cohort(policy: Choice, cohort: int) -> Choice:
-    """The policy with so many updates in a round.
-
-    Raises:
-        ConfigError: the policy has no rounds, or says already how many.
-    """
-    if policy.name == "buffered":
-        raise ConfigError(f"cohort {cohort}: policy {str(policy)!r} has no rounds; say concurrency= and buffer=")
-    return with_option(policy, "cohort", cohort, POLICIES, "policy")
-
-
 def make_policy(choice: Choice, fleet: Fleet) -> Policy:
     """The policy that was chosen. A fleet serves one policy.
 
@@ -275,5 +236,6 @@ def make_policy(choice: Choice, fleet: Fleet) -> Policy:
         if options.get(key, 0) > len(fleet):
             raise ConfigError(f"policy {str(choice)!r}: {key} is {options[key]}, expected no more than the {len(fleet)} devices")
     if choice.name == "buffered":
-        return Buffered(fleet, options["concurrency"] or -(-len(fleet) // 2), options["buffer"], options["deadline"])
+        rule = Buffer(options["buffer"], options["concurrency"])
+        return Buffered(fleet, rule.at_work(len(fleet)), rule.size, options["deadline"])
     return Sync(fleet, options["cohort"] or len(fleet), options["deadline"], options["wait"], options.get("over", 0.0))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.core import state as s
+from aggregator.core.asking import LOOK_S
 from aggregator.core.cohort import Cohort, drawn
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.hours import read_hours
-from aggregator.core.opening import LOOK_S
 from tests.aggregator.round_cases import MEMORY, Run, kinds
 from wire.errors import ConfigError
 

@@ -41,6 +41,11 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
             200,
             "campaign run-1 goes on with rounds 30, min_devices 2, min_updates 2",
         )
+        assert (
+            "patience 3, cohort 20, hours 22:00-06:00 UTC"
+            in order("settings", {"patience": 3, "cohort": 20, "hours": "22:00-06:00 UTC"})[1]
+        )
+        assert order("settings", {"buffer": 3})[0] == 409, "a campaign stays what it is"
         assert order("rollback", {"to": 1}) == (409, "the models of round 1 are not remembered, those of round 2 stay")
         assert "ended after 2 rounds" in order("abort")[1]
         assert order("pause") == (409, "campaign run-1 is finished: there is nothing to pause")

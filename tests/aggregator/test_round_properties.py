@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from aggregator.core import round as core
 from aggregator.core import state as s
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
+from aggregator.core.order_events import Retuned, RolledBack
 from aggregator.core.round import OPEN, TRANSITIONS, step
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS
@@ -75,7 +76,7 @@ def test_an_event_is_ignored_where_the_table_has_no_transition_and_does_somethin
         DeviceBarred,
         DeviceForgotten,
     )  # no device has checked in
-    nobody |= kind is s.RolledBack and not before.history
+    nobody |= kind is RolledBack and not before.history
     unmoved = msgspec.structs.replace(run.state, at_s=before.at_s), commands
     assert (unmoved == (before, [])) == (kind not in TRANSITIONS[phase] or nobody)
 
@@ -133,12 +134,12 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
         elif kind == "updates lost":
             run.feed(s.UpdatesLost(at_s, run.state.round, (value,)))
         elif kind == "rolled back":
-            run.feed(s.RolledBack(at_s, value))
+            run.feed(RolledBack(at_s, value))
             known = {v.round: v for v in before.history}
             assert run.state.models == (known[value].models if value in known else before.models)
         elif kind == "retuned":
             wanted = msgspec.structs.replace(run.state.next_settings, rounds=value, min_devices=value, batch_size=8 * value)
-            run.feed(s.Retuned(at_s, wanted, PROGRAMS))
+            run.feed(Retuned(at_s, wanted, PROGRAMS))
             assert run.state.next_settings == wanted
         elif kind == "deadline":
             run.feed(s.DeadlinePassed(at_s + value, run.state.round))

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.adapters.memory import MemoryBlobs
-from aggregator.core.state import ModelVersion, RolledBack, RunState
+from aggregator.core.order_events import RolledBack
+from aggregator.core.state import ModelVersion, RunState
 from aggregator.core.versions import worse_than
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench

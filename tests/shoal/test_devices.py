@@ -15,7 +15,7 @@ from aggregator.identity import lock_service
 from shoal.cli import application
 from tests.shoal.test_operate_page import COMMANDS
 from wire.errors import ConfigError
-from wire.messages import CheckIn
+from wire.messages import CheckIn, Metrics, Update
 
 WRITTEN = [command for command in COMMANDS if command.startswith("shoal devices")]
 
@@ -30,6 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with closing(RegistryTable(url)) as table:
         devices = Devices(table, lambda: 1_800_000_000.0)
         devices.on_check_in(CheckIn("pi-1", 160, 40, client="shoal 0.1.0", battery_percent=71.0))
+        devices.on_update(Update("r", 1, 1, 0, "pi-1", "0" * 64, 160, 5, Metrics(), Metrics(160, 80.0, 90), 1000, 2.0), 500)
         devices.tag(["pi-2"], ["nights", "berlin"])
         devices.save()
     return folder
@@ -43,9 +44,11 @@ def shoal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_the_commands_of_the_page_run_as_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = {command.split()[2]: shoal(capsys, *shlex.split(command)[2:]) for command in WRITTEN}
-    assert list(told) == ["list", "show", "tag", "untag", "ban", "unban", "forget"]
+    assert list(told) == ["list", "show", "profile", "tag", "untag", "ban", "unban", "forget"]
     assert told["list"].splitlines()[1].split() == ["pi-2", "away", "never", "-", "-", "-", "0", "berlin,", "nights"]
     assert '"battery_percent":71.0' in told["show"]
+    assert told["profile"] == ("1 devices: runs/fleet.csv\nbytes a second of 1 are not known, the usual ones stand for them: pi-1\n")
+    assert Path("runs/fleet.csv").read_text().splitlines()[1:] == ["pi-1,80,1e+06,1e+06,0"]
     assert told["tag"] == "2 devices tagged nights, berlin\n"
     assert told["untag"] == "2 devices without nights\n"
     assert "pi-1 is forgotten; it stays in models" in told["forget"]

@@ -143,8 +143,11 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     assert [line["name"] for line in operator.get("/campaigns")[1]] == ["run-1", "autumn"]
     assert operator.run(typed("shoal campaign start")).stderr.startswith("error: campaign autumn: there is one of this name")
     assert "goes on with rounds 30, deadline_s 300.0" in say("shoal campaign set")
+    assert "hours 22:00-06:00 UTC" in say("shoal campaign set runs/served autumn --days")
     settings = operator.get("/run?campaign=autumn")[1]["settings"]
     assert (settings["rounds"], settings["deadline_s"], settings["name"]) == (30, 300.0, "autumn")
+    asked = {name: settings[name] for name in ("days", "patience", "min_delta", "where", "hours")}
+    assert asked == {"days": 14, "patience": 5, "min_delta": 0.002, "where": "battery >= 50", "hours": "22:00-06:00 UTC"}
     assert "is paused" in say("shoal campaign pause")
     assert operator.get("/ready")[0] == 200, "the other goes on"
     operator.processes[-1].kill()
@@ -155,8 +158,11 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     assert "has ended after 0 rounds" in say("shoal campaign abort")
     listed = say("shoal campaign list").splitlines()
     assert [line.split()[:2] for line in listed[1:]] == [["run-1", "waiting"], ["autumn", "finished"]]
+    assert "(it was aborted)" in listed[2]
     noted = [json.loads(line) for line in (operator.folder / "runs" / "served" / "audit.log").read_text().splitlines()]
-    assert [json.loads(line["what"])["type"] for line in noted] == [f"campaign-{w}" for w in ("start", "set", "pause", "resume", "abort")]
+    assert [json.loads(line["what"])["type"] for line in noted] == [
+        f"campaign-{w}" for w in ("start", "set", "set", "pause", "resume", "abort")
+    ]
     refused = operator.run(typed("shoal campaign pause").replace("autumn", "winter"))
     assert (refused.returncode, refused.stderr) == (2, "error: campaign 'winter' is not here; those that are: run-1, autumn\n")
     assert "Traceback" not in operator.log(0) + operator.log()

@@ -103,7 +103,7 @@ def test_acl_prints_the_rules_and_needs_no_torch(tmp_path: Path) -> None:
 FLOATS = [name for name, value in get_type_hints(serve_command).items() if value is float]
 
 
-BOUNDED = ("max_drop", "over_select", "quorum", "rollout_quorum", "rollout_max_drop", "rollout_max_failures")
+BOUNDED = ("max_drop", "min_delta", "over_select", "quorum", "rollout_quorum", "rollout_max_drop", "rollout_max_failures")
 """Numbers that have a greatest value."""
 
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from aggregator.core.cohort import read_policy
 from aggregator.core.plan import round_seed
 from algorithms.registry import read_algorithm
 from edge_client.executor import Executor, Result
@@ -15,7 +16,6 @@ from simulation import newcomers
 from simulation.compare import Asked, agreement, check_jobs, read_algorithms, run_all, run_job, tabulate
 from simulation.newcomers import hold_out
 from simulation.simulate import SimulationSettings, simulate
-from simulation.timing.policies import read_policy
 from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from aggregator.core.cohort import read_policy
 from aggregator.core.summary import Traffic
 from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import to_numpy
@@ -18,7 +19,6 @@ from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from simulation.timing.policies import read_policy
 from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aggregator.core.cohort import read_policy
 from aggregator.core.summary import TimeSummary, Utilisation
 from simulation.timing import policies
 from simulation.timing.fleet import LOOKS
-from simulation.timing.policies import Sync, make_policy, read_policy
+from simulation.timing.policies import Sync, make_policy
 from simulation.timing.report import Tally, describe, time_to_accuracy
 from tests.simulation.timing_cases import POLICIES, Watched, bits, fleets, make_fleet, run
 from wire.errors import ConfigError, ShoalError

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from aggregator.core.cohort import read_policy
 from simulation.timing.draws import SMALL
 from simulation.timing.fleet import Fleet, Work
-from simulation.timing.policies import make_policy, read_policy
+from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
 from simulation.timing.report import describe
 from tests.simulation.event_queue import EventQueue

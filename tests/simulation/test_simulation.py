@@ -17,6 +17,7 @@ from simulation.datasets.npz import load_npz
 from simulation.datasets.uci_har import SIGNALS
 from simulation.datasets.watch import LENGTH
 from simulation.datasets.windows import FleetData, cut_windows, last_share_of_each_class, select_devices
+from simulation.engine.options import EngineOptions
 from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
@@ -61,6 +62,14 @@ def test_training_learns() -> None:
     summary = simulate(synthetic_fleet(), SimulationSettings(read_algorithm("fedavg"), 12, hyper={"lr": 0.02})).summary
     assert known(summary.accuracy.mean) > 0.9
     assert known(summary.accuracy_by_round[0].mean) < known(summary.accuracy.mean)
+
+
+@pytest.mark.parametrize("backend", ["eager", "messages"])
+def test_training_ends_when_it_gets_no_better(fleet: FleetData, backend: str) -> None:
+    settings = SimulationSettings(read_algorithm("fedavg"), 50, patience=2, min_delta=1.0)
+    outcome = simulate(fleet, settings, engine=EngineOptions(backend=backend))  # type: ignore[arg-type]  # one of the names
+    assert (outcome.state.trained, len(outcome.summary.accuracy_by_round)) == (3, 3)
+    assert "has not got better by more than 1 for 2 rounds" in outcome.summary.ended
 
 
 def test_a_fleet_with_two_sensors_falls_into_two_groups() -> None:

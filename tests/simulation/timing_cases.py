@@ -3,9 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from aggregator.core.cohort import read_policy
 from simulation.timing.draws import SMALL
 from simulation.timing.fleet import NO_JOBS, Fleet, Jobs, Work
-from simulation.timing.policies import Batch, Policy, make_policy, read_policy
+from simulation.timing.policies import Batch, Policy, make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
 from wire.tensors import Array
 

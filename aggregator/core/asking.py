@@ -1,0 +1,83 @@
+"""Whom a round may ask, and what is noted of devices that it asks. Pure."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from aggregator.core.plan import NEW
+from aggregator.core.state import Device, RunState
+from algorithms.core.keys import NEWCOMER
+
+LOOK_S = 60.0
+"""Seconds after which a round looks again that asks nobody, since too few devices may be asked again."""
+LONGEST_REST = 64
+"""Rounds after which a device that failed again and again is asked again, at most."""
+
+
+def may_be_asked(state: RunState, device: Device, at_s: float) -> bool:
+    """Whether a device may get a plan of the latest round."""
+    return device.eligible and (state.phase == "evaluating" or not device.asked_s or device.asked_s + state.settings.pace_s <= at_s)
+
+
+def paced_until_s(state: RunState, at_s: float) -> float:
+    """When enough devices may be asked again, where that is not so now because they were asked too recently; a short time later it is
+    looked again, since others may come."""
+    pace_s = state.settings.pace_s
+    if not pace_s or state.phase == "evaluating":
+        return at_s
+    free_s = sorted(d.asked_s + pace_s if d.asked_s else 0.0 for d in state.devices.values() if d.eligible and is_awaited(state, d, at_s))
+    missing = state.settings.min_updates - len(state.received)
+    if missing <= 0 or len(free_s) < missing:
+        return at_s
+    return max(at_s, min(free_s[missing - 1], at_s + LOOK_S))
+
+
+def note_asked(state: RunState, invited: Sequence[str], at_s: float) -> RunState:
+    """Remember when these devices were asked, if that is to be known."""
+    if not state.settings.pace_s or state.phase == "evaluating":
+        return state
+    devices = state.devices.mutate()
+    for device_id in invited:
+        if device_id not in state.cohort:
+            devices[device_id] = replace(devices[device_id], asked_s=at_s)
+    return replace(state, devices=devices.finish())
+
+
+def is_missing(state: RunState, device_id: str) -> bool:
+    """Whether the device is in the cohort and its update has not been received."""
+    return device_id in state.cohort and device_id not in state.received
+
+
+def is_awaited(state: RunState, device: Device, at_s: float) -> bool:
+    """Whether the device is online, or was lost so recently that it may come back."""
+    return device.online or at_s < device.last_seen_s + state.settings.grace_s
+
+
+def failed(state: RunState, device_id: str) -> Device:
+    """The device after one more round without an update."""
+    device = state.devices[device_id]
+    return replace(device, failures=device.failures + 1, rests_until=state.round + min(LONGEST_REST, 2 ** min(device.failures, 10)))
+
+
+def absent(device: Device, at_s: float, grace_s: float) -> Device:
+    """The device as one that no round waits for until it is heard."""
+    return replace(device, online=False, last_seen_s=min(device.last_seen_s, at_s - grace_s))
+
+
+def with_device(state: RunState, device_id: str, device: Device) -> RunState:
+    before = state.devices.get(device_id)
+    counted = before is not None and before.online and before.eligible
+    online = state.num_online + (device.online and device.eligible) - counted
+    return replace(state, devices=state.devices.set(device_id, device), num_online=online)
+
+
+def start_key(state: RunState, device_id: str) -> str:
+    """The key of the model that the device starts from next."""
+    return state.starts.get(device_id, state.starts.get("", NEWCOMER))
+
+
+def key_now(state: RunState, device_id: str) -> str:
+    """The key of the model that the device starts from in the open round: as a newcomer, in a round of training, where its data have moved
+    and newcomers do something of their own."""
+    is_new = state.phase == "training" and state.devices[device_id].moved and NEW in state.programs
+    return NEWCOMER if is_new else start_key(state, device_id)

@@ -1,0 +1,60 @@
+"""A buffered campaign with real processes: a device that is stopped in the middle of a plan, and kills of the device and of the service."""
+
+import signal
+from pathlib import Path
+
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.sql_store import SqlStore
+from aggregator.core.state import RunState
+from simulation.local.broker import EmbeddedBroker
+from tests.conftest import Exported, synthetic_fleet
+from tests.end_to_end.test_recovery import Field
+from tests.known import known
+
+ROUNDS = 14
+OPTIONS = ("--policy", "buffered:buffer=2:concurrency=3", "--min-devices", "2", "--rounds", str(ROUNDS), "--grace", "600")
+
+
+def stored(field: Field) -> RunState:
+    store = SqlStore(sqlite_url(field.folder / "run" / "shoal.db"), "run-1")
+    try:
+        return known(store.load())
+    finally:
+        store.close()
+
+
+def test_the_update_of_a_plan_in_flight_counts_once_over_kills_of_device_and_service(
+    exported: Exported, tmp_path: Path, embedded_broker: EmbeddedBroker
+) -> None:
+    field = Field(synthetic_fleet(num_devices=3, num_windows=120), exported, tmp_path, embedded_broker.url, epochs=20)
+    try:
+        with field.edges() as edges:
+            service = field.serve(*OPTIONS)
+            field.wait(lambda run: run["round"] >= 2 and "d2" in stored(field).flights)
+            edges.processes["d2"].send_signal(signal.SIGSTOP)
+            began = field.get("/run")["round"]
+            field.wait(lambda run: run["round"] >= began + 4)
+            for device_id in ("d0", "d1"):
+                edges.processes[device_id].send_signal(signal.SIGSTOP)
+            service.kill()
+            service.wait()
+            edges.processes["d2"].kill()
+            edges.processes["d2"].wait()
+            before = stored(field)
+            assert before.flights["d2"].round <= began + 1 < before.round
+            edges.start("d2")
+            service = field.serve(*OPTIONS)
+            field.wait(lambda _: "d2" not in stored(field).flights or stored(field).flights["d2"].round == before.round)
+            for device_id in ("d0", "d1"):
+                edges.processes[device_id].send_signal(signal.SIGCONT)
+            state = field.finish()
+        records = SqlStore(sqlite_url(field.folder / "run" / "shoal.db"), "run-1").rounds()
+        training = [record for record in records if record.phase == "training"]
+        late = {r.round: r.notes["staleness"]["d2"] for r in training if "d2" in r.notes.get("staleness", {})}
+        assert (state.trained, len(training)) == (ROUNDS, ROUNDS)
+        assert max(late.values()) >= 3, "the plan that was in flight over both kills"
+        for device_id in ("d0", "d1", "d2"):
+            counted = [r.round - r.notes.get("staleness", {}).get(device_id, 0) for r in training if device_id in r.evaluated]
+            assert len(counted) == len(set(counted)), f"an update of {device_id} counted twice"
+    finally:
+        field.stop()

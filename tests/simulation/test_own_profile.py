@@ -1,0 +1,71 @@
+"""A simulation with a fleet's own profile takes as long for a round as the fleet did."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aggregator.core.cohort import policy_settings, read_policy
+from aggregator.core.registry import Ban, Entry, Training
+from aggregator.profile import BYTES_PER_S, profile_of
+from algorithms.registry import read_algorithm
+from simulation.datasets.windows import FleetData
+from simulation.simulate import SimulationSettings, simulate
+from simulation.timing.profiles import read_profiles
+from simulation.timing.traces import read_trace
+from tests.aggregator.timed_fleet import TimedFleet
+from tests.known import known
+from wire.errors import ConfigError
+from wire.messages import CheckIn
+
+SPEEDS = {"d0": 80.0, "d1": 40.0, "d2": 20.0, "d3": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "rounds", "within"),
+    [("sync", 10, 0.1), ("buffered:buffer=2:concurrency=2", 60, 0.25)],  # who works next is drawn, on both sides by other draws
+)
+def test_simulated_rounds_take_as_long_as_those_of_the_fleet(
+    fleet: FleetData, tmp_path: Path, policy: str, rounds: int, within: float
+) -> None:
+    measured = TimedFleet(fleet, SPEEDS, rounds=rounds, min_updates=2, **policy_settings(read_policy(policy)))
+    with measured.working():
+        measured.run()
+    made = profile_of(measured.runner.devices.state.devices)
+    assert (made.devices, made.untrained) == (4, ())
+    path = tmp_path / "fleet.csv"
+    path.write_text(made.text)
+    columns, _ = read_trace(path, None, 4)
+    np.testing.assert_allclose(columns["examples_per_s"], list(SPEEDS.values()), rtol=0.05)
+    simulated = simulate(
+        fleet,
+        SimulationSettings(
+            read_algorithm("fedavg"),
+            rounds=rounds,
+            batch_size=16,
+            profiles=read_profiles(f"trace:devices={path}"),
+            policy=read_policy(policy),
+        ),
+    )
+    records = [record for record in measured.store.rounds() if record.phase == "training"]
+    took_s = records[-1].closed_at_s - records[0].opened_at_s
+    assert known(simulated.summary.time).virtual_s == pytest.approx(took_s, rel=within)
+
+
+def entry(training: Training | None = None, **others: Any) -> Entry:
+    return Entry(said=CheckIn("x", 10, 4), training=training, **others)
+
+
+def test_what_is_not_known_of_a_device_is_the_median_of_the_others_and_is_said() -> None:
+    fast, slow = Training(100, 1.0, 2.0, 500, 500), Training(100, 10.0, 10.0, 500, 500)
+    left_out = {"never here": Entry(), "banned": entry(ban=Ban(0, ""))}
+    made = profile_of({"a": entry(fast, updates=3, declines=1), "b": entry(slow), "c": entry(), **left_out})
+    assert made.text.splitlines()[1:] == ["a,100,1000,1000,0.25", "b,10,1000,1000,0", "c,55,1000,1000,0"]
+    assert (made.untrained, made.unmeasured) == (("c",), ("b", "c"))
+    assert f"{BYTES_PER_S:.6g}" in profile_of({"b": entry(slow)}).text
+
+
+def test_a_fleet_that_has_not_trained_has_no_profile() -> None:
+    with pytest.raises(ConfigError, match="none of 1 devices has trained yet"):
+        profile_of({"a": entry()})
