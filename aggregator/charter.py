@@ -28,7 +28,7 @@ class Charter(msgspec.Struct, frozen=True):
     """What a campaign was started with, and whether it is to go on."""
 
     number: int
-    """Counts the campaigns of a folder, from 1."""
+    """Counts the campaigns of a folder, from 1, in the order in which they were accepted; 0 until then."""
     settings: RunSettings
     """Those of its start; what it goes by now is in the database."""
     where: str = ""
@@ -111,6 +111,11 @@ def propose_files(folder: Path, charter: Charter, files: Mapping[str, bytes]) ->
         raise ConfigError(f"campaign {charter.settings.name} in {folder}: it cannot be written: {error.strerror}") from None
 
 
+def is_proposed(folder: Path, name: str) -> bool:
+    """Whether a campaign of this name is to start."""
+    return (folder / CAMPAIGNS / (_WANTED + name)).is_dir()
+
+
 def proposed(folder: Path, name: str) -> tuple[Path, Charter]:
     """The folder and the charter of a campaign that is to start.
 
@@ -121,27 +126,32 @@ def proposed(folder: Path, name: str) -> tuple[Path, Charter]:
     return wanted, _read(wanted / _CHARTER)
 
 
-def accept(folder: Path, name: str) -> None:
-    """Let the campaign that is to start be one of this folder's.
+def accept(folder: Path, name: str) -> Charter:
+    """Let the campaign that is to start be one of this folder's, with the next number. Returns its charter.
 
     Raises:
         ConfigError: the folder has it already, or it cannot be written.
     """
-    place = campaign_folder(folder, name)
+    place, (wanted, charter) = campaign_folder(folder, name), proposed(folder, name)
     try:
         if place.exists():
             raise ConfigError(f"campaign {name} in {folder}: there is one of this name already")
-        (folder / CAMPAIGNS / (_WANTED + name)).rename(place)
+        if not charter.number:
+            charter = msgspec.structs.replace(charter, number=next_number(folder))
+            write_atomically(wanted / _CHARTER, msgspec.json.encode(charter))
+        wanted.rename(place)
         sync_folder(place.parent)
     except OSError as error:
         raise ConfigError(f"campaign {name} in {folder}: it cannot be written: {error.strerror}") from None
+    return charter
 
 
 def withdraw(folder: Path, name: str) -> None:
-    """Let a campaign that was accepted, and could not begin, be one that is to start again. Where that fails it begins with the next
-    start of the service."""
+    """Take away a campaign that could not begin. Where that fails it begins with the next start of the service."""
+    wanted = folder / CAMPAIGNS / (_WANTED + name)
     with suppress(OSError):
-        campaign_folder(folder, name).rename(folder / CAMPAIGNS / (_WANTED + name))
+        campaign_folder(folder, name).rename(wanted)
+    shutil.rmtree(wanted, ignore_errors=True)
 
 
 def campaign_folder(folder: Path, name: str) -> Path:

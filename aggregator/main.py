@@ -50,6 +50,8 @@ from wire.topics import Topics, aggregator_role
 
 log = logging.getLogger("shoal.aggregator")
 
+AHEAD_S = 60.0
+"""By so much the stored time may be ahead of the machine's clock without a word: clocks are set."""
 SILENCE_S = 180.0
 """A device of which nothing came for so long is taken for absent."""
 
@@ -110,6 +112,10 @@ def _serve(
     observe: Observer,
 ) -> RunState | None:
     folder, trust, lease, clock = settings.folder, opening.place.trust, opening.place.lease, SteadyClock(opening.last_s)
+
+    if (ahead_s := clock() - time.time()) > AHEAD_S:
+        told = "what is stored is of a time that is %.0f s ahead of this machine's clock; the service goes on from that time, until the clock is there"
+        log.warning(told, ahead_s)
 
     def make_signer() -> Signer:
         return service_signer(folder, settings.fleet, trust.keys, trust.root, clock())

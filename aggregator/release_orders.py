@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from aggregator.core.reach import group_of, needed
+from aggregator.core.releases import Release
 from aggregator.core.rollout_state import GOING, CalledOff, FleetEvent, FleetState, Halted, Promoted, Rollout, WentBack, WentOn
 from aggregator.core.state import RunState
 from aggregator.desk import Handler
@@ -60,8 +61,9 @@ def release_handlers(policy: ReleasePolicy, states: Callable[[], Mapping[str, Ru
         known = states()
         if order.campaign not in known:
             raise ConfigError(f"campaign {order.campaign!r}: expected one of {', '.join(known)}")
+        last = rollouts.state.catalogue.last
         numbers = policy.release(known[order.campaign], order.roll_out)
-        return "\n".join(f"release {n}: {rollouts.state.catalogue.releases[n].group}" for n in numbers)
+        return "\n".join(_told(n, rollouts.state.catalogue.releases[n], n <= last) for n in numbers)
 
     def tell(event: Callable[[float], FleetEvent], campaign: str, done: str) -> str:
         under_way(rollouts, campaign)
@@ -96,6 +98,11 @@ def release_handlers(policy: ReleasePolicy, states: Callable[[], Mapping[str, Ru
         PromoteRollout: promote,
         ReturnToRelease: return_to,
     }
+
+
+def _told(number: int, release: Release, before: bool) -> str:
+    again = f"; `shoal models rollback --to {number}` returns to its model" if release.state in ("withdrawn", "retired") else ""
+    return f"release {number}: {release.group}" + (f": it was made before and is {release.state}{again}" if before else "")
 
 
 def _chosen(state: FleetState, order: ReturnToRelease) -> str:

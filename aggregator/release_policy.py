@@ -19,7 +19,7 @@ log = logging.getLogger("shoal.aggregator")
 
 When = Literal["off", "manual", "auto"]
 """*off*: there are no releases: devices take up a run's models when it is over. *manual*: releases are made by order. *auto*: also when a
-run is over, and after so many rounds."""
+run is over that nobody has ended by order, and after so many rounds."""
 
 
 def read_when(text: str) -> When:
@@ -50,7 +50,8 @@ class ReleasePolicy:
         if self._when != "auto":
             return
         often = isinstance(event, RoundAggregated) and bool(self._every) and not state.trained % self._every
-        if (often or state.phase == "finished") and state.trained and self._released.get(state.settings.name) != _which(state):
+        over = state.phase == "finished" and state.ended != "order"  # what an operator ended is released by order alone
+        if (often or over) and state.trained and self._released.get(state.settings.name) != _which(state):
             self._due[state.settings.name] = state
 
     def tick(self) -> None:

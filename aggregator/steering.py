@@ -131,11 +131,11 @@ class Steering:
         if campaign_folder(folder, order.name).exists():
             raise ConfigError(f"campaign {order.name}: there was one of this name; give another")
         wanted, charter = proposed(folder, order.name)
-        exported = read_exported(wanted, self._place.trust)
-        check_fit(charter.settings, make_algorithm(read_algorithm(charter.settings.algorithm)), exported.bundle.manifest)
-        source = self.source(charter)
-        accept(folder, order.name)
         try:
+            exported = read_exported(wanted, self._place.trust)
+            check_fit(charter.settings, make_algorithm(read_algorithm(charter.settings.algorithm)), exported.bundle.manifest)
+            source = self.source(charter)
+            charter = accept(folder, order.name)
             campaign = self.open(charter, exported, source=source)
         except ShoalError:
             withdraw(folder, order.name)
@@ -177,11 +177,14 @@ class Steering:
             wanted = msgspec.convert(msgspec.to_builtins(had) | changes, RunSettings)
         except msgspec.ValidationError as error:
             raise ConfigError(f"campaign {order.name}: {error}") from None
+        read_algorithm(wanted.algorithm).hyper_with(changes.get("hyper", {}))
         check_retuned(had, wanted, self._place.folder)
         self._saved(campaign, campaign.retune(wanted, make_algorithm(read_algorithm(wanted.algorithm)).mean))
         told = ", ".join(f"{name} {getattr(wanted, name)}" for name in order.changes)
         if campaign.finished:
             return f"campaign {order.name} has {told}, and stays finished: {why_ended(campaign.known())}"
+        if campaign.finished:
+            return f"campaign {order.name} has {told}; it stays finished, after {campaign.known().trained} rounds of training"
         return f"campaign {order.name} goes on with {told}"
 
     def _roll_back(self, order: RollBack) -> str:

@@ -4,6 +4,7 @@ A name makes at most one choice of each kind, in any order, written as `algorith
 objective, no grouping, no privacy, and the mean that the grouping's paper uses.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -169,9 +170,11 @@ class AlgorithmSpec:
         """The hyper-parameters of a run: those in the name, and those that were given besides, which take their place.
 
         Raises:
-            ConfigError: a value that the objective's option of this name cannot have.
+            ConfigError: a value that the objective's option of this name cannot have, or that no learning rate can.
         """
         options = options_of("objective", self.objective.name)
+        if not 0 <= given.get("lr", 0.0) < math.inf:
+            raise ConfigError(f"lr {given['lr']:g}: expected a learning rate from 0")
         for key, value in given.items():
             if key in options:
                 check(key, value, options[key], f"algorithm {str(self)!r}")

@@ -49,6 +49,8 @@ def answer_of(holder: Holder, number: int) -> tuple[Answer, str]:
 
 def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) -> Verdict:
     """The verdict on a step. `devices`: whom it has reached so far, and the release that each was given."""
+    if not devices:
+        return Verdict("wait", "no device is in this step: `shoal devices tag` puts one in, `shoal models rollout --promote` goes on")
     answers = [answer_of(holder, number) for holder, number in devices]
     counts = {name: sum(answer == name for answer, _ in answers) for name in ("confirmed", "failed", "waiting", "away")}
     silent = sum(h.said is None and answer == "waiting" for (h, _), (answer, _) in zip(devices, answers, strict=True))

@@ -1,13 +1,20 @@
 """What a run goes by; frozen and serialisable."""
 
 from collections.abc import Mapping
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
 from wire.bundle import Bundle, Layout
 from wire.errors import ConfigError
 from wire.messages import Digest, Encoding, Name
+
+Least0 = Annotated[int, msgspec.Meta(ge=0)]
+Least1 = Annotated[int, msgspec.Meta(ge=1)]
+Bound = Annotated[float, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Times = Annotated[float, msgspec.Meta(ge=1)]
 
 A = TypeVar("A")
 B = TypeVar("B", bound="NamedAlgorithm")
@@ -25,19 +32,19 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
 
     algorithm: A
     """The algorithm: its name, or what was read of it."""
-    rounds: int = 20
+    rounds: Least1 = 20
     """Rounds of training; an algorithm may need preparations before them."""
-    local_epochs: int = 1
+    local_epochs: Least1 = 1
     """Times that a device goes through its own windows in a round."""
     seed: int = 0
-    batch_size: int = 32
+    batch_size: Least1 = 32
     hyper: dict[str, float] = {}
     """Hyper-parameters in place of the objective's own."""
     update_encoding: Encoding = "float32"
     """In what devices send their changes; those that cannot do it send float32."""
-    patience: int = 0
+    patience: Least0 = 0
     """Training ends when the mean accuracy has not got better for so many rounds (`aggregator.core.budget`); 0: it does not matter."""
-    min_delta: float = 0.0
+    min_delta: Fraction = 0.0
     """By how much more than the best it has to be, as a fraction, to count as better."""
 
 
@@ -65,46 +72,46 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     data: str
     """The data's name, for people."""
     bundle: Digest
-    min_devices: int
+    min_devices: Least1
     """Round 1 opens when so many devices are online."""
-    deadline_s: float
+    deadline_s: Seconds
     """Seconds for which a round is open at most."""
-    grace_s: float
+    grace_s: Seconds
     """Seconds for which a round waits for a device that was lost."""
     reported: dict[str, Layout]
     """By graph: what an update must carry that reports a training with it."""
     responses: dict[str, Layout]
     """By graph: what an update must carry when it was evaluated or applied."""
-    days: float = 0.0
+    days: Bound = 0.0
     """No round of training is opened so many days after the start; 0: at any time."""
-    max_update_norm: float = 1e6
+    max_update_norm: Bound = 1e6
     """An update whose change has a larger Euclidean norm is refused."""
-    min_updates: int = 1
+    min_updates: Least0 = 1
     """No round of training is aggregated with fewer updates."""
-    min_group: int = 1
+    min_group: Least0 = 1
     """A group's model changes only if so many devices of it were counted; else the last one stays."""
-    weight_cap: float = 0.0
+    weight_cap: Bound = 0.0
     """A device weighs at most so many times the median of its round's devices; 0: as much as it says."""
-    norm_cap: float = 0.0
+    norm_cap: Bound = 0.0
     """An update is left out whose change, statistics or responses have a norm of more than so many times the median of its round's; 0:
     none is. A new model is set aside whose distance from the last is more than so many times the usual one."""
-    max_drop: float = 1.0
+    max_drop: Fraction = 1.0
     """A round's models are given up if the mean accuracy of devices that also evaluated earlier ones fell by more than this; 1: never."""
-    keep_models: int = 0
+    keep_models: Least0 = 0
     """Of so many of the last rounds the models are remembered."""
     where: str = ""
     """Which devices are asked at all (`aggregator.core.eligibility`); empty: every one."""
-    cohort: int = 0
+    cohort: Least0 = 0
     """A round of training is over with so many updates; 0: with one of every device that it asked."""
-    over_select: float = 1.0
+    over_select: Times = 1.0
     """A round asks so many times `cohort` devices."""
-    buffer: int = 0
+    buffer: Least0 = 0
     """In a buffered run (`aggregator.core.flights`) a round is over with so many updates, of whichever round; 0: it is none."""
-    concurrency: int = 0
+    concurrency: Least0 = 0
     """In a buffered run so many devices work at any time; 0: half of those that are there."""
-    quorum: float = 0.0
+    quorum: Fraction = 0.0
     """No round of training is aggregated with fewer updates than this share of `cohort`, or of the devices asked where that is 0."""
-    pace_s: float = 0.0
+    pace_s: Seconds = 0.0
     """A device is asked for at most one round of training in so many seconds."""
     hours: str = ""
     """When devices are asked (`aggregator.core.hours`); empty: at any time."""

@@ -14,6 +14,7 @@ from aggregator.adapters.token_file import FILE as TOKENS
 from aggregator.audit import AUDIT
 from aggregator.charter import CAMPAIGNS, RELEASES
 from aggregator.doctor.blobs import needs
+from aggregator.doctor.carried import carry_broker, carry_over
 from aggregator.doctor.examine import examine
 from aggregator.doctor.releases import release_needs
 from aggregator.enrolment import authority
@@ -80,8 +81,9 @@ def back_up(folder: Path, to: Path) -> Copied:
         return _copy_runs(folder, begun)
 
 
-def restore(copy: Path, folder: Path) -> Path | None:
-    """Put a copy in the place of a service's folder. The folder that is there is kept under another name, which is returned.
+def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
+    """Put a copy in the place of a service's folder. The folder that is there is kept under another name; its credentials, its bans and
+    its broker's files stay (`aggregator.doctor.carried`). Returns that other name, and what an operator has to know.
 
     Raises:
         ConfigError: the copy is not whole, a service has the folder, or something cannot be read or written.
@@ -96,10 +98,16 @@ def restore(copy: Path, folder: Path) -> Path | None:
     aside = None
     with _begun(folder) as begun:
         _copy_files(copy, begun, (path for path in copy.rglob("*") if path.is_file()))
+        told = carry_over(folder if folder.exists() else None, begun)
         if folder.exists():
             aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
             folder.rename(aside)
-    return aside
+    if aside is not None:
+        try:
+            carry_broker(aside, folder)
+        except OSError as error:
+            told.append(f"{error.filename or folder}: {error.strerror}: the owner and the broker's files are still those of {aside}")
+    return aside, told
 
 
 @contextmanager

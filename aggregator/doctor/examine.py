@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from aggregator.adapters.enrolment_store import FILE as ENROLMENTS
 from aggregator.adapters.salvage import Contents, SavedRun, read_database
 from aggregator.adapters.token_file import FILE as TOKENS
 from aggregator.audit import AUDIT
@@ -12,11 +13,13 @@ from aggregator.charter import CAMPAIGNS, RELEASES
 from aggregator.core.rollout_state import FleetState
 from aggregator.desk import ORDERS
 from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
+from aggregator.doctor.carried import BROKER
 from aggregator.doctor.database import check_database
 from aggregator.doctor.finding import Finding
 from aggregator.doctor.keys import check_keys
 from aggregator.doctor.releases import check_releases
 from aggregator.doctor.shared import check_shared
+from aggregator.enrolment import authority
 from wire.errors import BundleError, ConfigError, printable
 from wire.keys import PublicKey, read_public
 from wire.messages import LEASE_S
@@ -24,6 +27,7 @@ from wire.messages import LEASE_S
 _OWN = re.compile(
     rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|{re.escape(TOKENS)}"
     r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
+    rf"|{'|'.join(map(re.escape, authority.FILES))}|{re.escape(ENROLMENTS)}(-wal|-shm)?|{BROKER}|pieces"
 )
 
 

@@ -8,10 +8,11 @@ import typer
 
 from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.sql_store import load_run
-from aggregator.charter import Charter, charters, check_campaign_name, next_number, propose
+from aggregator.charter import Charter, charters, check_campaign_name, is_proposed, propose
 from aggregator.core.budget import why_ended
 from aggregator.core.state import RunState
 from aggregator.desk import submit
+from aggregator.identity import is_served
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from shoal.arguments import Database, Folder
 from shoal.commands import options as opt
@@ -71,8 +72,10 @@ def start(
     exported = read_exported(bundle, read_trust(bundle))
     if name in charters(folder):
         raise ConfigError(f"campaign {name}: there is one of this name in {folder}; `shoal campaign set` changes it")
+    if is_proposed(folder, name) and not is_served(folder):
+        raise ConfigError(f"campaign {name}: it is to start already, when `shoal serve` has the folder {folder}")
     made = run_settings(settings, exported.bundle, secrets.token_hex(16))
-    propose(folder, Charter(next_number(folder), made, start_from=start_from), bundle)
+    propose(folder, Charter(0, made, start_from=start_from), bundle)
     print(submit(folder, Start(name)))
 
 
@@ -116,8 +119,10 @@ def change(
     min_delta: Annotated[
         float | None, typer.Option(callback=opt.finite_if_given, min=0, max=1, help="By how much more than the best is better.")
     ] = None,
-    deadline: Annotated[float | None, typer.Option(min=1, help="Seconds a round is open at most.")] = None,
-    grace: Annotated[float | None, typer.Option(min=0, help="Seconds a round waits for a device that was lost.")] = None,
+    deadline: Annotated[float | None, typer.Option(callback=opt.finite_if_given, min=1, help="Seconds a round is open at most.")] = None,
+    grace: Annotated[
+        float | None, typer.Option(callback=opt.finite_if_given, min=0, help="Seconds a round waits for a device that was lost.")
+    ] = None,
     min_devices: Annotated[int | None, typer.Option(min=1, help="No round is aggregated with fewer devices.")] = None,
     local_epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a device's windows in each round.")] = None,
     lr: opt.Lr = None,
@@ -139,6 +144,7 @@ def change(
     time_zone: opt.TimeZone = "UTC",
 ) -> None:
     """Change the settings of a campaign from its next round on."""
+    opt.hyper_values(lr, None)
     asking = opt.with_asking(policy, cohort, over_select) if policy else {"cohort": cohort, "over_select": over_select}
     order = Retune.of(
         name,

@@ -13,8 +13,10 @@ def restore(
     folder: Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`; what is there is kept beside it.")],
 ) -> None:
     """Put a copy in the place of a service's folder, once it has been found whole. No service may run there."""
-    aside = put_back(copy, folder)
+    aside, told = put_back(copy, folder)
     kept = f"; what was there is in {aside}" if aside else ""
     print(
         f"{folder} is as it was copied{kept}. `shoal serve` goes on from there: rounds since then are done again, and nothing counts twice"
     )
+    for line in told:
+        print(line)

@@ -3,17 +3,23 @@
 import shutil
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.enrolment_store import DeviceRow, open_enrolments
+from aggregator.adapters.registry_table import RegistryTable, read_registry
 from aggregator.adapters.salvage import copy_database, read_database
 from aggregator.adapters.sql_store import SqlStore
+from aggregator.core.registry import Ban, Entry
 from aggregator.doctor import backup
 from aggregator.doctor.backup import back_up, restore
 from aggregator.doctor.examine import examine
+from aggregator.enrolment.authority import make_authority
+from aggregator.enrolment.desk import make_token, reject, revoke
 from aggregator.identity import lock_service, own_secret, service_signer
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
@@ -159,7 +165,7 @@ class TestRestore:
         for _ in range(3):
             served.close_round()
         served.store.close()
-        aside = restore(tmp_path / "copy", served.folder)
+        aside, _ = restore(tmp_path / "copy", served.folder)
         assert aside is not None
         assert aside.name.startswith("served.before-2")
         states = [read_database(folder / "shoal.db").runs["run-1"].state for folder in (served.folder, aside)]
@@ -169,7 +175,7 @@ class TestRestore:
     def test_where_there_is_no_folder_it_is_made(self, served: Served, tmp_path: Path) -> None:
         back_up(served.folder, tmp_path / "copy")
         (tmp_path / "copy" / "service.voucher").write_bytes(b"over")
-        assert restore(tmp_path / "copy", tmp_path / "new" / "served") is None
+        assert restore(tmp_path / "copy", tmp_path / "new" / "served") == (None, [])
         assert read_database(tmp_path / "new" / "served" / "shoal.db").runs["run-1"].state == served.bench.state
 
     def test_a_copy_that_is_not_whole_changes_nothing(self, served: Served, tmp_path: Path) -> None:
@@ -193,3 +199,66 @@ class TestRestore:
         with pytest.raises(ConfigError, match="No space left"):
             restore(tmp_path / "copy", served.folder)
         assert {path.name for path in tmp_path.iterdir()} == {"served", "copy"}
+
+
+class TestCredentials:
+    """Who was let in and who was kept out since the copy was made."""
+
+    @pytest.fixture
+    def enrolling(self, served: Served) -> Served:
+        make_authority(served.folder, "t", ["localhost"], time.time())
+        with closing(RegistryTable(sqlite_url(served.folder / "shoal.db"))) as table:
+            table.save({"evil": Entry(), "good": Entry()})
+        return served
+
+    def make_token(self, served: Served) -> str:
+        with closing(open_enrolments(served.folder)) as store:
+            return make_token(store, "f" * 64).hash
+
+    def test_bans_tokens_and_enrolments_since_the_copy_stay_and_so_does_the_broker(self, enrolling: Served, tmp_path: Path) -> None:
+        folder = enrolling.folder
+        kept, spent, rejected = (self.make_token(enrolling) for _ in range(3))
+        back_up(folder, tmp_path / "copy")
+        with closing(open_enrolments(folder)) as store:
+            with store.transaction() as within:
+                assert within.use_token(spent, "k" * 64, "victim")
+                within.put_device(DeviceRow("victim", "enrolled", "k" * 64, token=spent))
+            reject(store, rejected)
+            revoke(store, "evil")
+        with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:
+            table.save({"evil": Entry(ban=Ban(1.0, "stolen"))})
+        (folder / "broker").mkdir()
+        (folder / "broker" / "mosquitto.conf").write_text("listener 8883")
+        folder.chmod(0o711)
+        enrolling.store.close()
+        _, told = restore(tmp_path / "copy", folder)
+        assert told == ["tokens and enrolled devices are those of before, not those of the copy", "banned since the copy, and still: evil"]
+        with closing(open_enrolments(folder)) as store, store.transaction() as within:
+            assert within.is_banned("evil")
+            assert [(token.hash, token.used_by) for token in within.tokens()] == [(kept, ""), (spent, "victim")]
+            assert within.device("victim") is not None
+        banned = {d: entry.ban is not None for d, entry in read_registry(sqlite_url(folder / "shoal.db")).items()}
+        assert banned == {"evil": True, "good": False}
+        assert (folder / "broker" / "mosquitto.conf").read_text() == "listener 8883"
+        assert folder.stat().st_mode & 0o777 == 0o711
+
+    def test_where_nothing_is_known_since_no_token_of_the_copy_lets_anybody_in(self, enrolling: Served, tmp_path: Path) -> None:
+        self.make_token(enrolling)
+        back_up(enrolling.folder, tmp_path / "copy")
+        aside, told = restore(tmp_path / "copy", tmp_path / "elsewhere")
+        assert (aside, told[0]) == (None, "1 enrolment tokens that were not used yet are taken back: make new ones")
+        with closing(open_enrolments(tmp_path / "elsewhere")) as store, store.transaction() as within:
+            assert within.tokens() == []
+
+    @pytest.mark.parametrize("name", ["shoal.db", "enrolment.db"])
+    def test_what_cannot_be_read_is_said(self, enrolling: Served, tmp_path: Path, name: str) -> None:
+        self.make_token(enrolling)
+        back_up(enrolling.folder, tmp_path / "copy")
+        enrolling.store.close()
+        for path in enrolling.folder.glob(f"{name}-*"):
+            path.unlink()
+        (enrolling.folder / name).write_bytes(b"damaged" * 1000)
+        _, told = restore(tmp_path / "copy", enrolling.folder)
+        assert any("cannot be read" in line for line in told), told
+        with closing(open_enrolments(enrolling.folder)) as store, store.transaction() as within:
+            assert len(within.tokens()) == (1 if name == "shoal.db" else 0)

@@ -13,6 +13,7 @@ from aggregator.adapters.release_store import ReleaseStore
 from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.opening import finish_command
 from aggregator.core.rollout_state import Gate, RolloutStep
+from aggregator.core.state import DeviceCheckedIn
 from aggregator.fleet import Fleet
 from aggregator.release_orders import (
     EndRollout,
@@ -145,6 +146,17 @@ class TestPolicy:
         assert service.rollouts is not None
         release = service.rollouts.state.catalogue.releases[1]
         assert (release.metrics, release.devices, release.algorithm) == (m.Metrics(8, 2.0, 6), 2, "fedavg")
+
+    def test_a_run_that_was_ended_by_order_is_released_by_order_alone(self, fleet: FleetData, tmp_path: Path) -> None:
+        service = Releasing(fleet, tmp_path, rounds=9)
+        service.round()
+        service.bench.campaign.abort()
+        service.policy.tick()
+        service.policy.observe(service.bench.state, DeviceCheckedIn(9e9, "a", 1, 1))
+        service.policy.tick()
+        assert (service.bench.state.phase, service.made) == ("finished", [])
+        service.order(MakeReleases("run-1"))
+        assert service.made
 
     def test_a_run_that_goes_on_is_released_after_so_many_rounds(self, fleet: FleetData, tmp_path: Path) -> None:
         service = Releasing(fleet, tmp_path, every=2, rounds=9)

@@ -73,7 +73,7 @@ def test_canaries_are_chosen_by_tag_and_a_tag_that_nobody_has_waits() -> None:
     steps = (RolloutStep(tags=("canary",)), RolloutStep(1.0))
     assert rig.release(draft(model="second"), steps=steps) == []
     rig.tick(1000)
-    assert rig.state.rollouts["c"].reason == "none of its devices is online"
+    assert rig.state.rollouts["c"].reason.startswith("no device is in this step")
     assert [give.number for give in rig.check_in("d3", tags=("canary",))] == [2]
     rig.answer("d3")
     assert {give.device_id for give in rig.tick()} == set(DEVICES) - {"d3"}

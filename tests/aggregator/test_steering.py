@@ -1,0 +1,71 @@
+"""Orders to campaigns that are refused leave nothing behind; those that are accepted are numbered as they come."""
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.charter import Charter, accept, charters, is_proposed, propose
+from aggregator.orders import Retune, Start
+from aggregator.place import Place
+from aggregator.service_settings import CampaignSettings, run_settings
+from aggregator.start import Trust, read_exported, read_trust
+from aggregator.steering import Steering
+from algorithms.registry import read_algorithm
+from simulation.datasets.windows import FleetData
+from tests.aggregator.bench import Bench
+from tests.conftest import Exported
+from wire.errors import ConfigError, ShoalError
+
+
+def steering_of(bench: Bench, folder: Path, database: str, trust: Trust) -> Steering:
+    return Steering(bench.runner, Place(folder, database, trust), lambda _state, _event: None)
+
+
+def suggest(folder: Path, name: str, exported: Exported) -> None:
+    found = read_exported(exported.folder, read_trust(exported.folder))
+    settings = CampaignSettings(run=name, algorithm=read_algorithm("distfl"))
+    propose(folder, Charter(0, run_settings(settings, found.bundle, secrets.token_hex(16))), exported.folder)
+
+
+def test_a_campaign_that_cannot_begin_is_none_and_can_be_ordered_again(fleet: FleetData, tmp_path: Path, exported: Exported) -> None:
+    (tmp_path / "shoal.db").mkdir()
+    steering = steering_of(Bench(fleet), tmp_path, f"sqlite:///{tmp_path / 'shoal.db'}", read_trust(exported.folder))
+    suggest(tmp_path, "second", exported)
+    assert is_proposed(tmp_path, "second")
+    with pytest.raises(ShoalError):
+        steering.handlers[Start](Start("second"))
+    assert (charters(tmp_path), is_proposed(tmp_path, "second")) == ({}, False)
+    (tmp_path / "shoal.db").rmdir()
+    suggest(tmp_path, "second", exported)
+    assert "campaign second has started" in steering.handlers[Start](Start("second"))
+    steering.close()
+    assert list(charters(tmp_path)) == ["second"]
+
+
+def test_campaigns_are_numbered_as_they_are_accepted(tmp_path: Path, exported: Exported) -> None:
+    for name in ("zz", "aa"):
+        suggest(tmp_path, name, exported)
+    assert [accept(tmp_path, name).number for name in ("zz", "aa")] == [1, 2]
+    assert list(charters(tmp_path)) == ["zz", "aa"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"hyper": {"lr": -5.0}}, "lr -5: expected a learning rate from 0"),
+        ({"deadline_s": -1.0}, r"Expected `float` >= 0.* at `\$.deadline_s`"),
+        ({"rounds": 0}, r"Expected `int` >= 1 - at `\$.rounds`"),
+        ({"over_select": 0.5}, r"at `\$.over_select`"),
+        ({"max_drop": 2.0}, r"at `\$.max_drop`"),
+    ],
+)
+def test_a_campaign_takes_no_settings_that_it_could_not_have_been_started_with(
+    fleet: FleetData, tmp_path: Path, changes: dict[str, Any], error: str
+) -> None:
+    bench = Bench(fleet)
+    steering, had = steering_of(bench, tmp_path, "", Trust((), None)), bench.state.next_settings
+    with pytest.raises(ConfigError, match=error):
+        steering.handlers[Retune](Retune(bench.campaign.name, changes))
+    assert bench.state.next_settings == had
