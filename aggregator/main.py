@@ -114,8 +114,7 @@ def _serve(
     folder, trust, lease, clock = settings.folder, opening.place.trust, opening.place.lease, SteadyClock(opening.last_s)
 
     if (ahead_s := clock() - time.time()) > AHEAD_S:
-        told = "what is stored is of a time that is %.0f s ahead of this machine's clock; the service goes on from that time, until the clock is there"
-        log.warning(told, ahead_s)
+        log.warning("what is stored is of a time %.0f s ahead of this machine's clock: the service goes on from that time", ahead_s)
 
     def make_signer() -> Signer:
         return service_signer(folder, settings.fleet, trust.keys, trust.root, clock())

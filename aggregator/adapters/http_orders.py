@@ -8,9 +8,11 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from aggregator import device_orders as device
 from aggregator import release_orders as release
 from aggregator.adapters.http_problem import RETRY_S, refusals
-from aggregator.adapters.http_query import LARGEST, NAME, Campaign, Number
+from aggregator.adapters.http_query import ID, LARGEST, NAME, Campaign, DeviceId, Number
+from aggregator.core.registry import MOST_TAGS
 from aggregator.order_queue import OrderQueue
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack
 from wire.messages import Encoding
@@ -100,6 +102,18 @@ class Releasing(_Body):
     roll_out: bool = Field(default=True, description="Whether to begin to give it to devices.")
 
 
+class TagChoice(_Body):
+    """Tags of a device."""
+
+    tags: list[Annotated[str, Field(pattern=ID)]] = Field(min_length=1, max_length=MOST_TAGS)
+
+
+class BanReason(_Body):
+    """Why a device is banned."""
+
+    reason: str = Field(default="", max_length=200, description="For the registry and the audit log.")
+
+
 _REFUSALS = refusals(400, 401, 403, 409, 411, 413, 422, 429, 503)
 _ANSWERS: dict[int | str, dict[str, Any]] = {202: {"model": OrderView, "description": "It waits."}, **_REFUSALS}
 
@@ -157,6 +171,31 @@ def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
     async def roll_back(name: Campaign, choice: RoundChoice, request: Request, response: Response) -> OrderView:
         """Return to the models of an earlier round."""
         return await give(request, response, RollBack(name, choice.to))
+
+    @routes.post("/devices/{device_id}/tag")
+    async def tag(device_id: DeviceId, choice: TagChoice, request: Request, response: Response) -> OrderView:
+        """Add tags to a device, which need not have been here yet."""
+        return await give(request, response, device.TagDevices((device_id,), tuple(choice.tags)))
+
+    @routes.post("/devices/{device_id}/untag")
+    async def untag(device_id: DeviceId, choice: TagChoice, request: Request, response: Response) -> OrderView:
+        """Take tags away from a device."""
+        return await give(request, response, device.UntagDevices((device_id,), tuple(choice.tags)))
+
+    @routes.post("/devices/{device_id}/ban")
+    async def ban(device_id: DeviceId, why: BanReason, request: Request, response: Response) -> OrderView:
+        """Refuse everything of a device from now on, at the broker too."""
+        return await give(request, response, device.BanDevice(device_id, why.reason))
+
+    @routes.post("/devices/{device_id}/unban")
+    async def unban(device_id: DeviceId, request: Request, response: Response) -> OrderView:
+        """End a ban."""
+        return await give(request, response, device.UnbanDevice(device_id))
+
+    @routes.post("/devices/{device_id}/forget")
+    async def forget(device_id: DeviceId, request: Request, response: Response) -> OrderView:
+        """Remove everything that a device ever sent; the answer says what cannot be removed."""
+        return await give(request, response, device.ForgetDevice(device_id))
 
     if not releasing:
         return routes

@@ -14,7 +14,8 @@ NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
 Chosen = Annotated[str, Query(alias="campaign", pattern=rf"^$|{NAME}", description="The name of a campaign; the latest when empty.")]
 Campaign = Annotated[str, Path(pattern=NAME, description="The name of a campaign.")]
 Group = Annotated[str, Path(pattern=NAME, description="A group, by its number, or `initial`.")]
-DeviceId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="A device's id.")]
+ID = r"^[A-Za-z0-9._-]{1,64}$"
+DeviceId = Annotated[str, Path(pattern=ID, description="A device's id.")]
 Number = Annotated[int, Path(ge=0, le=LARGEST)]
 Limit = Annotated[int, Query(ge=1, le=PAGE, description="So many at most.")]
 After = Annotated[int, Query(ge=0, le=LARGEST, description="Only those with a greater number.")]

@@ -11,10 +11,12 @@ from typing import Any
 from fastapi import FastAPI
 
 from aggregator.access import Access
+from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.token_file import TokenFile, http_access
 from aggregator.core.conditions import Conditions, Counted
 from aggregator.desk import Desk
+from aggregator.device_orders import DeviceOrders
 from aggregator.duties import Duties
 from aggregator.order_queue import OrderQueue
 from aggregator.place import Place
@@ -62,7 +64,8 @@ def http_service(fleet: FleetData, folder: Path, host: str = "127.0.0.1", **acce
     bench, rollouts, orders = releasing.bench, releasing.rollouts, OrderQueue()
     assert rollouts is not None
     steering = Steering(bench.runner, Place(folder, "", trust=Trust((), None), blobs=""), lambda _state, _event: None)
-    desk = Desk(folder, {**steering.handlers, **releasing.handlers})
+    devices = DeviceOrders(bench.runner.devices, folder, sqlite_url(folder / "shoal.db"), runner=bench.runner)
+    desk = Desk(folder, {**steering.handlers, **devices.handlers, **releasing.handlers})
     duties = Duties(bench.runner, desk, bench.clock, lambda: time.time() + 1e6, orders)
     let_in: Access = replace(http_access(folder, host), **access)
     api = create_api(

@@ -54,6 +54,25 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
     assert (state.phase, state.next_settings.rounds) == ("finished", 30)
 
 
+def test_orders_to_devices(service: HttpService, client: TestClient) -> None:
+    def order(what: str, body: Any = None) -> tuple[int, str]:
+        answer = client.post(f"/devices/{what}", json=body)
+        said = answer.json()
+        return answer.status_code, said.get("text") or said["detail"]
+
+    with service.running():
+        assert order("new/tag", {"tags": ["canary", "lab"]}) == (200, "device new tagged canary, lab")
+        assert order("new/untag", {"tags": ["lab"]})[0] == 200
+        assert client.get("/devices/new").json()["entry"]["tags"] == ["canary"]
+        assert order("a/ban", {"reason": "stolen"})[0] == 200
+        assert service.releasing.bench.runner.devices.is_banned("a")
+        assert order("a/unban")[0] == 200
+        assert order("a/unban") == (409, "device a: it is not banned")
+        assert order("a/forget")[1].startswith("device a is forgotten")
+    assert "a" not in service.releasing.bench.state.devices
+    assert order("new/tag", {"tags": ["no tag"]})[0] == order("new/tag", {"tags": []})[0] == 422
+
+
 def test_orders_to_releases_and_rollouts(service: HttpService, client: TestClient) -> None:
     def order(path: str, body: Any = None) -> tuple[int, str]:
         answer = client.post(path, json=body)

@@ -44,6 +44,9 @@ class Heard:
     def on_in_use(self, message: m.InUse) -> None:
         self.said.append(message)
 
+    def forget(self, device_id: str) -> None:
+        self.said = [message for message in self.said if message.device_id != device_id]
+
 
 class TestInbox:
     @pytest.fixture

@@ -3,13 +3,20 @@
 import secrets
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import sqlalchemy as sql
 
 from aggregator.adapters import schema
 from aggregator.adapters.blob_bucket import BlobBucket
+from aggregator.adapters.engine import make_engine
+from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.sql_store import SqlStore
+from aggregator.device_orders import DeviceOrders, ForgetDevice
+from aggregator.devices import Devices
 from aggregator.identity import own_secret, service_key
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
@@ -18,6 +25,7 @@ from tests.lossy_proxy import lossy_proxy
 from tests.postgres import Postgres, postgres
 from tests.s3 import BUCKET, S3Server, s3, s3_server
 from wire import messages as m
+from wire.codec import encode
 
 __all__ = ["postgres", "s3", "s3_server"]
 
@@ -77,3 +85,32 @@ def test_a_run_whose_commit_had_no_answer_pauses_and_goes_on_with_what_is_stored
         assert bench.state.round == 2
         assert SqlStore(url, "run-1").load() == bench.state
         assert sorted(known(store.rounds()[0]).evaluated) == ["a", "b"]
+
+
+def stored(url: str, blobs: BlobBucket) -> bytes:
+    """Everything in the database's rows, and in the bucket."""
+    metadata, engine = sql.MetaData(), make_engine(url)
+    with engine.connect() as connection:
+        metadata.reflect(connection)
+        rows = [value for table in metadata.tables.values() for row in connection.execute(sql.select(table)) for value in row]
+    engine.dispose()
+    texts = [value if isinstance(value, bytes) else str(value).encode() for value in rows]
+    return b"\n".join([*texts, *(name.encode() + blobs.get(name) for name in sorted(blobs.names()))])
+
+
+def test_a_device_that_is_forgotten_is_in_no_row_and_in_no_blob(fleet: FleetData, url: str, s3: S3Server, tmp_path: Path) -> None:
+    where = f"s3://{BUCKET}/{secrets.token_hex(4)}"
+    blobs = BlobBucket(where, "run-1")
+    bench = Bench(fleet, SqlStore(url, "run-1"), blobs, devices=Devices(RegistryTable(url), time.time))
+    bench.send("gone", "check-in", encode(m.CheckIn("gone", 10, 4, hardware="Marked-Board")))
+    bench.close(a=(1.0, 1), b=(1.0, 1))
+    bench.tensors = {name: np.full_like(array, 0.00123456789) for name, array in bench.tensors.items()}
+    bench.send("gone", "update", bench.payload("gone"))
+    bench.runner.devices.save()
+    pattern = np.full(4, 0.00123456789, np.float32).tobytes()
+    assert all(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
+    told = DeviceOrders(bench.runner.devices, tmp_path, url, where, bench.runner).forget(ForgetDevice("gone"))
+    assert "device gone is forgotten" in told
+    assert not any(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
+    bench.close(a=(1.0, 1), b=(1.0, 1))
+    assert bench.runner.paused == ""

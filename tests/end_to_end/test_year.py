@@ -1,10 +1,12 @@
 """A year of a fleet, with real processes, Mosquitto and TLS: devices enrol, leave, come back, are banned and forgotten; campaigns are
-extended, a bundle and an algorithm change; a worse release goes back by itself; the service's machine is lost; its database is migrated."""
+extended, a bundle and an algorithm change, one sends int8 and one trains at night; a worse release goes back by itself; the service's
+machine is lost; its database is migrated."""
 
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -85,7 +87,7 @@ def the_bundle_is_upgraded_while_half_are_away(year: YearFleet) -> None:
     year.stop(*away)
     year.export("larger", "larger", "--bundle-version", 2)
     before = year.last_release
-    year.campaign("start", "summer", "--bundle", year.bundle("larger"), "--rounds", 4, *TRAINING)
+    year.campaign("start", "summer", "--bundle", year.bundle("larger"), "--rounds", 4, "--update-encoding", "int8", *TRAINING)
     year.rolled_out("summer")
     year.wait_for_use(here, before)
     year.keeps_accuracy("summer")
@@ -100,7 +102,10 @@ def the_algorithm_changes_with_an_earlier_client_beside(year: YearFleet) -> None
     year.enrol(["earlier"])
     before = year.last_release
     with EarlierClient("earlier", year.state("earlier"), year.folder / "data" / "d0") as earlier:
-        year.campaign("start", "autumn", "--bundle", year.bundle("larger"), "--algorithm", "fedavg", "--rounds", 2, *TRAINING)
+        nights = ("--window", in_hours(6))
+        year.campaign("start", "autumn", "--bundle", year.bundle("larger"), "--algorithm", "fedavg", "--rounds", 2, *nights, *TRAINING)
+        assert year.asks_nobody("autumn", for_s=3.0)
+        year.campaign("set", "autumn", "--window", in_hours(-1))
         year.rolled_out("autumn")
         year.wait_for_use(year.devices, before)
         year.keeps_accuracy("autumn")
@@ -113,6 +118,12 @@ def the_algorithm_changes_with_an_earlier_client_beside(year: YearFleet) -> None
     year.wait_for_use(year.devices, before)
     year.keeps_accuracy("the extension of autumn")
     year.run("shoal", "devices", "forget", year.served, "earlier", "--yes")
+
+
+def in_hours(from_now: int) -> str:
+    """Three hours of the day, from so many hours from now on."""
+    began = datetime.now(UTC) + timedelta(hours=from_now)
+    return f"{began:%H}:00-{began + timedelta(hours=3):%H}:00"
 
 
 def a_worse_canary_goes_back(year: YearFleet) -> None:

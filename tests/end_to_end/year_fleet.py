@@ -96,6 +96,15 @@ class YearFleet(Fleet):
     def campaign(self, *words: object) -> str:
         return self.run("shoal", "campaign", words[0], self.served, *words[1:])
 
+    def asks_nobody(self, campaign: str, for_s: float) -> bool:
+        """Whether a campaign gives no device a plan for so many seconds."""
+        until_s = time.monotonic() + for_s
+        while time.monotonic() < until_s:
+            if campaign in [self.get(f"/devices/{device_id}")["entry"].get("campaign") for device_id in self.devices]:
+                return False
+            time.sleep(0.5)
+        return True
+
     def rollout(self, campaign: str) -> dict[str, Any]:
         """The last rollout of a campaign; empty if there was none."""
         return next((each for each in self.get("/rollouts") if each["campaign"] == campaign), {})
