@@ -169,10 +169,11 @@ def retune(run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Bl
     """The event that gives a run these settings; none if it has them."""
     if settings == run.next_settings:
         return []
-    return [Retuned(at_s, settings, _programs(run, settings, algorithm, blobs))]
+    return [Retuned(at_s, settings, programs_of(run, settings, algorithm, blobs))]
 
 
-def _programs(version: RunState | ModelVersion, settings: RunSettings, algorithm: Algorithm, blobs: Blobs) -> Programs:
+def programs_of(version: RunState | ModelVersion, settings: RunSettings, algorithm: Algorithm, blobs: Blobs) -> Programs:
+    """What devices do with the models of a version, by these settings."""
     return algorithm.programs(load_state(version, blobs), work_of(settings), version.models)
 
 
@@ -195,7 +196,7 @@ def _offered_again(
         models=version.models,
         memory=version.memory,
         starts=version.starts,
-        programs=version.programs if run.retuned is None else _programs(version, run.retuned, algorithm, blobs),
+        programs=programs_of(version, run.next_settings, algorithm, blobs),
         preparing=run.preparing,
         notes=_spent(run, algorithm) | remarks,
         made_in=made_in,

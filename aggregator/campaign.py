@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from aggregator import lease
-from aggregator.aggregation import aggregate, check_fit, retune, start_run
+from aggregator.aggregation import aggregate, check_fit, programs_of, retune, start_run
 from aggregator.core.order_events import Aborted, RolledBack
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round import step
@@ -30,7 +30,6 @@ from aggregator.core.state import (
     SetDeadline,
     UpdatesLost,
 )
-from aggregator.core.versions import returned
 from aggregator.devices import Devices
 from aggregator.fleet import Fleet
 from aggregator.forgetting import forgotten
@@ -76,10 +75,12 @@ class Campaign:
         self._algorithm, self.bundle, self._probe = algorithm, bundle, probe
         self.store, self.blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
         self._announce, self._count, self.takes, self._devices = announce, count, takes, devices
+        self.has: Callable[[str], bool] = lambda _device_id: True
+        """Whether a device works for this campaign, and for no other."""
         self.releases = False
         """Whether devices get the models to use as releases, and not from the campaign."""
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
-        self._pause = Pause(clock)
+        self._pause, self._held = Pause(clock), False
         self.state: RunState | None = store.load()
         self._offers = Offers(blobs, fleet, {record.views for record in store.rounds()} - {""})
 
@@ -128,7 +129,7 @@ class Campaign:
     @property
     def held(self) -> bool:
         """Whether the operator has paused it."""
-        return self._pause.reason == HELD
+        return self._held
 
     @property
     def asks(self) -> bool:
@@ -162,9 +163,12 @@ class Campaign:
     def roll_back(self, number: int) -> bool:
         """Return to the models that the round of this number made, if they are remembered. Whatever keeps the campaign from going on with
         later ones is given up with them. Returns whether that was saved; if not, try again."""
-        if returned(self.known(), number) is not None:
-            self._pause.end()
-        saved = self.dispatch(RolledBack(self._clock(), number))
+        state, programs = self.known(), None
+        version = next((v for v in state.history if v.round == number), None)
+        if version is not None:
+            programs = programs_of(version, state.next_settings, self._algorithm, self.blobs)
+            self._end_pause()
+        saved = self.dispatch(RolledBack(self._clock(), number, programs))
         self._announce()
         return saved
 
@@ -185,7 +189,7 @@ class Campaign:
 
     def abort(self) -> bool:
         """End the campaign where it stands. Returns whether that was saved."""
-        self._pause.end()
+        self._end_pause()
         saved = self.dispatch(Aborted(self._clock()))
         self._announce()
         return saved
@@ -196,15 +200,21 @@ class Campaign:
         return self._pause.reason
 
     def hold(self) -> None:
-        """Pause until the operator says otherwise."""
-        self._begin_pause(HELD)
+        """Pause until the operator says otherwise. No cause that ends of itself ends that."""
+        self._held = True
+        if not self.paused:
+            self._begin_pause(HELD)
 
     def try_to_go_on(self, told: bool = False) -> None:
         """End a pause if its cause is gone, or if the operator says so (`told`)."""
+        self._held = self._held and not told
         if self._pause.ends(told):
+            if self._held:
+                self._begin_pause(HELD)
+                return
             self._fleet.rename()
             self._deadlines.clear()
-            self.dispatch(Resumed(self._clock(), self.known().epoch))
+            self.dispatch(*self._devices.changes(self.known()), Resumed(self._clock(), self.known().epoch))
             self._announce()
 
     def add(self, group: Group, event: Event) -> None:
@@ -247,9 +257,17 @@ class Campaign:
         self._pause.begin(reason, cause)
         self._announce()
 
+    def _end_pause(self) -> None:
+        self._pause.end()
+        self._held = False
+
     def _carry_out(self, command: Command | messages.Reply) -> None:
         try:
             match command:
+                case SendPlan(plan) if self.held or not self.has(plan.device_id):
+                    pass  # it is commanded again when the campaign goes on, or when the device comes back
+                case Aggregate() if self.held:
+                    pass
                 case SendPlan(plan):
                     chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
                     self._offers.offer({plan.bundle, plan.model, *chosen})

@@ -14,6 +14,7 @@ from aggregator.devices import Devices
 from aggregator.enrolment.authority import CERTIFICATE
 from aggregator.enrolment.desk import forget, restore, revoke
 from aggregator.forgetting import REMAINS, forgotten
+from aggregator.offers import needed
 from aggregator.runner import Runner
 from aggregator.storage import open_blobs
 from algorithms.registry import make_algorithm, read_algorithm
@@ -134,6 +135,7 @@ class DeviceOrders:
             algorithm = make_algorithm(read_algorithm(before.settings.algorithm))
             found = forgotten(before, store, algorithm, blobs, device_id, before.at_s)
             store.commit([event for event, _ in found.group.steps], found.group.records, found.group.state)
+            blobs.keep(needed(found.group.state) | found.views)  # also what an order before this one, which was cut off, has left
             blobs.drop(found.needless)
         finally:
             store.close()

@@ -97,10 +97,11 @@ class Runner:
         campaign = Campaign(algorithm, bundle, probe, store, blobs, self._fleet, self._clock, self.announce, count, observe, takes, devices)
         campaign.releases = self._rollouts is not None
         self._inbox.admit_updates_of(bundle.manifest)
-        campaign.start_or_resume(settings, self.epoch, source)
         if held:
             campaign.hold()
+        campaign.start_or_resume(settings, self.epoch, source)
         self.campaigns = {**self.campaigns, settings.name: campaign}
+        campaign.has = lambda device_id: self.campaign_of(device_id) is campaign
         self.reassign()
         return campaign
 
@@ -181,6 +182,8 @@ class Runner:
         if self._rollouts is not None:
             self._rollouts.forget(device_id)
         self._inbox.forget(device_id)
+        if self._assembly is not None:
+            self._assembly.drop(device_id)
         self._fleet.clear(device_id)
 
     def handle(self, *events: LinkEvent) -> None:

@@ -190,6 +190,7 @@ class Steering:
     def _roll_back(self, order: RollBack) -> str:
         campaign = self._campaign(order.name)
         self._saved(campaign, campaign.roll_back(order.to))
+        self._keep(order.name, held=campaign.held)
         made_in = campaign.known().made_in
         if made_in != order.to:
             raise ConfigError(f"the models of round {order.to} are not remembered, those of round {made_in} stay")

@@ -57,6 +57,11 @@ def admit(
     plan, start = plan_for(state, update.device_id), state.cohort[update.device_id]
     verbs = plan.verbs
     offered = {plan.model, *(model for verb in verbs if isinstance(verb, Choose) for model in verb.models)}
+    attempt = place_of_plan(state, topic_device)[1]
+    if update.model not in offered and update.attempt < attempt:
+        return Refused(
+            "wrong-round", f"update of attempt {update.attempt} at round {update.round}, which was opened again as attempt {attempt}"
+        )
     if update.model not in offered:
         return Refused("wrong-layout", f"update of model {update.model[:12]}, the plan said {plan.model[:12]}")
     if update.model != plan.model:

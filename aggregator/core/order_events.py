@@ -7,10 +7,12 @@ from wire.messages import Verb
 
 
 class RolledBack(msgspec.Struct, frozen=True, tag="rolled-back"):
-    """The operator returns to the models that the round `to` made, if they are remembered."""
+    """The operator returns to the models that the round `to` made, if they are remembered. `programs`: what devices do with them, by the
+    settings that the run has now; None: as then."""
 
     at_s: float
     to: int
+    programs: dict[str, tuple[Verb, ...]] | None = None
 
 
 class Retuned(msgspec.Struct, frozen=True, tag="retuned"):

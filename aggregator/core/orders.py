@@ -12,7 +12,7 @@ from aggregator.core.versions import returned
 
 def roll_back(state: RunState, event: RolledBack) -> Step:
     """Open the round again with the models of an earlier one, without the updates to those that are given up."""
-    after = returned(state, event.to)
+    after = returned(state, event.to, event.programs)
     if after is None:
         return state, []
     phase = next_phase(after) if after.phase == "aggregating" else after.phase
@@ -21,7 +21,7 @@ def roll_back(state: RunState, event: RolledBack) -> Step:
 
 def replace_all(state: RunState, event: RolledBack) -> Step:
     """Give every device its model of an earlier round. The epoch is a greater one, so that nobody can offer the later models again."""
-    after = returned(state, event.to)
+    after = returned(state, event.to, event.programs)
     if after is None:
         return state, []
     after = replace(after, epoch=after.epoch + 1)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from aggregator.core.influence import bounds_of
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState
-from wire.messages import Metrics
+from wire.messages import Metrics, Verb
 
 DISTANCES = 5
 """A new model's distance from the last is held against those of so many rounds."""
@@ -40,8 +40,9 @@ def taken_over(state: RunState, event: RoundAggregated) -> RunState:
     )
 
 
-def returned(state: RunState, number: int) -> RunState | None:
-    """The state with the models of an earlier round of this number; None where they are not remembered. What came later is forgotten."""
+def returned(state: RunState, number: int, programs: dict[str, tuple[Verb, ...]] | None = None) -> RunState | None:
+    """The state with the models of an earlier round of this number, and with these programs or those of then; None where they are not
+    remembered. What came later is forgotten."""
     version = next((v for v in state.history if v.round == number), None)
     if version is None:
         return None
@@ -50,7 +51,7 @@ def returned(state: RunState, number: int) -> RunState | None:
         models=version.models,
         memory=version.memory,
         starts=version.starts,
-        programs=version.programs,
+        programs=programs or version.programs,
         made_in=version.round,
         made_by=(),
         history=_up_to(state.history, number),

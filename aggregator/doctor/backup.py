@@ -95,6 +95,9 @@ def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
         raise ConfigError(f"{copy}: it is not whole, nothing is changed: {wrong[0]}")
     if is_served(folder):
         raise ConfigError(f"folder {folder}: a service runs there; stop it")
+    if not folder.exists() and (left := sorted(folder.parent.glob(f"{folder.name}.before-*"))):
+        why = f"{left[-1]} is there: a restore may have been cut off, and credentials since the copy are in it"
+        raise ConfigError(f"folder {folder}: it is not there, and {why}; give it the name {folder.name} again, or move it away")
     aside = None
     with _begun(folder) as begun:
         _copy_files(copy, begun, (path for path in copy.rglob("*") if path.is_file()))

@@ -5,6 +5,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.enrolment_store import FILE as ENROLMENTS
 from aggregator.adapters.enrolment_store import AuditRow, open_enrolments
@@ -78,11 +80,13 @@ def _take_tokens_back(folder: Path) -> list[str]:
 
 def _carry_bans(aside: Path, folder: Path) -> list[str]:
     try:
-        before = {device_id: entry for device_id, entry in read_registry(sqlite_url(aside / "shoal.db")).items() if entry.ban}
+        before = read_registry(sqlite_url(aside / "shoal.db"))
         with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:
             here = table.load()
-            missing = {d: entry for d, entry in before.items() if here.get(d, NOBODY).ban is None}
-            table.save(missing)
+            missing = {d: entry for d, entry in before.items() if entry.ban is not None and here.get(d, NOBODY).ban is None}
+            lifted = {d: replace(entry, ban=None) for d, entry in here.items() if entry.ban and d in before and before[d].ban is None}
+            table.save({**missing, **lifted})
     except (ConfigError, StorageFailed) as error:
         return [f"bans since the copy cannot be read: {error}; ban again what was banned"]
-    return [f"banned since the copy, and still: {', '.join(sorted(missing))}"] if missing else []
+    told = {"banned since the copy, and still": missing, "banned no longer since the copy": lifted}
+    return [f"{what}: {', '.join(sorted(devices))}" for what, devices in told.items() if devices]

@@ -140,8 +140,9 @@ def on_reply(session: Session, reply: Acknowledge | Refuse | Busy | Finish) -> t
         case Finish():
             if reply.epoch < max(session.offered_epoch, session.plan.epoch if session.plan else 0):
                 return session, NOTHING
-            stage: Stage = "answered" if session.stage == "working" else session.stage
-            session = msgspec.structs.replace(session, stage=stage, tries=0, offered_epoch=reply.epoch)
+            session = msgspec.structs.replace(session, offered_epoch=reply.epoch)
+            if session.stage == "working" and session.plan is not None and session.plan.run_id == reply.run_id:
+                session = msgspec.structs.replace(session, stage="answered", tries=0)
             return session if reply.releases else _offered(session, reply), NOTHING
         case Acknowledge() | Refuse() if session.stage == "pending" and reply.update == session.update:
             return msgspec.structs.replace(session, stage="answered", update=""), Action("drop")

@@ -108,6 +108,10 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
         [FIRST, TRY, event("finish", "try", epoch=1, offered="a"), DID, plan(1, 1, "none")],
     ),
     (
+        "a finish of another run while working",
+        [FIRST, TRY, event("finish", epoch=1, offered="a", run="s", releases=True), DID, plan(1, 1, "send"), ACKNOWLEDGED],
+    ),
+    (
         "a finish beside releases, while working",
         [FIRST, TRY, event("finish", epoch=1, offered="a", releases=True), DID, plan(1, 1, "none")],
     ),

@@ -97,7 +97,7 @@ def _play_offer(session: core.Session, current: Current | None, step: dict[str, 
             release = m.Release("d", step["epoch"], step["number"], "", "r", A, step["offered"] * 64)
             session = offers.on_release(session, release)
         case "finish":
-            finish = m.Finish("d", "r", step["epoch"], A, step["offered"] * 64, step.get("releases", False))
+            finish = m.Finish("d", step.get("run", "r"), step["epoch"], A, step["offered"] * 64, step.get("releases", False))
             session = core.on_reply(session, finish)[0]
         case "try":
             session = offers.on_trying(session)

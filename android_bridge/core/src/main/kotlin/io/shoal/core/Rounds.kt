@@ -96,8 +96,9 @@ internal object Rounds {
     /** The model that a finish names is to be taken into use. One that failed before is not tried again because it is offered again. */
     private fun onFinish(session: Session, reply: Finish): Session {
         if (reply.epoch < maxOf(session.offeredEpoch, session.plan?.epoch ?: 0)) return session
-        val stage = if (session.stage == Stage.WORKING) Stage.ANSWERED else session.stage
-        val heard = session.copy(stage = stage, tries = 0, offeredEpoch = reply.epoch)
+        val over = session.stage == Stage.WORKING && session.plan?.runId == reply.runId
+        val known = session.copy(offeredEpoch = reply.epoch)
+        val heard = if (over) known.copy(stage = Stage.ANSWERED, tries = 0) else known
         val same = session.offer?.let { listOf(it.run, it.bundle, it.model) } == listOf(reply.runId, reply.bundle, reply.model)
         return if (reply.releases || same) heard else heard.copy(offer = Offer(reply.epoch, reply.runId, reply.bundle, reply.model))
     }

@@ -94,7 +94,7 @@ class RoundsTest {
                 current,
             )
             "finish" -> {
-                val finish = Finish("d", "r", step.count("epoch"), a, model(), step.bool("releases", false))
+                val finish = Finish("d", step.string("run", "r"), step.count("epoch"), a, model(), step.bool("releases", false))
                 Pair(begun(Rounds.onReply(session, finish).first), current)
             }
             "try" -> Pair(
