@@ -63,7 +63,8 @@ internal class LoadedProgram(private val what: String, private val graph: Graph,
                 DType.INT64 -> NativeTensor.fromBlob(room.asLongBuffer(), shape)
                 DType.INT32 -> NativeTensor.fromBlob(room.asIntBuffer(), shape)
                 DType.UINT8 -> NativeTensor.fromBlobUnsigned(room, shape)
-                DType.BOOL -> throw BundleException("$what: its input $name is bool, which ExecuTorch's Java interface does not take")
+                DType.INT8, DType.BOOL ->
+                    throw BundleException("$what: its input $name is $dtype, which ExecuTorch's Java interface does not take")
             }
             value = EValue.from(tensor)
         }
