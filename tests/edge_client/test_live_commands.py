@@ -42,7 +42,7 @@ class TestRecord:
         done = subprocess.run(command, input=lines(300), capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert "recorded steps=9600 lost=0 late=0 ignored=0: " in done.stdout
-        again = subprocess.run(command, input=lines(60, 1_700_001_000.0, ""), capture_output=True, text=True, timeout=60)
+        again = subprocess.run(command, input=lines(120, 1_700_001_000.0, ""), capture_output=True, text=True, timeout=60)
         assert "without a label" in again.stdout
         assert [int(part.split()[0]) > 0 for part in again.stdout.partition(": ")[2].split(", ")] == [True] * 3
 
@@ -131,7 +131,7 @@ class TestPredictLive:
         done = subprocess.run(command, input=lines(10), capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         answers = [json.loads(line) for line in done.stdout.splitlines()]
-        assert [answer["t"] for answer in answers] == [1_700_000_040.0 + i for i in range(10)]
+        assert [answer["t"] for answer in answers] == [1_700_000_100.0 + i for i in range(10)]
         assert all(answer["class"] in ("slow", "middle", "fast") for answer in answers)
         assert not (state / "live").exists()  # nothing is recorded
 
