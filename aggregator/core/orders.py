@@ -29,7 +29,8 @@ def replace_all(state: RunState, event: RolledBack) -> Step:
 
 
 def retune(state: RunState, event: Retuned) -> Step:
-    """Other settings for the rounds to come. What devices do in the open round stays as it is."""
+    """Other settings for the rounds to come. What devices do in the open round stays as it is; one that is idle looks at once whether
+    it may ask somebody now."""
     state = _dated(state, event.at_s)
     if state.phase == "evaluating":
         programs = {**event.programs, "closing": state.programs["closing"]}
@@ -37,7 +38,13 @@ def retune(state: RunState, event: Retuned) -> Step:
     else:
         kept = {name: getattr(state.settings, name) for name in TRAINING}
         state = replace(state, settings=replace(event.settings, **kept), retuned=event.settings)
-    return close_if_full(state, event.at_s) if state.phase in ("preparing", "training", "evaluating") else (state, [])
+    if state.phase == "aggregating":
+        return state, []
+    state, commands = close_if_full(state, event.at_s)
+    if not state.idle or state.phase == "aggregating":
+        return state, commands
+    state, more = open_again(state, state.received, event.at_s)
+    return state, [*commands, *more]
 
 
 def retune_idle(state: RunState, event: Retuned) -> Step:

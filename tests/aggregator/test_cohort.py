@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from aggregator.core.asking import LOOK_S
 from aggregator.core.cohort import Cohort, drawn
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.hours import read_hours
+from aggregator.core.order_events import Retuned
 from tests.aggregator.round_cases import MEMORY, Run, kinds
 from wire.errors import ConfigError
 
@@ -233,6 +235,14 @@ class TestHours:
         assert max(deadlines(commands)) == night_s + 8 * 3600
         run.feed(s.DeadlinePassed(night_s + 8 * 3600, 1))
         assert (run.state.idle, run.state.deadline_at_s) == (True, night_s + DAY_S)
+
+    def test_other_hours_count_at_once(self) -> None:
+        run, asked = opened(self.NOON_S, hours="22:00-06:00 UTC", rounds=2)
+        assert (asked, run.state.idle) == ([], True)
+        for hours, called in (("20:00-06:00 UTC", []), ("11:00-13:00 UTC", TEN)):
+            settings = msgspec.structs.replace(run.state.next_settings, hours=hours)
+            assert planned(run.feed(Retuned(self.NOON_S + 60, settings, run.state.programs))) == called
+        assert not run.state.idle
 
     def test_an_evaluation_waits_for_the_hour_too(self) -> None:
         night_s = self.NOON_S + 10 * 3600
