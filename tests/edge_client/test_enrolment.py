@@ -239,8 +239,9 @@ class TestRenewal:
         credentials, told = enrolled(bench, tmp_path / "state"), threading.Event()
         before = credentials.pair()[1]
         bench.clock.now_s += 50 * 86_400
-        with Renewal(credentials, told.set, bench.clock) as renewal:
-            renewal._share = 0.5
+        renewal = Renewal(credentials, told.set, bench.clock)
+        renewal._share = 0.5  # before its thread looks for the first time
+        with renewal:
             assert told.wait(20)
         assert credentials.pair()[1].not_valid_after_utc > before.not_valid_after_utc
         assert is_whole(credentials)
