@@ -1,6 +1,5 @@
 """Who may ask what of a service over HTTP, and the port by which that is known."""
 
-import ipaddress
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -45,13 +44,3 @@ class Access:
     failed_per_s: float = 0.2
     refused: Counter[str] = field(default_factory=Counter)
     """How often a request was refused, by reason."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a service that listens on this host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -30,6 +30,7 @@ from aggregator.core.state import (
     SetDeadline,
     UpdatesLost,
 )
+from aggregator.core.versions import remembered
 from aggregator.devices import Devices
 from aggregator.fleet import Fleet
 from aggregator.forgetting import forgotten
@@ -164,7 +165,7 @@ class Campaign:
         """Return to the models that the round of this number made, if they are remembered. Whatever keeps the campaign from going on with
         later ones is given up with them. Returns whether that was saved; if not, try again."""
         state, programs = self.known(), None
-        version = next((v for v in state.history if v.round == number), None)
+        version = remembered(state, number)
         if version is not None:
             programs = programs_of(version, state.next_settings, self._algorithm, self.blobs)
             self._end_pause()

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from aggregator.core.asking import start_key
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
@@ -12,6 +12,7 @@ from aggregator.core.rollout_state import GOING, FleetState
 from aggregator.core.state import DeviceCheckedIn, Event, RoundAggregated, RunState
 from aggregator.rollouts import Rollouts
 from algorithms.core.keys import is_no_group
+from algorithms.spec import read_word
 from wire.errors import ConfigError
 from wire.messages import LARGEST_COUNT, Metrics
 
@@ -27,10 +28,8 @@ def read_when(text: str) -> When:
     Raises:
         ConfigError: it is none of the words.
     """
-    for when in get_args(When):
-        if text == when:
-            return cast(When, when)
-    raise ConfigError(f"--release {text}: expected {', '.join(get_args(When))}")
+    whens: tuple[When, ...] = get_args(When)
+    return read_word(text, whens, "--release")
 
 
 class ReleasePolicy:

@@ -6,13 +6,15 @@ where choices are joined.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from algorithms.core.limits import Limits
 from wire.errors import ConfigError
+
+Word = TypeVar("Word", bound=str)
 
 Value = bool | int | float | str
 MANY = 20
@@ -83,6 +85,18 @@ class Choice:
 
     def __str__(self) -> str:
         return ":".join([self.name, *(f"{key}={_write(value)}" for key, value in self.given)])
+
+
+def read_word(text: str, words: Sequence[Word], what: str) -> Word:
+    """One of these words. `what` begins the error, such as an option's name.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    for word in words:
+        if word == text:
+            return word
+    raise ConfigError(f"{what} {text}: expected {', '.join(words)}")
 
 
 def read(text: str, known: Mapping[str, Options], what: str) -> Choice:

@@ -19,9 +19,10 @@ from edge_client.current import CurrentModel
 from edge_client.live.labels import Labels
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
-from edge_client.options import broker_address, graph_loader, is_local, policy_of, trusted_keys, windows_of
+from edge_client.options import broker_address, graph_loader, policy_of, trusted_keys, windows_of
 from edge_client.recording import live_folder
 from host.files import is_locked
+from host.loopback import is_loopback
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
 from wire.links.mqtt import MqttLink
 from wire.links.port import Delivery, Denied
@@ -160,7 +161,7 @@ def _credentials(arguments: Namespace) -> str:
     for option in ("ca", "cert", "key"):
         _read(option, getattr(arguments, option))
     if not address.tls:
-        return "none: the broker is on this machine" if is_local(address.host) else "none: mqtt:// without TLS, as --insecure permits"
+        return "none: the broker is on this machine" if is_loopback(address.host) else "none: mqtt:// without TLS, as --insecure permits"
     if arguments.key is not None and arguments.cert is None:
         raise ConfigError("--key without --cert: the broker cannot tell who this is")
     context = ssl.create_default_context(cafile=arguments.ca)

@@ -1,7 +1,6 @@
 """The command line of `shoal-edge`, and what its options name."""
 
 import argparse
-import ipaddress
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from edge_client.adapters.windows import load_folder
 from edge_client.core.ports import GraphLoader, Windows
 from edge_client.live.settings import add_live_options
 from host.logs import FORMS
+from host.loopback import is_loopback
 from wire.errors import ConfigError
 from wire.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
@@ -162,17 +162,9 @@ def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
         ConfigError: not an address, or one on another machine without TLS and without `--insecure`.
     """
     address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, arguments.key)
-    if not address.tls and not is_local(address.host) and not arguments.insecure:
+    if not address.tls and not is_loopback(address.host) and not arguments.insecure:
         raise ConfigError(f"broker {address}: without TLS everybody on the way reads along; use mqtts://, or --insecure for a trial")
     return address
-
-
-def is_local(host: str) -> bool:
-    """Whether a host is this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def graph_loader(arguments: argparse.Namespace) -> GraphLoader:

@@ -2,16 +2,16 @@
 
 import logging
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator.access import Access, Caller, is_loopback
+from aggregator.access import Access, Caller
 from aggregator.adapters.http_problem import RETRY_S, problem
 from aggregator.rates import Rates
+from host.loopback import asked_host, is_loopback
 from wire.errors import ShoalError, printable
 
 log = logging.getLogger("shoal.aggregator")
@@ -66,7 +66,8 @@ class Guard:
         """
         access, reads = self._access, scope["method"] in READING
         if reads and not access.required():
-            if not is_loopback(host := _host(scope)):  # a page in a browser on this machine asks by a name that its owner gave this address
+            host = asked_host(Headers(scope=scope).get("host", ""))
+            if not is_loopback(host):  # a page in a browser on this machine asks by a name that its owner gave this address
                 told = f"the header Host names {printable(host)[:100]!r}: without a token, ask by localhost or 127.0.0.1"
                 raise _Refused("host", problem(403, told))
             return None
@@ -109,14 +110,6 @@ class Guard:
 
 def _address(scope: Scope) -> str:
     return scope["client"][0] if scope.get("client") else ""
-
-
-def _host(scope: Scope) -> str:
-    """Whom a request asks, without the port."""
-    try:
-        return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
-    except ValueError:  # brackets that do not match
-        return ""
 
 
 def _asked(scope: Scope) -> str:

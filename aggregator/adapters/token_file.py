@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from aggregator.access import Access, Caller, Role, is_loopback
+from aggregator.access import Access, Caller, Role
 from aggregator.audit import note
 from host.files import write_atomically
+from host.loopback import is_loopback
 from wire.errors import ConfigError
 from wire.topics import check_name
 

@@ -40,10 +40,15 @@ def taken_over(state: RunState, event: RoundAggregated) -> RunState:
     )
 
 
+def remembered(state: RunState, number: int) -> ModelVersion | None:
+    """What the round of this number made, if that is remembered."""
+    return next((version for version in state.history if version.round == number), None)
+
+
 def returned(state: RunState, number: int, programs: dict[str, tuple[Verb, ...]] | None = None) -> RunState | None:
     """The state with the models of an earlier round of this number, and with these programs or those of then; None where they are not
     remembered. What came later is forgotten."""
-    version = next((v for v in state.history if v.round == number), None)
+    version = remembered(state, number)
     if version is None:
         return None
     return replace(

@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from edge_client.live.labels import MOST_S, Labels
 from edge_client.live.tally import Tally
+from host.loopback import asked_host, is_loopback
 from wire.errors import ConfigError, DataError, printable
 
 log = logging.getLogger("shoal.edge")
@@ -54,7 +55,7 @@ class LabelPage:
         host = host.strip("[]")
         if not host or not port.isdigit():
             raise ConfigError(f"page {address!r}: expected HOST:PORT")
-        if not is_open and not _is_local(host):
+        if not is_open and not is_loopback(host):
             raise ConfigError(f"page {address!r}: other machines could label this device's data; say open_page = true if they are to")
         self._labels, self._wall, self._is_open = labels, wall, is_open
         self._token = secrets.token_urlsafe(24)
@@ -144,11 +145,8 @@ class LabelPage:
 
     def _is_ours(self, request: BaseHTTPRequestHandler) -> bool:
         """Whether the request names this machine, and not a name that leads to it."""
-        try:
-            host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
-        except ValueError:  # such as [
-            host = ""
-        if _is_local(host) or (self._is_open and _is_address(host)):
+        host = asked_host(request.headers.get("Host", ""))
+        if is_loopback(host) or (self._is_open and _is_address(host)):
             return True
         _answer(request, 403, "this page answers under the address of this machine alone")
         return False
@@ -206,10 +204,6 @@ def _answer(request: BaseHTTPRequestHandler, status: int, text: str, kind: str =
     )
     request.end_headers()
     request.wfile.write(payload)
-
-
-def _is_local(host: str) -> bool:
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def _is_address(host: str) -> bool:

@@ -5,13 +5,13 @@ import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
 from aggregator.core.cohort import policy_settings, read_policy, with_cohort
 from algorithms.registry import AlgorithmSpec, read_algorithm, read_privacy
-from algorithms.spec import Choice
+from algorithms.spec import Choice, read_word
 from wire.errors import ConfigError
 from wire.messages import Encoding
 
@@ -216,10 +216,8 @@ def read_encoding(text: str) -> Encoding:
     Raises:
         ConfigError: there is none of this name.
     """
-    for encoding in get_args(Encoding):
-        if encoding == text:
-            return cast(Encoding, encoding)
-    raise ConfigError(f"--update-encoding {text}: expected one of {', '.join(get_args(Encoding))}")
+    encodings: tuple[Encoding, ...] = get_args(Encoding)
+    return read_word(text, encodings, "--update-encoding")
 
 
 def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:

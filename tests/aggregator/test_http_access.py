@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from aggregator.access import Caller, is_loopback
+from aggregator.access import Caller
 from aggregator.adapters.token_file import FILE, TokenFile
+from host.loopback import is_loopback
 from simulation.datasets.windows import FleetData
 from tests.aggregator.http_service import HttpService, http_service
 from wire.errors import ConfigError
