@@ -9,7 +9,7 @@ from aggregator.adapters.enrolment_store import FILE as ENROLMENTS
 from aggregator.adapters.salvage import Contents, SavedRun, read_database
 from aggregator.adapters.token_file import FILE as TOKENS
 from aggregator.audit import AUDIT
-from aggregator.charter import CAMPAIGNS, RELEASES
+from aggregator.charter import BUNDLES, CAMPAIGNS, RELEASES
 from aggregator.core.rollout_state import FleetState
 from aggregator.desk import ORDERS
 from aggregator.doctor.blobs import HALF_WRITTEN, BlobCheck, leftover
@@ -27,7 +27,7 @@ from wire.messages import LEASE_S
 _OWN = re.compile(
     rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|{re.escape(TOKENS)}"
     r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
-    rf"|{'|'.join(map(re.escape, authority.FILES))}|{re.escape(ENROLMENTS)}(-wal|-shm)?|{BROKER}|pieces"
+    rf"|{'|'.join(map(re.escape, authority.FILES))}|{re.escape(ENROLMENTS)}(-wal|-shm)?|{BROKER}|pieces|{BUNDLES}"
 )
 
 

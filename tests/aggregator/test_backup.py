@@ -262,3 +262,10 @@ class TestCredentials:
         assert any("cannot be read" in line for line in told), told
         with closing(open_enrolments(enrolling.folder)) as store, store.transaction() as within:
             assert len(within.tokens()) == (1 if name == "shoal.db" else 0)
+
+    def test_the_doctor_knows_what_a_service_that_enrols_has_in_its_folder(self, enrolling: Served) -> None:
+        self.make_token(enrolling)
+        for name in ("broker", "pieces", "bundles", "stranger"):
+            (enrolling.folder / name).mkdir()
+        noted = [finding.where for finding in examine(enrolling.folder) if "nothing of Shoal's" in str(finding)]
+        assert noted == ["stranger"]
