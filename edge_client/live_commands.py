@@ -15,6 +15,7 @@ from edge_client.live.resampling import Stretch
 from edge_client.live.settings import live_settings
 from edge_client.live.store import read_folder
 from edge_client.model import Model
+from edge_client.predict import reader_may_leave
 from edge_client.recording import live_folder, recording, stretches
 from wire.errors import ConfigError, ShoalError
 from wire.links.mqtt import BrokerAddress, MqttLink
@@ -108,8 +109,7 @@ def _cutter(model: Model, channels: tuple[str, ...], rate_hz: float) -> Cutter:
 def _publisher(target: str | None) -> Iterator[Publish]:
     """Where answers go: standard output, a topic (``mqtt://HOST/TOPIC``), or a Unix socket (``unix:PATH``), to all who are connected."""
     if not target:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads may have enough
-        yield lambda line: print(line, flush=True)
+        yield _say
     elif target.startswith(("mqtt://", "mqtts://")):
         broker, _, topic = target.partition("://")[2].partition("/")
         if not topic:
@@ -124,6 +124,11 @@ def _publisher(target: str | None) -> Iterator[Publish]:
             yield listeners.publish
     else:
         raise ConfigError(f"--publish {target!r}: expected mqtt://HOST[:PORT]/TOPIC or unix:PATH")
+
+
+def _say(line: str) -> None:
+    with reader_may_leave():
+        print(line)
 
 
 class _UnixSocket:

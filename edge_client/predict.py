@@ -1,10 +1,12 @@
 """`shoal-edge predict`: what the model in use makes of windows."""
 
 import json
+import os
 import signal
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +26,33 @@ def predict(arguments: Namespace) -> int:
     Raises:
         ShoalError: no model is in use, or the file cannot be read.
     """
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads may have enough
     model = Model(
         arguments.state, runtime=arguments.runtime, provider=arguments.provider, threads=arguments.threads, library=arguments.library
     )
     failed = 0
-    if arguments.input == "-":
-        for text in sys.stdin:
-            if text.strip():
-                answer = _answer_line(model, text)
-                failed |= "error" in answer
-                print(json.dumps(answer), flush=True)
-        return failed
-    for answer in _answers(model, read_windows(Path(arguments.input), model.window)):
-        print(json.dumps(answer))
+    with reader_may_leave():
+        if arguments.input == "-":
+            for text in sys.stdin:
+                if text.strip():
+                    answer = _answer_line(model, text)
+                    failed |= "error" in answer
+                    print(json.dumps(answer), flush=True)
+            return failed
+        for answer in _answers(model, read_windows(Path(arguments.input), model.window)):
+            print(json.dumps(answer))
     return 0
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Write what is printed; where nobody reads standard output any more, end with the status of SIGPIPE. The signal itself stays
+    ignored: it would end the process for a connection that breaks as well."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere
+        raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 def _answer_line(model: Model, text: str) -> dict[str, Any]:

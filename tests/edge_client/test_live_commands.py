@@ -1,14 +1,17 @@
 """`shoal-edge record` and `predict --live` as processes, and what their settings may be."""
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from edge_client.options import parser
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device, take_up
+from tests.known import known
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
@@ -30,6 +34,13 @@ WHAT = ["--channels", "a,b", "--rate", str(RATE_HZ)]
 def lines(seconds: int, begin_s: float = 1_700_000_100.0, label: str = "slow") -> str:
     rows = ({"t": begin_s + i / RATE_HZ, "a": np.sin(i / 3), "b": 0.5, "label": label} for i in range(int(seconds * RATE_HZ)))
     return "\n".join(json.dumps(row) for row in rows) + "\n"
+
+
+def write_all(to: IO[str], text: str) -> None:
+    with contextlib.suppress(OSError):
+        to.write(text)
+    with contextlib.suppress(OSError):
+        to.close()
 
 
 def asked(*words: str) -> argparse.Namespace:
@@ -134,6 +145,20 @@ class TestPredictLive:
         assert [answer["t"] for answer in answers] == [1_700_000_100.0 + i for i in range(10)]
         assert all(answer["class"] in ("slow", "middle", "fast") for answer in answers)
         assert not (state / "live").exists()  # nothing is recorded
+
+    @pytest.mark.parametrize("live", [True, False])
+    def test_it_ends_when_nobody_reads_its_answers_any_more(self, state: Path, tmp_path: Path, live: bool) -> None:
+        np.save(tmp_path / "x.npy", np.zeros((5000, 2, 32), np.float32))
+        words = ["--live", "--source", "stdin", *WHAT] if live else [str(tmp_path / "x.npy")]
+        command = [*EDGE, "predict", "--state", str(state), *words]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            stdin, stdout, stderr = known(process.stdin), known(process.stdout), known(process.stderr)
+            feed = threading.Thread(target=write_all, args=(stdin, lines(3000) if live else ""))
+            feed.start()
+            assert json.loads(stdout.readline())["class"]
+            stdout.close()
+            assert (process.wait(60), stderr.read()) == (128 + signal.SIGPIPE, "")
+            feed.join()
 
     def test_what_another_process_records_goes_to_a_topic(self, state: Path, mosquitto: str) -> None:
         listener = MqttLink(BrokerAddress.parse(mosquitto), "listener")

@@ -134,7 +134,8 @@ def test_a_recording_as_the_device_page_has_it(tmp_path: Path) -> None:
     text = page("device")
     (command,) = (c for c in COMMANDS if c.startswith("shoal-edge record"))
     sample = json.loads(known(re.search(r"`(\{\"t\": .+?\})`", text))[1])
-    lines = [json.dumps(sample | {"t": sample["t"] + i / 50, "label": "walking"}) for i in range(15_000)]
+    begin_s = sample["t"] // 300 * 300  # five blocks of a minute, of which one is held out
+    lines = [json.dumps(sample | {"t": begin_s + i / 50, "label": "walking"}) for i in range(15_000)]
     words, _, name = command.partition(" < ")
     (tmp_path / name).write_text("\n".join(lines))
     with (tmp_path / name).open() as file:
