@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aggregator.aggregation import check_fit, weakened
@@ -228,6 +228,7 @@ actions = st.lists(
 
 
 @settings(max_examples=150)
+@example([("update", 0), ("bar", 0), ("check-in", 0), ("deadline", 4), ("update", 0)], 2, 0)
 @given(actions, st.integers(1, 4), st.integers(0, 6))
 def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run_ends(
     history: list[tuple[str, int]], buffer: int, concurrency: int
@@ -254,6 +255,10 @@ def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run
     for device_id in SIX[:3]:
         run.check_in(device_id)
 
+    def uncount(device_id: str) -> None:
+        """Its update is given up: another one for the same round may count."""
+        counted.remove(next(c for c in reversed(counted) if c[0] == device_id))
+
     def act(kind: str, device_id: str, at_s: float) -> None:
         flight = run.state.flights.get(device_id)
         match kind:
@@ -277,9 +282,13 @@ def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run
                 run.resume(at_s, run.state.epoch + 1)
             case "lose" if run.state.phase == "training" and device_id in run.state.received:
                 run.feed(s.UpdatesLost(at_s, run.state.round, (device_id,)))
-                counted.remove(next(c for c in reversed(counted) if c[0] == device_id))
+                uncount(device_id)
             case "bar":
+                had_sent = run.state.phase == "training" and device_id in run.state.received
                 run.feed(DeviceBarred(at_s, device_id))
+                assert device_id not in run.state.received, "what a banned device has sent does not count"
+                if had_sent:
+                    uncount(device_id)
         if run.state.phase == "aggregating":
             run.aggregated(at_s)
 
