@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import msgspec
+import numpy as np
 
 from edge_client.core.session import Session
 from wire.bundle import Bundle, Window
@@ -20,6 +21,8 @@ class Windows:
     train_y: Array = field(repr=False)
     test_x: Array = field(repr=False)
     test_y: Array = field(repr=False)
+    unlabelled_x: Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+    """Windows that nobody has labelled, shaped as `train_x`; empty where there are none."""
 
     @property
     def num_train(self) -> int:

@@ -14,7 +14,7 @@ class View(Windows):
     """Windows at places of a pool; made when they are first read."""
 
     def __init__(self, pool: Pool, train: Array, test: Array) -> None:
-        self.__dict__ |= {"_pool": pool, "_train": train, "_test": test}
+        self.__dict__ |= {"_pool": pool, "_train": train, "_test": test, "unlabelled_x": pool.train_x[:0]}
 
     @cached_property
     def train_x(self) -> Array:
