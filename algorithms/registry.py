@@ -55,14 +55,15 @@ from algorithms.objectives.perfedavg import PerFedAvg, PerFedAvgServer
 from algorithms.objectives.pfedme import PFedMe, PFedMeServer
 from algorithms.objectives.scaffold import Scaffold, ScaffoldServer
 from algorithms.objectives.supervised import Supervised
+from algorithms.personalisation.choices import KnnPer, Personal, Personalisation, Recalibrated, Served
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
 from algorithms.spec import Choice, Option, Value, check, read, read_joined
 from wire.errors import ConfigError
 
-Kind = Literal["objective", "grouping", "mean", "privacy"]
-KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy")
+Kind = Literal["objective", "grouping", "mean", "privacy", "personalisation"]
+KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy", "personalisation")
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,12 @@ MEANS: dict[str, type[Mean]] = {
     "gra": GroupwiseRobust,
 }
 PRIVACY: dict[str, type[Privacy]] = {"no-privacy": NoPrivacy, "gaussian": CentralGaussian, "local-gaussian": LocalGaussian, "dp-sgd": DpSgd}
+PERSONALISATION: dict[str, type[Personalisation]] = {
+    "served": Served,
+    "personal": Personal,
+    "recalibrated": Recalibrated,
+    "knn-per": KnnPer,
+}
 
 
 def listing() -> list[dict[str, Any]]:
@@ -149,13 +156,14 @@ def listing() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """An algorithm's name, read: the choices that it makes (`named`), and all four of them. ``str(spec)`` is the name."""
+    """An algorithm's name, read: the choices that it makes (`named`), and all five of them. ``str(spec)`` is the name."""
 
     named: tuple[Choice, ...]
     objective: Choice
     grouping: Choice
     mean: Choice
     privacy: Choice
+    personalisation: Choice
 
     def __str__(self) -> str:
         return "+".join(map(str, self.named))
@@ -188,7 +196,8 @@ class AlgorithmSpec:
     @property
     def trains_as_fedavg(self) -> bool:
         """Whether devices train by FedAvg's own step as it is, so that one bundle serves FedAvg and this algorithm."""
-        return self.objective.name == "fedavg" and not self.objective.given and not self.private_step
+        named = self.objective.name, self.personalisation.name
+        return named == ("fedavg", "served") and not self.objective.given and not self.private_step
 
     def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":
         """This algorithm with a privacy mechanism, which the name must not have yet.
@@ -232,12 +241,13 @@ def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
 
     objective = usual("objective", "fedavg")
     fixed = OBJECTIVES[objective.name].server.grouping
-    grouping = usual("grouping", fixed or "none")
+    personalisation = usual("personalisation", "served")
+    grouping = usual("grouping", fixed or PERSONALISATION[personalisation.name].grouping or "none")
     if fixed and grouping.name != fixed:
         raise ConfigError(f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not with {grouping.name!r}")
     privacy = usual("privacy", "no-privacy")
     mean = usual("mean", PRIVACY[privacy.name].mean or GROUPINGS[grouping.name].mean)
-    return AlgorithmSpec(named, objective, grouping, mean, privacy)
+    return AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation)
 
 
 def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secret: bytes = b"") -> Algorithm:
@@ -247,14 +257,15 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
     Raises:
         ConfigError: its parts do not fit together; the text says why.
     """
-    server = OBJECTIVES[spec.objective.name].server
-    coordinator = server(**_only(server, spec.objective))
+    privacy = _make_privacy(spec)
+    half = OBJECTIVES[spec.objective.name].server
+    server = _make_personalisation(spec).server(half, reports=not privacy.protects)
+    coordinator = server(**_only(half, spec.objective))
     grouping = GROUPINGS[spec.grouping.name](**dict(spec.grouping.given))
     mean = MEANS[spec.mean.name](**dict(spec.mean.given))
-    privacy = _make_privacy(spec)
     if privacy.protects:
         _check_privacy(spec, privacy, coordinator, grouping)
-    return Algorithm(str(spec), spec.objective.name, coordinator, grouping, mean, privacy, secret=secret, arithmetic=arithmetic)
+    return Algorithm(str(spec), objective_name(spec), coordinator, grouping, mean, privacy, secret=secret, arithmetic=arithmetic)
 
 
 def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
@@ -267,9 +278,20 @@ def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
     device = OBJECTIVES[name].device
     if spec.private_step:
         device = with_clipped_examples(device, name, **spec.private_step)
-    made = device(model, **_only(device, spec.objective))
+    made = _make_personalisation(spec).device(device, name)(model, **_only(device, spec.objective))
     made.hyper = {**made.hyper, **spec.hyper}
     return made
+
+
+def objective_name(spec: AlgorithmSpec) -> str:
+    """What the bundles of an algorithm say of its device's half: the objective's name, and what devices keep where that is not what they
+    are served."""
+    name = spec.objective.name
+    return name if spec.personalisation.name == "served" else f"{name}+{spec.personalisation.name}"
+
+
+def _make_personalisation(spec: AlgorithmSpec) -> Personalisation:
+    return PERSONALISATION[spec.personalisation.name](**dict(spec.personalisation.given))
 
 
 def _make_privacy(spec: AlgorithmSpec) -> Privacy:
@@ -287,7 +309,13 @@ def _check_privacy(spec: AlgorithmSpec, privacy: Privacy, coordinator: Coordinat
 
 
 def _table(kind: Kind) -> Mapping[str, Any]:
-    tables: dict[Kind, Mapping[str, Any]] = {"objective": OBJECTIVES, "grouping": GROUPINGS, "mean": MEANS, "privacy": PRIVACY}
+    tables: dict[Kind, Mapping[str, Any]] = {
+        "objective": OBJECTIVES,
+        "grouping": GROUPINGS,
+        "mean": MEANS,
+        "privacy": PRIVACY,
+        "personalisation": PERSONALISATION,
+    }
     return tables[kind]
 
 

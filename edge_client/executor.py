@@ -167,8 +167,10 @@ class _Job:
         self.tensors |= model | {key: model[names.started_from(key)] for key in starts}
 
     def train(self, verb: Train) -> None:
-        windows, min_batch, plan = self._windows, self._manifest.min_batch, self._plan
-        examples = np.flatnonzero(~held_out(windows.num_train, verb.holdout, plan.device_id))
+        windows, min_batch = self._windows, self._manifest.min_batch
+        examples = np.flatnonzero(~held_out(windows.num_train, verb.holdout))
+        if len(examples) < verb.least:
+            return
         if len(examples) < min_batch:
             raise DataError(f"{len(examples)} training windows: at least {min_batch} are needed")
         self._check_batches(verb.batch_size, len(examples))
@@ -227,7 +229,7 @@ class _Job:
         self._check_moved(verb.graph)
         metrics = {names.response(verb.graph, name): value for name, value in names.part(outputs, names.METRIC).items()}
         self.tensors |= metrics
-        self.result.tensors |= metrics
+        self.result.tensors |= metrics if verb.report else {}
 
     def respond(self, verb: Respond) -> None:
         sent = self._fetch(verb.inputs)
@@ -330,17 +332,33 @@ class _Job:
         """The sums of a graph's metrics over a split, and how many examples it has."""
         windows = self._windows
         x, y = (windows.test_x, windows.test_y) if split == "test" else (windows.train_x, windows.train_y)
+        places: Tensors = {}
+        if split == "windows":
+            x, y, places = self._every_window(holdout)
         order = np.random.default_rng(0).permutation(len(y))  # recordings are sorted by class; a batch should not be
         if split == "holdout":
-            order = order[held_out(len(y), holdout, self._plan.device_id)[order]]
+            order = order[held_out(len(y), holdout)[order]]
         sums: Tensors = {}
         scalars = self._hyper()
         slices = evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch) if len(order) else []
         for chosen in slices:
-            outputs = self._run(graph, {**held, **self._batch(x, y, order[chosen], split != "test"), **scalars})
+            rows = order[chosen]
+            batch = self._batch(x, y, rows, split in ("train", "holdout")) | {name: values[rows] for name, values in places.items()}
+            outputs = self._run(graph, {**held, **batch, **scalars})
             for name, value in names.part(outputs, names.METRIC).items():
                 sums[name] = sums[name] + value if name in sums else np.asarray(value, np.float64)
         return sums, len(order)
+
+    def _every_window(self, holdout: float) -> tuple[Array, Array, Tensors]:
+        """The training windows and after them those without labels, x (n, \*window) and y (n,), -1 for no label; and for each its ``index``
+        among them, how many there are (``count``), and whether it is ``held`` out, all float32 (n,)."""
+        windows = self._windows
+        more = len(windows.unlabelled_x)
+        x = np.concatenate([windows.train_x, windows.unlabelled_x]) if more else windows.train_x
+        y = np.concatenate([windows.train_y, np.full(more, -1, np.int64)])
+        held = np.concatenate([held_out(windows.num_train, holdout), np.zeros(more, bool)])
+        places = zip(names.PLACES, (np.arange(len(y)), np.full(len(y), len(y)), held), strict=True)
+        return x, y, {names.batch(name): values.astype(np.float32) for name, values in places}
 
     def _one_output(self, graph: str, inputs: Tensors) -> Array:
         outputs = list(names.part(self._run(graph, inputs), names.OUTPUT).values())

@@ -153,7 +153,7 @@ class Releases:
         if onnx:
             trial.check_whole(loaded, onnx, stored)
             current = msgspec.structs.replace(current, onnx=digest(onnx))
-        windows = trial.held_back(stored, self._memory.session.plan, self._device_id, self._policy)
+        windows = trial.held_back(stored, self._memory.session.plan, self._policy)
         measured = trial.measure(loaded, self._used(), windows, stored, between)
         self._memory.save(offers.on_measured(self._memory.session, measured, manifest.name, manifest.version))
         self.model.replace(current, loaded, onnx)

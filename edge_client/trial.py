@@ -60,13 +60,13 @@ def measure(loaded: LoadedModel, used: LoadedModel | None, held_back: tuple[Arra
     return Trial(_evaluate(loaded, *held_back, between), before, _latency_ms(loaded, windows))
 
 
-def held_back(windows: Windows, plan: Plan | None, device_id: str, policy: Policy) -> tuple[Array, Array]:
+def held_back(windows: Windows, plan: Plan | None, policy: Policy) -> tuple[Array, Array]:
     """The windows that no training saw: the test windows; without any, those that the plans of this device hold out. None where its owner
     does not permit evaluations, or asks for more windows behind one."""
     x, y = windows.test_x, windows.test_y
     if not len(y):
         share = max((verb.holdout for verb in plan.verbs if isinstance(verb, Train | Evaluate)), default=0.0) if plan else 0.0
-        mask = held_out(windows.num_train, share, device_id)
+        mask = held_out(windows.num_train, share)
         x, y = windows.train_x[mask], windows.train_y[mask]
     permitted = policy.verbs is None or "evaluate" in policy.verbs
     return (x, y) if permitted and len(y) >= policy.min_windows else (x[:0], y[:0])

@@ -40,6 +40,7 @@ def example_inputs(objective: Objective, window: tuple[int, ...], batch_size: in
     drawing = torch.Generator().manual_seed(0)
     batch = {names.X: torch.randn(batch_size, *window, generator=drawing), names.Y: torch.zeros(batch_size, dtype=torch.int64)}
     columns = {names.batch(name): torch.ones(batch_size, *shape) for name, shape in objective.columns.items()}
+    columns |= {names.batch(name): torch.full((batch_size,), float(batch_size)) for name in names.PLACES}
     drawn = {
         names.batch(name): torch.rand(batch_size, *shape, generator=drawing)
         if names.role_of(name) == names.UNIFORM

@@ -4,14 +4,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from wire.fields import MOST_CHOICES, MOST_EPOCHS, Digest, Name, Positive, Share
+from wire.fields import MOST_CHOICES, MOST_EPOCHS, Count, Digest, Name, Positive, Share
 
 
 class Train(msgspec.Struct, frozen=True, tag="train"):
     """Run a step graph over the training windows: `epochs` passes, or exactly `steps` batches when given.
 
     What it changed of the roles shared and statistic goes into the update, unless `report` is false. The share `holdout` of the
-    windows, the same ones each time, is left out.
+    windows, the same ones each time, is left out. A device that then has fewer than `least` windows with labels leaves the verb out.
     """
 
     batch_size: Annotated[int, msgspec.Meta(ge=2, le=4096)]
@@ -21,6 +21,7 @@ class Train(msgspec.Struct, frozen=True, tag="train"):
     graph: Name = "step"
     report: bool = True
     holdout: Share = 0.0
+    least: Count = 0
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
@@ -28,10 +29,11 @@ class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
 
     ``loss_sum`` and ``num_correct`` become the update's `evaluated`; other metrics, of any shape, divided by the number of examples, are
     called ``response/GRAPH.NAME``: later graphs of the plan may read them, and they go back unless `report` is false. The split
-    ``holdout`` is the share of the training windows that `Train` leaves out.
+    ``holdout`` is the share of the training windows that `Train` leaves out. The split ``windows`` is the training windows and after them
+    those without labels, whose class is -1.
     """
 
-    split: Literal["train", "test", "holdout"] = "test"
+    split: Literal["train", "test", "holdout", "windows"] = "test"
     graph: Name = "evaluate"
     model: Literal["received", "initial"] = "received"
     holdout: Share = 0.0
@@ -53,9 +55,10 @@ class Annotate(msgspec.Struct, frozen=True, tag="annotate"):
 
 
 class Apply(msgspec.Struct, frozen=True, tag="apply"):
-    """Run a graph once over the tensors alone. Its metrics go back as ``response/GRAPH.NAME``, as they are."""
+    """Run a graph once over the tensors alone. Its metrics go back as ``response/GRAPH.NAME``, as they are, unless `report` is false."""
 
     graph: Name
+    report: bool = True
 
 
 class Respond(msgspec.Struct, frozen=True, tag="respond"):

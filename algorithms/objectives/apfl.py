@@ -76,8 +76,5 @@ class Apfl(Supervised):
         following = exchanged.following | as_personal_model(made.following)
         return following_values(following | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
 
-    def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        return super().evaluate(self.mixed(tensors), batch)
-
-    def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        return super().predict(self.mixed(tensors), x)
+    def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
+        return super().answer(self.mixed(tensors), x)

@@ -70,11 +70,8 @@ class Ditto(Supervised):
         size = batch["y"].shape[0]
         return following_values(as_personal_model(made.following) | moved) | batch_metrics(made.logits, batch["y"], loss * size)
 
-    def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        return super().evaluate(as_model(tensors), batch)
-
-    def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        return super().predict(as_model(tensors), x)
+    def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
+        return super().answer(as_model(tensors), x)
 
 
 class DittoServer(DefaultCoordinator):

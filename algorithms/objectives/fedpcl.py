@@ -109,9 +109,9 @@ class FedPCL(Local):
         chosen = probabilities.gather(1, batch["y"].unsqueeze(1)).clamp(min=_SMALLEST)
         return batch_metrics(probabilities, batch["y"], -chosen.log().sum())
 
-    def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        features = self.forward(tensors, {"x": x}, training=False).features
-        return torch.softmax(self.compare(features, tensors[_OWN], tensors[_OWN_KNOWN]), dim=1)
+    def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
+        made = super().answer(tensors, x)
+        return Pass(self.compare(made.features, tensors[_OWN], tensors[_OWN_KNOWN]), made.features)
 
 
 class FedPclServer(DefaultCoordinator):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, batch_metrics, cross_entropy, following_values, slot_of
+from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, cross_entropy, following_values, slot_of
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 
@@ -72,12 +72,9 @@ class FedRod(Supervised):
         logits = self.personal_logits(tensors, made)
         return generic + cross_entropy(logits, batch), Pass(logits, made.features, made.following)
 
-    def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        logits = self.personal_logits(tensors, self.forward(tensors, batch, training=False))
-        return batch_metrics(logits, batch["y"], F.cross_entropy(logits, batch["y"], reduction="sum"))
-
-    def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        return torch.softmax(self.personal_logits(tensors, self.forward(tensors, {"x": x}, training=False)), dim=1)
+    def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
+        made = super().answer(tensors, x)
+        return Pass(self.personal_logits(tensors, made), made.features)
 
 
 class FedRodServer(DefaultCoordinator):

@@ -19,7 +19,7 @@ from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.personal_model import as_model, copy_as_personal_model, personal_key
-from algorithms.objectives.supervised import LR, Supervised, batch_metrics, differentiate, following_values
+from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, differentiate, following_values
 from wire.messages import Apply, Verb
 
 
@@ -61,11 +61,8 @@ class PFedMe(Supervised):
         personal = copy_as_personal_model(following) | {personal_key(key): value for key, value in theta.items()}
         return following_values(following | moved | personal) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
 
-    def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        return super().evaluate(as_model(tensors), batch)
-
-    def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        return super().predict(as_model(tensors), x)
+    def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
+        return super().answer(as_model(tensors), x)
 
 
 class PFedMeServer(DefaultCoordinator):

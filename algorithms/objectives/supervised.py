@@ -24,7 +24,7 @@ from wire import names
 LR, MOMENTUM = 0.005, 0.9
 TRAINING = ("step", "loss", "correct", "forward", "trained", "graphs")
 """The methods that decide what training does: a class that overrides one says itself which graphs are plain SGD."""
-ANSWERS = ("evaluate", "predict", "forward")
+ANSWERS = ("evaluate", "predict", "answer", "forward")
 """The methods that decide what a device's model answers."""
 
 
@@ -152,13 +152,17 @@ class Supervised:
         moved = descend(directions, tensors, hyper)
         return following_values(made.following | others | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
 
+    def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
+        """What the model that the device uses makes of examples x: logits, and the representation that they come from."""
+        return self.forward(tensors, {"x": x}, training=False)
+
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        logits = self.forward(tensors, batch, training=False).logits
+        logits = self.answer(tensors, batch["x"]).logits
         return batch_metrics(logits, batch["y"], F.cross_entropy(logits, batch["y"], reduction="sum"))
 
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
         """Class probabilities (batch, classes) of the model that the device uses."""
-        return torch.softmax(self.forward(tensors, {"x": x}, training=False).logits, dim=1)
+        return torch.softmax(self.answer(tensors, x).logits, dim=1)
 
     def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and ``variance.LAYER`` (channels,) at the input of

@@ -1,0 +1,1 @@
+"""What a device keeps when a run is over."""

@@ -1,0 +1,112 @@
+"""What a device keeps when a run is over: the registered ways to decide it."""
+
+from typing import ClassVar, Protocol
+
+from algorithms.core.limits import AT_LEAST_ONE, Limits
+from algorithms.objectives.coordinator import DefaultCoordinator
+from algorithms.objectives.supervised import Supervised
+from algorithms.personalisation.keeping import GENERAL, TUNED, Candidate, Keeping, KeepingServer, Recipe
+from wire.messages import MOST_EPOCHS
+
+MEMORY = 256
+"""How many of its windows a device remembers, at most."""
+
+
+class Personalisation(Protocol):
+    """What a device keeps when a run is over."""
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+    grouping: ClassVar[str]
+    """Name of the grouping that goes with it where none is named; empty when any will do."""
+
+    def device(self, base: type[Supervised], name: str) -> type[Supervised]:
+        """The device's half of an objective of this name, with what this needs."""
+
+    def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
+        """The server's half; `reports`: whether devices may say what they kept, and why."""
+
+
+class Served:
+    """The model that the algorithm gives the device, and what the objective itself does after the last round."""
+
+    name: ClassVar[str] = "served"
+    citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    grouping: ClassVar[str] = ""
+
+    def device(self, base: type[Supervised], name: str) -> type[Supervised]:
+        return base
+
+    def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
+        return base
+
+
+class _Kept:
+    """Makes both halves by a recipe."""
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+    grouping: ClassVar[str] = ""
+    recipe: ClassVar[Recipe]
+    memory, holdout, epochs = MEMORY, 0.25, 0
+
+    def device(self, base: type[Supervised], name: str) -> type[Supervised]:
+        own = {
+            "name": f"{name}+{self.name}",
+            "citation": base.citation,
+            "hyper": base.hyper,
+            "recipe": self.recipe,
+            "memory_size": self.memory,
+            "sgd_graphs": base.sgd_graphs,
+            "model_answers": base.model_answers,
+        }
+        return type(f"{base.__name__}{type(self).__name__}", (Keeping, base), own)
+
+    def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
+        own = {"recipe": self.recipe, "holdout": self.holdout, "epochs": self.epochs, "reports": reports}
+        return type(f"{base.__name__}{type(self).__name__}", (KeepingServer, base), own)
+
+
+class Personal(_Kept):
+    """The default: BatchNorm estimated anew, neighbours among the device's windows, and half-way to a model tuned on them."""
+
+    name: ClassVar[str] = "personal"
+    citation: ClassVar[str] = "after Marfoq et al., ICML 2022; Li et al., 2018; Wortsman et al., CVPR 2022; Zhou et al., NIPS 2003"
+    grouping: ClassVar[str] = "distfl"
+    recipe: ClassVar[Recipe] = Recipe(
+        (Candidate(TUNED, 0.5), Candidate(TUNED, 0.7), Candidate(GENERAL, 0.5), Candidate(GENERAL, 0.0)), errors=3.0
+    )
+    limits: ClassVar[dict[str, Limits]] = {
+        "memory": Limits(low=8, high=4096),
+        "holdout": Limits(above=0, below=1),
+        "epochs": Limits(low=0, high=MOST_EPOCHS),
+    }
+
+    def __init__(self, memory: int = MEMORY, holdout: float = 0.25, epochs: int = 0) -> None:
+        """`memory`: how many windows a device remembers; `holdout`: the share of its windows that candidates are judged on; `epochs` of its
+        training, 0 for as many as in a round."""
+        self.memory, self.holdout, self.epochs = memory, holdout, epochs
+
+
+class Recalibrated(_Kept):
+    """The model that the algorithm gives the device, with BatchNorm's statistics estimated anew on its windows; needs no labels."""
+
+    name: ClassVar[str] = "recalibrated"
+    citation: ClassVar[str] = "Li et al., Pattern Recognition 2018"
+    recipe: ClassVar[Recipe] = Recipe((Candidate(GENERAL, 0.0),), errors=0.0)
+    memory: int = 8
+
+
+class KnnPer(_Kept):
+    """The model mixed with the nearest labelled windows of the device, in the share that serves its held-out windows best."""
+
+    name: ClassVar[str] = "knn-per"
+    citation: ClassVar[str] = "Marfoq et al., ICML 2022, section 3"
+    recipe: ClassVar[Recipe] = Recipe(
+        tuple(Candidate(GENERAL, step / 10) for step in range(11)), errors=0.0, recalibrates=False, unlabelled=False
+    )
+    limits: ClassVar[dict[str, Limits]] = {"memory": AT_LEAST_ONE, "holdout": Limits(above=0, below=1)}
+
+    def __init__(self, memory: int = MEMORY, holdout: float = 0.25) -> None:
+        """`memory`, `holdout`: as those of `Personal`."""
+        self.memory, self.holdout = memory, holdout

@@ -1,0 +1,252 @@
+"""What a device keeps when a run is over: it makes candidates of its group's model, and keeps the one that serves its own windows best.
+
+The candidates are made one after the other, by verbs that every client has:
+
+1. ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated anew on all windows of the device, labelled or not (Y. Li et al.,
+   Adaptive Batch Normalization, Pattern Recognition 2018), as far as there are enough of them.
+2. ``memorise`` and ``remember``: the device remembers its windows, see `algorithms.personalisation.memory`.
+3. The objective's own training, on the windows that are not held out, and ``blend``: the model half-way between the one before training
+   and the one after it (M. Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022).
+4. ``memorise`` again, and ``choose``.
+
+A candidate is a model, and a share of the device's neighbours in its answer. The choice goes through the candidates in their order, and
+takes the first one that is not worse than the best by more than so many standard errors of the difference, over the windows held out.
+These have been trained on in earlier rounds and flatter candidates that trust the model, which is why three standard errors are asked
+for. Without windows to judge by, the first candidate is kept.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
+from algorithms.core.functional import functional
+from algorithms.core.probe import norm_layers, watch_norms
+from algorithms.models.classifier import Classifier
+from algorithms.objectives.coordinator import DefaultCoordinator
+from algorithms.objectives.supervised import Supervised, batch_metrics, following_values, slot_of
+from algorithms.personalisation.memory import KEYS, LABELS, SHARE, Memory, answer, empty, unit
+from wire import names
+from wire.messages import Apply, Evaluate, Train, Verb
+
+PRIOR = 16.0
+"""The statistics of the group count as much as so many windows of the device."""
+FEWEST = 3
+"""Windows held out, at least, for a choice by them."""
+GENERAL, TUNED = "general", "tuned"
+LOSSES, JUDGED = names.slot("memory.losses"), names.slot("memory.judged")
+KEPT, LOSS, WINDOWS = "kept", "loss", "windows"
+"""What ``choose`` reports: 1 for the candidate that is kept, the mean loss of each over the windows held out, and how many these are."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model, before (`GENERAL`) or after (`TUNED`) the device's own training, with a share of its neighbours in the answer."""
+
+    model: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.model}, neighbours {self.share:g}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How candidates are made and chosen."""
+
+    candidates: tuple[Candidate, ...]
+    errors: float
+    """Standard errors of the difference that a candidate must be worse by to be passed over."""
+    recalibrates: bool = True
+    unlabelled: bool = True
+    """Whether windows without labels are remembered."""
+
+    def of(self, model: str) -> tuple[float, ...]:
+        """The shares of the candidates with this model."""
+        return tuple(c.share for c in self.candidates if c.model == model)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether the device trains."""
+        return bool(self.of(TUNED))
+
+
+class Keeping(Supervised):
+    """Mixed in before an objective: the graphs that make candidates and choose, and answers by what was kept."""
+
+    recipe: ClassVar[Recipe]
+    memory_size: ClassVar[int]
+
+    def __init__(self, model: Classifier, **options: object) -> None:
+        super().__init__(model, **options)
+        self._norms = norm_layers(model)
+
+    def initial(self) -> TorchTensors:
+        tensors = super().initial()
+        with torch.no_grad():
+            made = super().answer(tensors, torch.zeros(2, *self.model.shape))
+        memory = empty(self.memory_size, made.features.shape[1], made.logits.shape[1])
+        before = {slot_of(key, "before"): torch.zeros_like(tensors[key]) for key in self.moving(tensors)} if self.recipe.tunes else {}
+        judged = {LOSSES: torch.zeros(self.memory_size, len(self.recipe.of(GENERAL))), JUDGED: torch.zeros(self.memory_size)}
+        return tensors | memory | before | (judged if self.recipe.tunes else {})
+
+    def graphs(self) -> Mapping[str, GraphFunction]:
+        graphs: dict[str, GraphFunction] = {"memorise": self.memorise, "choose": self.choose}
+        if self.recipe.recalibrates:
+            graphs = {"gauge": self.gauge, "recalibrate": self.recalibrate} | graphs
+        if self.recipe.tunes:
+            graphs |= {"remember": self.remember, "blend": self.blend}
+        return {**super().graphs(), **graphs, "assess": lambda tensors, batch, hyper: self.assess(tensors, batch)}
+
+    def moving(self, tensors: TorchTensors) -> list[str]:
+        """What training may change and the device keeps: all of it is as it was where the tuned model is not taken."""
+        keys = names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)
+        return [key for key, value in keys.items() if value.is_floating_point() and key not in (KEYS, LABELS, SHARE)]
+
+    # Statistics of the device's own windows
+
+    def gauge(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """``mean.LAYER`` and ``variance.LAYER`` at the input of each BatchNorm layer, and how much they are to count, as sums."""
+        with watch_norms(self.model) as met:
+            functional(self.model, tensors, batch["x"], training=True)
+        size = batch["x"].shape[0]
+        sums = {names.MEAN_OF + layer: mean * size for layer, (mean, _) in met.items()}
+        sums |= {names.VARIANCE_OF + layer: variance * size for layer, (_, variance) in met.items()}
+        sums["share"] = (batch["count"] / (batch["count"] + PRIOR)).sum()
+        return {names.metric(name): value for name, value in sums.items()}
+
+    def recalibrate(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """Move the running statistics towards those of the device's own windows."""
+        share, moved = tensors[names.response("gauge", "share")], {SHARE: torch.zeros(())}
+        for layer in self._norms:
+            for kind, statistic in ((names.MEAN_OF, names.RUNNING_MEAN), (names.VARIANCE_OF, names.RUNNING_VAR)):
+                name = f"{layer}.{statistic}"
+                key = names.key_of(self.role(name), name)
+                moved[key] = share * tensors[names.response("gauge", kind + layer)] + (1 - share) * tensors[key]
+        return following_values(moved)
+
+    # Memory
+
+    def memorise(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """The memory of the windows of a batch, each in the row of its own, as a sum; of more windows than there are rows, some."""
+        made = super().answer(tensors, batch["x"])
+        index, count = batch["index"], batch["count"]
+        labels = (batch["y"].unsqueeze(1) == torch.arange(made.logits.shape[1])).to(torch.float32)
+        rows = torch.floor(index * self.memory_size / count.clamp(min=float(self.memory_size)))
+        before = torch.floor((index - 1) * self.memory_size / count.clamp(min=float(self.memory_size)))
+        taken = (rows != before).to(torch.float32) * count  # the device divides sums by the number of windows
+        if not self.recipe.unlabelled:
+            taken = taken * labels.sum(1)
+        place = (rows.unsqueeze(1) == torch.arange(self.memory_size)).to(torch.float32) * taken.unsqueeze(1)
+        guess = torch.softmax(made.logits, dim=1)
+        sums = {"keys": unit(made.features), "guess": guess, "labels": labels, "held": batch["held"].unsqueeze(1)}
+        return {names.metric(name): place.T @ value for name, value in sums.items()}
+
+    def memorised(self, tensors: TorchTensors) -> Memory:
+        """What ``memorise`` gave."""
+        keys, guess, labels, held = (tensors[names.response("memorise", name)] for name in ("keys", "guess", "labels", "held"))
+        return Memory(keys, guess, labels, held.squeeze(1))
+
+    def remember(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """Keep the memory of the model before training, its losses over the windows held out, and the model itself."""
+        memory = self.memorised(tensors)
+        losses, judged = memory.losses(self.recipe.of(GENERAL))
+        kept = {KEYS: torch.clone(memory.keys), LABELS: memory.smoothed(memory.weights(), memory.known), LOSSES: losses, JUDGED: judged}
+        before = {slot_of(key, "before"): torch.clone(tensors[key]) for key in self.moving(tensors)}
+        return following_values({**kept, **before})
+
+    # The choice
+
+    def blend(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """The model half-way between the one before training and the one after it."""
+        return following_values({key: (tensors[key] + tensors[slot_of(key, "before")]) / 2 for key in self.moving(tensors)})
+
+    def choose(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """Keep a candidate: its model, its memory, and its share."""
+        memory, recipe = self.memorised(tensors), self.recipe
+        losses, judged = memory.losses(recipe.of(TUNED if recipe.tunes else GENERAL))
+        by_model = {TUNED: losses, GENERAL: tensors[LOSSES]} if recipe.tunes else {GENERAL: losses}
+        at = dict.fromkeys(by_model, 0)
+        columns = []
+        for candidate in recipe.candidates:
+            columns.append(by_model[candidate.model][:, at[candidate.model]])
+            at[candidate.model] += 1
+        every = torch.stack(columns, 1)
+        kept = first_good(every, judged, recipe.errors)
+        shares = torch.tensor([candidate.share for candidate in recipe.candidates])
+        labels = memory.smoothed(memory.weights(), memory.known)
+        following = {KEYS: torch.clone(memory.keys), LABELS: labels, SHARE: (kept * shares).sum()}
+        if recipe.tunes:
+            tuned = (kept * torch.tensor([float(c.model == TUNED) for c in recipe.candidates])).sum()
+            following |= {key: tuned * following[key] + (1 - tuned) * tensors[key] for key in (KEYS, LABELS)}
+            following |= {key: tuned * tensors[key] + (1 - tuned) * tensors[slot_of(key, "before")] for key in self.moving(tensors)}
+        count = judged.sum()
+        said = {KEPT: kept, LOSS: every.sum(0) / count.clamp(min=1.0), WINDOWS: count}
+        return following_values(following) | {names.metric(name): value for name, value in said.items()}
+
+    # Answers
+
+    def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
+        """``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with what it has kept."""
+        probabilities = self.predict(tensors, batch["x"])
+        chosen = probabilities.gather(1, batch["y"].unsqueeze(1)).clamp(min=1e-12)
+        return batch_metrics(probabilities, batch["y"], -chosen.log().sum())
+
+    def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
+        made = super().answer(tensors, x)
+        return answer(tensors, made.features, torch.softmax(made.logits, dim=1))
+
+
+def first_good(losses: Tensor, judged: Tensor, errors: float) -> Tensor:
+    """1 for the first of the candidates whose mean of `losses` (M, candidates), over the rows that are `judged` (M,), is not above the
+    least mean by more than so many standard errors of the difference; 1 for the first where fewer than `FEWEST` rows are judged."""
+    count = judged.sum()
+    means = losses.sum(0) / count.clamp(min=1.0)
+    best = _first((means <= means.amin()).to(losses.dtype))
+    apart = (losses - (losses * best).sum(1, keepdim=True)) * judged.unsqueeze(1)
+    mean = apart.sum(0) / count.clamp(min=1.0)
+    spread = ((apart - mean) * judged.unsqueeze(1)).square().sum(0) / (count - 1).clamp(min=1.0)
+    good = (mean <= errors * (spread / count.clamp(min=1.0)).sqrt()) | (count < FEWEST)
+    return _first(good.to(losses.dtype))
+
+
+def _first(flags: Tensor) -> Tensor:
+    """1 for the first 1 of `flags` (n,), 0 for all others."""
+    firsts, left = [], torch.ones(())
+    for flag in flags.unbind():
+        firsts.append(flag * left)
+        left = left * (1 - flag)
+    return torch.stack(firsts)
+
+
+class KeepingServer(DefaultCoordinator):
+    """Mixed in before the server's half of an objective: what devices do after the last round."""
+
+    recipe: ClassVar[Recipe]
+    holdout: ClassVar[float]
+    epochs: ClassVar[int]
+    reports: ClassVar[bool]
+
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        before = tuple(verb for verb in super().closing(context, work) if verb != Evaluate())
+        memorise = Evaluate("windows", "memorise", holdout=self.holdout, report=False)
+        gauge = (Evaluate("windows", "gauge", report=False), Apply("recalibrate", report=False)) if self.recipe.recalibrates else ()
+        tune = (Apply("remember", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
+        tuned = tune if self.recipe.tunes else ()
+        return (*before, *gauge, memorise, *tuned, Apply("choose", report=self.reports), Evaluate("test", "assess"))
+
+    def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        """The objective's own training, on the windows that are not held out; nothing of it is reported."""
+        verbs: list[Verb] = []
+        for verb in self.training(context, work):
+            match verb:
+                case Train():
+                    epochs = self.epochs or verb.epochs
+                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=self.holdout, least=2))
+                case Apply() | Evaluate():
+                    verbs.append(replace(verb, report=False))
+        return tuple(verbs)

@@ -1,0 +1,103 @@
+"""What a device remembers of its own windows: their representations and labels, and how neighbours among them answer; pure torch.
+
+O. Marfoq, G. Neglia, R. Vidal, L. Kameni. Personalized Federated Learning through Local Memorization. ICML 2022, section 3: a model's
+probabilities are mixed with those of the nearest windows of the device in the model's own representation. Two things differ here.
+Representations have length 1, and every window counts by ``exp(-d / SCALE)`` of its squared distance d, which leaves out sorting: graphs of
+phones have no fast one. A window without a label takes part with what the model and its neighbours say of it (label propagation: D. Zhou
+et al., NIPS 2003, Eq. 4).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algorithms.core.contract import TorchTensors
+from wire import names
+
+SCALE = 0.03
+"""The squared distance, between representations of length 1, at which a neighbour counts 1 / e as much as one at distance 0."""
+NEAREST = 1e-12
+"""Where all neighbours together count less than this, there are none: the model answers alone."""
+SPREAD, TIMES = 0.5, 10
+"""How much a window without a label takes from its neighbours, and how many times it asks them."""
+KEYS, LABELS, SHARE = (names.private(f"memory.{name}") for name in ("keys", "labels", "share"))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`keys` (M, K) of length 1, `guess` (M, classes) the model's probabilities, `labels` (M, classes) 1 for a known label, `held` (M,) 1
+    for a window that is held out. Rows that hold no window are zero."""
+
+    keys: Tensor
+    guess: Tensor
+    labels: Tensor
+    held: Tensor
+
+    @property
+    def known(self) -> Tensor:
+        """(M,) whether the window has a label."""
+        return self.labels.sum(1) > 0
+
+    def weights(self) -> Tensor:
+        """How much each window (column) counts for each other one (row), (M, M); a window does not count for itself."""
+        rows = torch.arange(self.keys.shape[0])
+        filled = (self.guess.sum(1) > 0).to(self.keys.dtype)
+        return neighbours(self.keys, self.keys, filled) * (rows.unsqueeze(1) != rows).to(self.keys.dtype)
+
+    def smoothed(self, weights: Tensor, known: Tensor) -> Tensor:
+        """A label (M, classes) for every window: its own where it is `known` (M,), else what the model and its neighbours say."""
+        own, held = known.to(self.keys.dtype).unsqueeze(1), self.labels
+        shares = normalised(weights)
+        soft = own * held + (1 - own) * self.guess
+        for _ in range(TIMES):
+            soft = own * held + (1 - own) * ((1 - SPREAD) * self.guess + SPREAD * (shares @ soft))
+        return soft
+
+    def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+        """The cross-entropy (M, len(shares)) of the held-out windows with labels, as if these labels were not known, for each share of the
+        neighbours in the answer; and (M,) 1 for each of these windows. Other rows are zero."""
+        known = self.known
+        counted = ((self.held > 0) & known).to(self.keys.dtype)
+        weights = self.weights() * (1 - counted)  # they do not help each other
+        soft = self.smoothed(weights, known & (self.held <= 0))
+        columns = []
+        for share in shares:
+            answer = mixed(self.guess, weights, soft, torch.tensor(share))
+            columns.append(-((answer * self.labels).sum(1) + (1 - counted)).clamp(min=1e-3).log() * counted)
+        return torch.stack(columns, 1), counted
+
+
+def unit(features: Tensor) -> Tensor:
+    """Representations (n, K) with length 1."""
+    return features / features.square().sum(1, keepdim=True).clamp(min=1e-12).sqrt()
+
+
+def neighbours(queries: Tensor, keys: Tensor, filled: Tensor) -> Tensor:
+    """How much each of `keys` (M, K) counts for each of `queries` (n, K), (n, M); a row that is not `filled` (M,) does not."""
+    distance = (2.0 - 2.0 * (queries @ keys.T)).clamp(min=0.0)
+    return torch.exp(-distance / SCALE) * filled
+
+
+def normalised(weights: Tensor) -> Tensor:
+    """Weights (n, M) that add up to 1, or to less where they are very small."""
+    return weights / weights.sum(1, keepdim=True).clamp(min=NEAREST)
+
+
+def mixed(probabilities: Tensor, weights: Tensor, labels: Tensor, share: Tensor) -> Tensor:
+    """The answer (n, classes): `share` of it by the neighbours, the rest, and what they leave, by the model."""
+    near = normalised(weights) @ labels
+    part = share * near.sum(1, keepdim=True)
+    return share * near + (1 - part) * probabilities
+
+
+def answer(tensors: TorchTensors, features: Tensor, probabilities: Tensor) -> Tensor:
+    """What a device answers that has this memory: (n, classes) from the model's representations (n, K) and probabilities (n, classes)."""
+    labels = tensors[LABELS]
+    weights = neighbours(unit(features), tensors[KEYS], (labels.sum(1) > 0).to(features.dtype))
+    return mixed(probabilities, weights, labels, tensors[SHARE])
+
+
+def empty(size: int, width: int, num_classes: int) -> TorchTensors:
+    """The memory of a device that has none: with it, the model answers alone."""
+    return {KEYS: torch.zeros(size, width), LABELS: torch.zeros(size, num_classes), SHARE: torch.zeros(())}
