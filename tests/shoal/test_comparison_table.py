@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shoal.commands.compare import comparison_tables
+from shoal.comparison_tables import comparison_tables
 
 
 def row(name: str, **others: Any) -> dict[str, Any]:
