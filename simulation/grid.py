@@ -10,7 +10,7 @@ import msgspec
 
 from algorithms.spec import Choice
 from simulation.compare import Asked, Job, data_of
-from simulation.scenario import Labels, Scenario, read_labels, set_scene
+from simulation.scenario import Labels, read_labels, set_scene
 from simulation.splits import read_split
 from wire.errors import ConfigError, DataError
 
@@ -29,8 +29,8 @@ class Cell:
     split: Choice
 
     def __str__(self) -> str:
-        count = f"{self.labels} label{'' if self.labels == 1 else 's'}" if isinstance(self.labels, int) else f"{self.labels} labels"
-        return f"{self.data}, {self.split}, {count}"
+        count = "no" if self.labels == "none" else self.labels
+        return f"{self.data}, {self.split}, {count} label{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -73,22 +73,16 @@ def sort_out(grid: Grid) -> tuple[list[Cell], dict[Cell, str]]:
     """The cells that the data allow, and why they do not allow the others.
 
     Raises:
-        ShoalError: data that cannot be read at all, or a partition with which nothing can be split.
+        ShoalError: data that cannot be read at all, or a partition with which nothing can be split, or more newcomers than devices.
     """
     allowed: list[Cell] = []
     left_out: dict[Cell, str] = {}
-    found: dict[tuple[str, Choice], str] = {}
     for cell in grid.cells:
         job = grid.jobs(cell)[0]
-        if (of := (cell.data, cell.split)) not in found:
-            data = data_of(job)
-            try:
-                set_scene(data, Scenario(split=cell.split), job.settings.seed)
-                found[of] = ""
-            except DataError as error:
-                found[of] = str(error)
-        if found[of]:
-            left_out[cell] = found[of]
-        else:
+        data = data_of(job)
+        try:
+            set_scene(data, job.settings.scenario, job.settings.seed)
             allowed.append(cell)
+        except DataError as error:
+            left_out[cell] = str(error)
     return allowed, left_out

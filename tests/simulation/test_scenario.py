@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from algorithms.registry import read_algorithm
 from edge_client.core.ports import Windows
-from simulation import simulate as simulation
 from simulation.datasets.windows import FleetData
-from simulation.newcomers import hold_out
+from simulation.newcomers import Reception, hold_out
 from simulation.partition import partition, read_partition
 from simulation.scenario import Labels, Scenario, check_scenario, labelled, read_labels, set_scene
-from simulation.simulate import SimulationSettings, simulate
+from simulation.simulate import SimulationSettings, check_settings, simulate
 from simulation.splits import read_split
 from tests.conftest import synthetic_fleet
 from tests.known import known
@@ -147,7 +146,7 @@ def test_a_run_has_the_same_bits_by_messages() -> None:
     from simulation.engine.options import EngineOptions
 
     settings = SimulationSettings(read_algorithm("fedavg"), 2, labels=3, split=read_split("random"))
-    runs = [simulate(synthetic_fleet(3), settings, engine=EngineOptions(backend=b)).summary for b in ("eager", "messages")]  # type: ignore[arg-type]
+    runs = [simulate(synthetic_fleet(3), settings, engine=EngineOptions(backend=b)).summary for b in ("eager", "messages")]
     assert runs[0].devices == runs[1].devices
     assert runs[0].macro_f1 == runs[1].macro_f1
 
@@ -160,7 +159,7 @@ def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.Monke
         seen.update(newcomers)
         return {d: Metrics(w.num_test, 1.0, w.num_test // (1 + i)) for i, (d, w) in enumerate(newcomers.items())}
 
-    monkeypatch.setattr(simulation.Reception, "receive", receive)
+    monkeypatch.setattr(Reception, "receive", receive)
     summary = simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 1, labels="none")).summary
     assert [(w.num_train, len(w.unlabelled_x), w.num_test) for w in seen.values()] == [(0, 40, 12)] * 2
     assert len(summary.devices) == 6
@@ -172,7 +171,7 @@ def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.Monke
 
 def test_settings_are_checked_with_the_data() -> None:
     with pytest.raises(ConfigError, match="4 newcomers"):
-        simulation.check_settings(synthetic_fleet(4), SimulationSettings(labels="none", newcomers=4))
+        check_settings(synthetic_fleet(4), SimulationSettings(labels="none", newcomers=4))
     assert msgspec.convert({"algorithm": "x", "labels": 5}, _Settings).labels == 5
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"algorithm": "x", "labels": 0}, _Settings)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.core.ports import Windows
-from simulation.datasets.catalog import load
+from simulation.datasets.catalog import load_data
 from simulation.datasets.npz import load_npz
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData, Recordings
@@ -142,7 +142,7 @@ def test_the_watches_say_where_their_windows_were_cut() -> None:
 
 def test_uci_har_has_two_or_three_recordings_of_a_person() -> None:
     try:
-        data = load("uci-har")
+        data = load_data("uci-har")
     except DataError as error:
         pytest.skip(f"UCI HAR is not here: {error}")
     own = data.recordings["s01"]
