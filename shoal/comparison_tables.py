@@ -63,7 +63,7 @@ def cell_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
         "worst %": lambda r: _percent(r["accuracy"]["worst"]),
         "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
         "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
-        "below best": lambda r: _percent(r["below_best"]),
+        "below": lambda r: _percent(r["below_best"]),
         **_against(rows),
     }
     return _tables(rows, cells, width)
@@ -72,10 +72,10 @@ def cell_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
 def overall_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
     """The same for all cells of a grid together."""
     cells: dict[str, Cell] = {
-        "accuracy %": lambda r: _percent(r["accuracy"]["mean"]),
+        "mean %": lambda r: _percent(r["accuracy"]["mean"]),
         "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
         "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
-        "below best": lambda r: _percent(r["below_best"]),
+        "below": lambda r: _percent(r["below_best"]),
         "furthest": lambda r: _percent(r["most_below_best"]),
         "best in": lambda r: f"{r['near_best']}/{r['cells']}",
         **_against(rows),

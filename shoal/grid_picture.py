@@ -46,7 +46,8 @@ def draw_grid(path: Path, cells: Mapping[Cell, Sequence[Mapping[str, Any]]], ove
     axes.set_xticks(place, [*(str(cell.labels) for cell in cells), "mean"], fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("labelled windows of each class (none: newcomers without labels)", fontsize=9)
+    newcomers = " (none: newcomers without labels)" if any(cell.labels == "none" for cell in cells) else ""
+    axes.set_xlabel(f"labelled windows of each class{newcomers}", fontsize=9)
     _head(axes, list(cells), place)
     axes.annotate("all cells", (place[-1], 1), (0, 20), xycoords=("data", "axes fraction"), textcoords="offset points", ha="center")
     bar = figure.colorbar(plt.cm.ScalarMappable(Normalize(0, FULL), colours), ax=axes, extend="max", pad=0.01, fraction=0.03, aspect=12)

@@ -44,8 +44,8 @@ def hours_of(window: str, time_zone: str) -> str:
 Data = Annotated[
     str,
     typer.Option(
-        help="watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, subject][, split]), of a folder with a folder "
-        "for each device, or of UCI HAR."
+        help="watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, subject][, split][, session][, start]), of a "
+        "folder with a folder for each device, or of UCI HAR."
     ),
 ]
 AlgorithmName = Annotated[
