@@ -147,9 +147,8 @@ def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | Non
         _tell_of_failures(rows, console)
     for cell, why in left_out.items():
         console.print(f"[bold]{cell}[/bold] left out: {why}", soft_wrap=True)
-    console.print(
-        f"[bold]all {overall[0]['cells']} cells in which every run ended with a model[/bold], against {reference}", soft_wrap=True
-    )
+    whole = f"over the cells in which every run ended with a model, {overall[0]['cells']} of {len(cells)}"
+    console.print(f"[bold]{whole}[/bold]; against {reference}", soft_wrap=True)
     for table in overall_tables(overall, console.width):
         console.print(table)
         console.print()

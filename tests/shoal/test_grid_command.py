@@ -63,7 +63,7 @@ def test_a_grid_is_written_resumed_and_told(written: Path, capsys: pytest.Captur
     ].keys()
     assert "named.npz, session, 2 labels" in told
     assert "plain.npz, session, all labels left out: split session" in told.replace("\n", " ")
-    assert "all 6 cells in which every run ended with a model, against local" in told
+    assert "over the cells in which every run ended with a model, 6 of 6; against local" in told
     kept = {path: path.stat().st_mtime_ns for path in (written / "out" / "runs").iterdir()}
     assert len(kept) == 6 * 2 * 3
     compare(*words)
