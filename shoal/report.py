@@ -121,6 +121,8 @@ def device_table(summary: Summary) -> Table:
     table = Table(title=None, header_style="bold")
     for heading, side in (("device", "left"), ("group", "right"), ("train", "right"), ("test", "right"), ("accuracy", "right")):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    if summary.macro_f1:
+        table.add_column("macro F1", justify="right")
     for name in summary.comparison:
         table.add_column(name, justify="right")
     rows = sorted(summary.devices.items(), key=lambda item: _by_group(item[1].group, item[0]))
@@ -128,7 +130,8 @@ def device_table(summary: Summary) -> Table:
         table.caption = f"and {len(rows) - MOST_ROWS:,} more in summary.json"
     for device_id, device in rows[:MOST_ROWS]:
         group = "-" if device.group is None else str(device.group)
-        cells = [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
+        cells = [percent(device.macro_f1)] if summary.macro_f1 else []
+        cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
         table.add_row(device_id, group, str(device.num_train), str(device.num_test), percent(device.accuracy), *cells)
     return table
 
@@ -155,7 +158,10 @@ def verdict(summary: Summary) -> str:
     groups, accuracy = summary.groups.count, summary.accuracy
     devices = len(summary.devices)
     found = f"{groups} groups among {devices} devices" if groups > 1 else f"{devices} devices in one group"
-    text = f"{summary.algorithm}: {found}, mean accuracy {percent(accuracy.mean)}, worst device {percent(accuracy.worst)}."
+    worst = f"worst tenth {percent(accuracy.worst_tenth)}, worst device {percent(accuracy.worst)}"
+    text = f"{summary.algorithm}: {found}, mean accuracy {percent(accuracy.mean)}, {worst}."
+    if summary.macro_f1:
+        text += f" Mean macro F1 {percent(summary.macro_f1.mean)}, worst tenth {percent(summary.macro_f1.worst_tenth)}."
     if summary.epsilon is not None:
         text += f" Epsilon {summary.epsilon:.2f}."
     if attack := summary.attack:
@@ -163,7 +169,8 @@ def verdict(summary: Summary) -> str:
         text += f" {len(attack.attackers)} attackers ({attack.attack}) ended {apart} the honest devices, whose accuracy is"
         text += f" {percent(attack.honest_accuracy.mean)}; the attack succeeds in {percent(attack.success_rate)}."
     if summary.newcomers:
-        text += f" Newcomers reach {percent(summary.newcomers.mean)}."
+        without = " without labels" if summary.labels == "none" else ""
+        text += f" {len(summary.newcomers.devices)} newcomers{without} reach {percent(summary.newcomers.mean)}."
     for name, other in summary.comparison.items():
         if other.mean is not None and accuracy.mean is not None:
             gain = 100 * (accuracy.mean - other.mean)
@@ -171,10 +178,27 @@ def verdict(summary: Summary) -> str:
     return text
 
 
+def scenario_text(summary: Summary) -> str:
+    """What devices had of the data, where that is not all of it as it is; empty where it is."""
+    labels = {"": "", "all": "", "none": "newcomers without labels"}.get(
+        summary.labels, f"at most {summary.labels} labelled windows of each class on a device"
+    )
+    split = f"training and test parts by {summary.split}" if summary.split not in ("", "own") else ""
+    return "; ".join(filter(None, (labels, split)))
+
+
 def _write_page(path: Path, summary: Summary, pictures: Sequence[tuple[str, Path]], records: Sequence[RoundRecord]) -> Path:
     images = [(title, base64.b64encode(p.read_bytes()).decode()) for title, p in pictures]
     tests = [test for record in records for test in record.notes.get("tests", ())][:12]
     template = Environment(loader=PackageLoader("shoal", "templates"), autoescape=True).get_template("report.html")
-    page = template.render(summary=summary, images=images, tests=tests, verdict=verdict(summary), percent=percent, megabytes=megabytes)
+    page = template.render(
+        summary=summary,
+        images=images,
+        tests=tests,
+        verdict=verdict(summary),
+        scenario=scenario_text(summary),
+        percent=percent,
+        megabytes=megabytes,
+    )
     path.write_text(page)
     return path

@@ -1,4 +1,4 @@
-"""Several algorithms on the same fleets, over several seeds: what to run, running it in processes, and the table that follows.
+"""Several algorithms on the same fleets, over several seeds: what to run, and running it in processes.
 
 A job is one algorithm with one seed. Its result is a file, named by a digest of everything that decides it, so that a comparison that
 was interrupted goes on where it stopped, and one that is asked for more only does what is missing.
@@ -8,7 +8,6 @@ import hashlib
 import json
 import multiprocessing as mp
 import signal
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -30,12 +29,13 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
+from simulation.scenario import Scenario, check_scenario, set_scene
 from simulation.simulate import SimulationSettings, check_settings, simulate
-from simulation.timing.report import time_to_accuracy
-from wire.errors import ConfigError, Stalled
+from wire.errors import ConfigError, DataError, Stalled
 
 NOTHING: dict[str, Any] = {
-    "accuracy": {"mean": None, "std": None, "worst": None},
+    "accuracy": {"mean": None, "std": None, "worst": None, "worst_tenth": None},
+    "macro_f1": None,
     "accuracy_by_round": [],
     "devices": {},
     "groups": {"count": None, "by_round": [], "ari": None},
@@ -49,8 +49,6 @@ NOTHING: dict[str, Any] = {
 """The result of a run that ended without a model."""
 MEASURED = 1000
 """Of a larger fleet the heterogeneity of so many devices is measured."""
-TARGET_SHARE = 0.95
-"""The target accuracy where none is given: this share of the best mean accuracy in the comparison."""
 
 
 @dataclass(frozen=True)
@@ -98,41 +96,53 @@ def _fleet(data: str, devices: int | None, choice: Choice, seed: int) -> FleetDa
     return make_fleet(data, choice, devices, seed)
 
 
+def data_of(job: Job) -> FleetData:
+    """The data of a job, before its scenario.
+
+    Raises:
+        ShoalError: they cannot be read or assigned, or the scenario does not go with the partition.
+    """
+    check_scenario(job.settings.scenario, job.partition)
+    return _fleet(job.data, job.devices, job.partition, job.settings.seed)
+
+
 @lru_cache(maxsize=2)
-def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int) -> dict[str, float]:
-    return measure(_fleet(data, devices, choice, seed).some(MEASURED))
+def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int, scenario: Scenario) -> dict[str, float]:
+    return measure(set_scene(_fleet(data, devices, choice, seed), scenario, seed).some(MEASURED))
 
 
 def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
     """Run one job with so many workers; `on_round` is called with the number of every round that is over.
 
-    The result has what `tabulate` and the pictures need. When no device's update can be accepted any more, the run ends without a model,
-    and the result has the reason (`failed`) in place of numbers.
+    The result has what `tabulate` and the pictures need. When no device's update can be accepted any more, or newcomers have too few
+    windows for what the algorithm asks of them, the run ends without a result, and there is the reason (`failed`) in place of numbers.
     """
     torch.set_num_threads(1)
-    fleet_of = job.data, job.devices, job.partition, job.settings.seed
-    fleet = _fleet(*fleet_of)
+    fleet = data_of(job)
+    heterogeneity = _heterogeneity(job.data, job.devices, job.partition, job.settings.seed, job.settings.scenario)
+    asked = {
+        "algorithm": str(job.settings.algorithm),
+        "seed": job.settings.seed,
+        "labels": str(job.settings.labels),
+        "heterogeneity": heterogeneity,
+    }
     try:
         outcome = simulate(fleet, job.settings, lambda p: on_round(p.trained) if p.trained else None, engine=EngineOptions(workers=workers))
-    except Stalled as error:
-        return {
-            **NOTHING,
-            "algorithm": str(job.settings.algorithm),
-            "seed": job.settings.seed,
-            "heterogeneity": _heterogeneity(*fleet_of),
-            "failed": str(error),
-        }
+    except (Stalled, DataError) as error:
+        return {**NOTHING, **asked, "failed": str(error)}
     summary = outcome.summary
     attackers = summary.attack.attackers if summary.attack else ()
     tested = [accuracy_of(r) for r in outcome.records[summary.preparations + 1 :]]
     by_round = [spread(a for d, a in accuracies.items() if d not in attackers).mean for accuracies in tested]
+    f1 = {d: device.macro_f1 for d, device in summary.devices.items()}
     truth = {d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()}
     return {
-        "algorithm": str(job.settings.algorithm),
-        "seed": job.settings.seed,
+        **asked,
         "accuracy": msgspec.to_builtins(summary.attack.honest_accuracy if summary.attack else summary.accuracy),
         "accuracy_by_round": by_round,
+        "macro_f1": msgspec.to_builtins(spread(f for d, f in f1.items() if f is not None and d not in attackers)),
         "devices": {d: device.accuracy for d, device in summary.devices.items()},
+        "macro_f1_by_device": f1,
         "groups": {
             "count": summary.groups.count,
             "by_round": summary.groups.by_round,
@@ -144,7 +154,6 @@ def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, wor
         "newcomers": msgspec.to_builtins(summary.newcomers),
         "preparations": summary.preparations,
         "accuracy_over_time": summary.time.accuracy if summary.time else [],
-        "heterogeneity": _heterogeneity(*fleet_of),
         "wall_s": summary.wall_s,
     }
 
@@ -159,17 +168,18 @@ def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> flo
 
 
 def check_jobs(jobs: Sequence[Job], folder: Path) -> list[FleetData]:
-    """Check each algorithm once, in the first of its jobs whose result is not yet in `folder`; nothing is trained. Returns their fleets.
+    """Check each algorithm once on each data set, in the first of these jobs whose result is not yet in `folder`; nothing is trained.
+    Returns their fleets.
 
     Raises:
         ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings that do not fit each other.
     """
-    fleets: dict[AlgorithmSpec, FleetData] = {}
-    for job in jobs:
-        algorithm = job.settings.algorithm
-        if algorithm not in fleets and not _path(folder, job).exists():
-            fleets[algorithm] = _fleet(job.data, job.devices, job.partition, job.settings.seed)
-            check_settings(fleets[algorithm], job.settings)
+    fleets: dict[tuple[AlgorithmSpec, str], FleetData] = {}
+    for job in sorted(jobs, key=lambda job: job.data):  # two data sets are held at a time
+        key = job.settings.algorithm, job.data
+        if key not in fleets and not _path(folder, job).exists():
+            fleets[key] = data_of(job)
+            check_settings(fleets[key], job.settings)
     return list(fleets.values())
 
 
@@ -252,59 +262,6 @@ def _as_json(job: Job) -> dict[str, Any]:
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with algorithms and choices as a user writes them."""
     return {name: str(value) if isinstance(value, AlgorithmSpec | Choice) else value for name, value in settings.items()}
-
-
-def tabulate(results: Sequence[Mapping[str, Any]], target: float | None = None) -> list[dict[str, Any]]:
-    """One row per algorithm, in the order in which they were asked for. docs/compare.md says what every field is."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for result in results:
-        by_name.setdefault(result["algorithm"], []).append(result)
-    best = max((_mean(r["accuracy"]["mean"] for r in runs) or 0.0 for runs in by_name.values()), default=0.0)
-    aim = TARGET_SHARE * best if target is None else target
-    return [_row(name, runs, aim) for name, runs in by_name.items()]
-
-
-def _row(name: str, runs: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any]:
-    accuracies = [r["accuracy"]["mean"] for r in runs if r["accuracy"]["mean"] is not None]
-    reached = [_rounds_to(r["accuracy_by_round"], target) for r in runs]
-    reached_s = [time_to_accuracy([tuple(point) for point in r.get("accuracy_over_time", [])], target) for r in runs]
-    row: dict[str, Any] = {
-        "algorithm": name,
-        "seeds": len(runs),
-        "accuracy": {
-            "mean": _mean(accuracies),
-            "std": round(statistics.pstdev(accuracies), 6) if accuracies else None,
-            "worst": _mean(r["accuracy"]["worst"] for r in runs),
-        },
-        "groups": {"count": _mean(r["groups"]["count"] for r in runs), "ari": _mean(r["groups"]["ari"] for r in runs)},
-        "bytes": {way: round(statistics.fmean(r["bytes"][way] for r in runs)) for way in ("up", "down")},
-        "target": round(target, 6),
-        "preparations": _mean(r["preparations"] for r in runs),
-        "rounds_to_target": None if None in reached else _mean(reached),
-        "time_to_target_s": None if None in reached_s else _mean(reached_s),
-        "epsilon": _mean(r["epsilon"] for r in runs),
-        "wall_s": _mean(r["wall_s"] for r in runs),
-    }
-    if failed := [r["failed"] for r in runs if r.get("failed")]:
-        row["failed"] = failed[0]
-    if any(r["newcomers"] for r in runs):
-        row["newcomers"] = {key: _mean(r["newcomers"][key] for r in runs) for key in ("mean", "std", "worst")}
-    if any(r["attack"] for r in runs):
-        rates = [r["attack"]["success_rate"] for r in runs]
-        row["attack"] = {"success_rate": _mean(rates), "told_apart": sum(r["attack"]["told_apart"] for r in runs)}
-    return row
-
-
-def _rounds_to(accuracies: Sequence[float | None], target: float) -> int | None:
-    return next((i for i, value in enumerate(accuracies, start=1) if value is not None and value >= target), None)
-
-
-def _mean(values: Any) -> Any:
-    known = [v for v in values if v is not None]
-    if not known:
-        return None
-    mean = statistics.fmean(known)
-    return int(mean) if mean == int(mean) and all(isinstance(v, int) for v in known) else round(mean, 6)
 
 
 def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:

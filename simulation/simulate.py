@@ -13,7 +13,7 @@ from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RunState
-from aggregator.core.summary import AttackSummary, Summary, accuracy_of, spread, summarize
+from aggregator.core.summary import AttackSummary, Newcomers, Summary, accuracy_of, spread, summarize
 from algorithms.core.contract import Objective
 from algorithms.core.probe import make_probe
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
@@ -33,9 +33,11 @@ from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.engine.workers.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.engine.workers.secret import repeatable_secret
+from simulation.measures import macro_f1
 from simulation.newcomers import Reception, hold_out
 from simulation.objective import objective_for_fleet
 from simulation.pretrain import examples_for
+from simulation.scenario import OWN, Labels, Scenario, set_scene
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
@@ -65,14 +67,24 @@ class SimulationSettings(TrainingSettings[AlgorithmSpec], frozen=True):
     """Who attacks and how (`simulation.engine.workers.attacks`)."""
     pretrain: str = ""
     """Other data that the extractor is trained on before the first round; none when empty."""
+    labels: Labels = "all"
+    """Labelled windows of each class that a device has (`simulation.scenario`)."""
+    split: Choice = OWN
+    """How a device's windows are divided for training and testing (`simulation.splits`)."""
     newcomers: int = 0
-    """So many devices are held out of training and received when it is over (`simulation.newcomers`)."""
+    """So many devices are held out of training and received when it is over (`simulation.newcomers`); 0 with ``labels=none``: a quarter
+    of them."""
     cohort: int = 0
     """So many devices, drawn anew, take part in each round; 0: all do."""
     profiles: Choice | None = None
     """What devices are like on the virtual clock (`simulation.timing.profiles`); without profiles and policy no time passes."""
     policy: Choice | None = None
     """How the server makes rounds on the virtual clock (`simulation.timing.policies`)."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """What devices have of the data."""
+        return Scenario(self.labels, self.split, self.newcomers)
 
 
 def simulate(
@@ -82,10 +94,12 @@ def simulate(
     objective: Objective | None = None,
     engine: EngineOptions = DEFAULT,
 ) -> SimulationResult:
-    """Run a fleet to the end. `on_progress` is called after every round; `objective` takes the place of that on a fresh model.
+    """Run a fleet to the end: what its devices have of `data` is as the settings' scenario says. `on_progress` is called after every
+    round; `objective` takes the place of that on a fresh model.
 
     Raises:
         ConfigError: settings that do not fit each other, the data or the engine.
+        DataError: the data do not allow the split.
     """
     started_s = perf_counter()
     if engine.backend == "messages":
@@ -100,10 +114,12 @@ def simulate(
             result = run_by_messages(experiment, graphs, on_progress)
         else:
             schedule = make_schedule(settings, data, bundle)
-            asked = {name: str(getattr(settings, name) or "") for name in ("attack", "profiles", "policy")} | {"cohort": settings.cohort}
+            named = {name: str(getattr(settings, name) or "") for name in ("attack", "profiles", "policy", "labels", "split")}
+            asked = named | {"cohort": settings.cohort, "newcomers": len(newcomers)}
             result = run_fast(experiment, schedule, asked, engine, on_progress)
         summary = summarize(result.state, result.records, perf_counter() - started_s)
         summary = msgspec.structs.replace(summary, backend=result.backend, backend_reason=result.reason)
+        summary = _with_scenario(summary, settings, result, data)
         if result.schedule is not None:
             accuracies = [(r.opened_at_s, spread(accuracy_of(r).values()).mean) for r in result.records if r.phase != "preparing"]
             summary = msgspec.structs.replace(summary, time=result.schedule.report(accuracies))
@@ -111,8 +127,9 @@ def simulate(
             summary = msgspec.structs.replace(summary, attack=_measure(attack, str(settings.attack), result, data, summary))
         if newcomers:
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
-            reached = spread(m.accuracy for m in reception.receive(newcomers).values() if m.num_examples)
-            summary = msgspec.structs.replace(summary, newcomers=reached)
+            reached = {d: m.accuracy if m.num_examples else None for d, m in sorted(reception.receive(newcomers).items())}
+            over = spread(a for a in reached.values() if a is not None)
+            summary = msgspec.structs.replace(summary, newcomers=Newcomers(**msgspec.structs.asdict(over), devices=reached))
     return SimulationResult(summary, result.state, result.records, result.blobs)
 
 
@@ -135,9 +152,8 @@ def _set_up(
     data: FleetData, settings: SimulationSettings, objective: Objective | None
 ) -> tuple[FleetData, Mapping[str, Windows], Experiment]:
     """The fleet without its newcomers, the newcomers, and what is to be run."""
-    if not 0 <= settings.newcomers < len(data.devices):
-        raise ConfigError(f"{settings.newcomers} newcomers of {len(data.devices)} devices: at least one has to train")
-    data, newcomers = hold_out(data, settings.newcomers, settings.seed)
+    data = set_scene(data, settings.scenario, settings.seed)
+    data, newcomers = hold_out(data, settings.scenario.num_newcomers(len(data.devices)), settings.seed)
     algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
     objective = objective or objective_for_fleet(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
@@ -178,6 +194,17 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     profiles = make_profiles(settings.profiles or read_profiles("always"), len(ids), settings.seed)
     fleet = Fleet(profiles, Work(examples, down, up), settings.seed)
     return Timed(ids, make_policy(policy, fleet))
+
+
+def _with_scenario(summary: Summary, settings: SimulationSettings, result: EngineResult, data: FleetData) -> Summary:
+    """The summary with what was asked of the fleet, and with macro F1 beside every accuracy."""
+    devices, replace = dict(summary.devices), msgspec.structs.replace
+    for device_id in (d for d, device in summary.devices.items() if device.accuracy is not None):
+        windows = data.devices[device_id]
+        f1 = macro_f1(windows.test_y, result.predict(device_id, windows.test_x).argmax(1))
+        devices[device_id] = replace(devices[device_id], macro_f1=round(f1, 6))
+    over = spread(device.macro_f1 for device in devices.values() if device.macro_f1 is not None)
+    return replace(summary, devices=devices, macro_f1=over, labels=str(settings.labels), split=str(settings.split))
 
 
 def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Summary) -> AttackSummary:

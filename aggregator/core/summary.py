@@ -19,11 +19,13 @@ PACKAGES = ("shoal", "torch", "onnxruntime", "numpy", "scikit-learn", "paho-mqtt
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Accuracies over devices, as fractions, every device counting the same; None where no device has one."""
+    """Accuracies, or macro F1, over devices, as fractions, every device counting the same; None where no device has one."""
 
     mean: float | None
     std: float | None
     worst: float | None
+    worst_tenth: float | None
+    """Mean over the tenth of the devices that are worst off, rounded up to a whole number of devices."""
 
 
 class DeviceSummary(msgspec.Struct, frozen=True):
@@ -35,6 +37,8 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     num_test: int
     accuracy: float | None
     """Of the model that it was given after the last round, on its own test examples; None without any."""
+    macro_f1: float | None = None
+    """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where only accuracies were reported."""
 
 
 class Groups(msgspec.Struct, frozen=True):
@@ -126,6 +130,13 @@ class TimeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     """By accuracy, the virtual second at which it was reached; None where it was not."""
 
 
+class Newcomers(Spread, frozen=True):
+    """Accuracy over the devices that came when training was over."""
+
+    devices: dict[str, float | None]
+    """Accuracy by device; None for one without test windows."""
+
+
 class EdgeSummary(msgspec.Struct, frozen=True):
     """The processes of a demonstration's edge clients."""
 
@@ -162,6 +173,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int
     devices: dict[str, DeviceSummary]
     accuracy: Spread
+    macro_f1: Spread | None = None
     accuracy_by_round: list[Spread]
     groups: Groups
     epsilon: float | None
@@ -177,7 +189,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     versions: dict[str, str]
     heterogeneity: Heterogeneity | None = None
     attack: AttackSummary | None = None
-    newcomers: Spread | None = None
+    labels: str = ""
+    """Labelled windows of each class that a simulated device had (`simulation.scenario`)."""
+    split: str = ""
+    """How its windows were divided for training and testing (`simulation.splits`)."""
+    newcomers: Newcomers | None = None
     edge: EdgeSummary | None = None
     phones: PhonesSummary | None = None
     comparison: dict[str, Comparison] = {}
@@ -225,11 +241,13 @@ def accuracy_of(record: RoundRecord) -> dict[str, float]:
 
 
 def spread(accuracies: Iterable[float]) -> Spread:
-    """Mean, standard deviation and worst of accuracies, rounded to six digits."""
-    known = list(accuracies)
+    """Mean, standard deviation, worst and worst tenth of accuracies, rounded to six digits."""
+    known = sorted(accuracies)
     if not known:
-        return Spread(None, None, None)
-    return Spread(mean=round(statistics.fmean(known), 6), std=round(statistics.pstdev(known), 6), worst=round(min(known), 6))
+        return Spread(None, None, None, None)
+    lowest = known[: math.ceil(len(known) / 10)]
+    measures = (statistics.fmean(known), statistics.pstdev(known), known[0], statistics.fmean(lowest))
+    return Spread(*(round(value, 6) for value in measures))
 
 
 def group_number(key: str | None) -> int | None:

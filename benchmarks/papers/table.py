@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from algorithms.registry import read_algorithm
-from simulation.compare import Asked, Job, run_all, tabulate
+from simulation.compare import Asked, Job, run_all
 from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
+from simulation.table import tabulate
 
 Metric = Callable[[Mapping[str, Any]], float | None]
 Row = Mapping[str, Any]

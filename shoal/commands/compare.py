@@ -1,30 +1,34 @@
-"""`shoal compare`: several algorithms on the same simulated fleets, over several seeds."""
+"""`shoal compare`: several algorithms on the same simulated fleets, over several seeds, in one scenario or in a grid of them."""
 
-import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from aggregator.core.cohort import read_policy
-from algorithms.registry import make_algorithm
+from algorithms.registry import make_algorithm, read_algorithm
 from shoal.commands import options as opt
 from shoal.comparison_picture import draw_comparison
+from shoal.comparison_tables import cell_tables, comparison_tables, overall_tables, write_csv
 from shoal.folders import prepare_folder
-from shoal.report import percent
+from shoal.grid_picture import draw_grid
 from shoal.warn import warn
-from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all, tabulate
+from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
 from simulation.datasets.windows import one_class
 from simulation.engine.workers.attacks import read_attack
+from simulation.grid import LABELS, SEEDS, SPLITS, Grid, read_cells, sort_out
+from simulation.grid_table import cell_rows, overall_rows
 from simulation.partition import read_partition
+from simulation.scenario import read_labels
 from simulation.simulate import SimulationSettings
+from simulation.splits import read_split
+from simulation.table import tabulate
 from simulation.timing.profiles import read_profiles
+from wire.errors import ConfigError
 
 
 def compare(
@@ -32,14 +36,28 @@ def compare(
     data: opt.Data = "watch",
     rounds: opt.Rounds = 20,
     local_epochs: opt.LocalEpochs = 1,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to N - 1: initial weights, order of batches, partition, attackers.")] = 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Seeds 0 to N - 1 of all that is drawn: 1 when not given, {SEEDS} with --scenarios."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for compare.json, compare.csv, compare.png and each run's result.")] = Path(
         "runs/compare"
     ),
     partition: opt.Partition = "user",
     attack: opt.Attack = "",
     privacy: opt.PrivacyName = "",
-    newcomers: Annotated[int, typer.Option(min=0, help="So many devices are held out of training and join when it is over.")] = 0,
+    labels: opt.LabelCount = "",
+    split: opt.Split = "",
+    newcomers: opt.NewcomerCount = 0,
+    scenarios: Annotated[
+        bool,
+        typer.Option(
+            "--scenarios",
+            help="A grid: --data, --labels and --split take several values with commas between them; labels "
+            f"{','.join(map(str, LABELS))} and split {','.join(SPLITS)} when not given.",
+        ),
+    ] = False,
+    reference: Annotated[str, typer.Option(help="The algorithm that the others are tested against; the first when not given.")] = "",
     target: Annotated[
         float | None, typer.Option(min=0, max=1, help="Accuracy to count rounds to; 95 % of the best when not given.")
     ] = None,
@@ -60,6 +78,13 @@ def compare(
     compared = tuple(opt.with_privacy(algorithm, privacy) for algorithm in read_algorithms(algorithms))
     for algorithm in compared:
         make_algorithm(algorithm)
+    base = opt.with_privacy(read_algorithm(reference), privacy) if reference else compared[0]
+    if base not in compared:
+        raise ConfigError(f"--reference {reference}: expected one of --algorithms {algorithms}")
+    if scenarios and target is not None:
+        raise ConfigError(f"--target {target:g}: with --scenarios no rounds are counted")
+    if not scenarios and (several := [f"{o} {v}" for o, v in (("--labels", labels), ("--split", split)) if "," in v]):
+        raise ConfigError(f"{several[0]}: several values are a grid, which --scenarios makes")
     common = SimulationSettings(
         rounds=rounds,
         local_epochs=local_epochs,
@@ -69,109 +94,85 @@ def compare(
         model=model,
         attack=opt.chosen(attack, read_attack),
         pretrain=pretrain,
+        labels=read_labels("all" if scenarios else labels or "all"),
+        split=read_split("own" if scenarios else split or "own"),
         newcomers=newcomers,
         cohort=cohort,
         profiles=opt.chosen(profiles, read_profiles),
         policy=opt.chosen(policy, read_policy),
     )
-    asked = Asked(data, compared, seeds, read_partition(partition), devices, common)
-    jobs = asked.jobs()
-    prepare_folder(out)
-    for fleet in check_jobs(jobs, out / "runs")[:1]:
-        warn(one_class(fleet))
-    counted = (MofNCompleteColumn(), TextColumn("rounds in"), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left"))
-    columns = (TextColumn("{task.description}"), BarColumn(), *counted)
-    with Progress(*columns, console=console) as progress:
-        done = {job.key: 0 for job in jobs}
-        task = progress.add_task(f"{len(jobs)} runs", total=rounds * len(jobs))
+    asked = Asked(data, compared, seeds or (SEEDS if scenarios else 1), read_partition(partition), devices, common)
+    if scenarios:
+        _compare_scenarios(Grid(read_cells(data, labels, split), asked), str(base), prepare_folder(out), workers, console)
+    else:
+        _compare(asked, str(base), target, prepare_folder(out), workers, console)
 
-        def tell(job: Job, number: int) -> None:
-            done[job.key] = max(done[job.key], number)
-            progress.update(task, completed=sum(done.values()))
 
-        results = run_all(jobs, out / "runs", workers, tell)
-    rows = tabulate(results, target)
+def _compare(asked: Asked, reference: str, target: float | None, out: Path, workers: int | None, console: Console) -> None:
+    results = _run(asked.jobs(), out, workers, console)
+    rows = tabulate(results, target, reference)
     (out / "compare.json").write_text(json.dumps(rows, indent=1) + "\n")
     write_csv(out / "compare.csv", rows)
     draw_comparison(out / "compare.png", results, rows)
     for table in comparison_tables(rows, console.width):
         console.print(table)
         console.print()
-    for row in rows:
-        if "failed" in row:
-            console.print(f"[bold]{row['algorithm']}[/bold] ended without a model: {row['failed']}", soft_wrap=True)
+    _tell_of_failures(rows, console)
     skew = results[0]["heterogeneity"]
     console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()), soft_wrap=True)
     console.print(f"written: {out / 'compare.json'}, {out / 'compare.csv'}, {out / 'compare.png'}", soft_wrap=True)
 
 
-GAP = 2
-"""Columns of a terminal between those of the table."""
+def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | None, console: Console) -> None:
+    cells, left_out = sort_out(grid)
+    if not cells:
+        raise ConfigError(f"--scenarios: the data allow no cell of the grid; {next(iter(left_out.values()))}")
+    jobs = grid.all_jobs(cells)
+    by_key = dict(zip((job.key for job in jobs), _run(jobs, out, workers, console), strict=True))
+    results = {str(cell): [by_key[job.key] for job in grid.jobs(cell)] for cell in cells}
+    tables = {str(cell): cell_rows(results[str(cell)], reference) for cell in cells}
+    overall = overall_rows(tables, results, reference)
+    named = [{"data": c.data, "split": str(c.split), "labels": c.labels} for c in grid.cells]
+    places = {str(c): name for c, name in zip(grid.cells, named, strict=True)}
+    missing = [{**places[str(c)], "why": why} for c, why in left_out.items()]
+    found = [{**places[name], "algorithms": rows} for name, rows in tables.items()]
+    (out / "compare.json").write_text(json.dumps({"overall": overall, "cells": found, "left_out": missing}, indent=1) + "\n")
+    write_csv(out / "compare.csv", [{**places[name], **row} for name, rows in tables.items() for row in rows])
+    draw_grid(out / "compare.png", {cell: tables[str(cell)] for cell in cells}, overall)
+    for name, rows in tables.items():
+        console.print(f"[bold]{name}[/bold]", soft_wrap=True)
+        for table in cell_tables(rows, console.width):
+            console.print(table)
+            console.print()
+        _tell_of_failures(rows, console)
+    for cell, why in left_out.items():
+        console.print(f"[bold]{cell}[/bold] left out: {why}", soft_wrap=True)
+    whole = f"over the cells in which every run ended with a model, {overall[0]['cells']} of {len(cells)}"
+    console.print(f"[bold]{whole}[/bold]; against {reference}", soft_wrap=True)
+    for table in overall_tables(overall, console.width):
+        console.print(table)
+        console.print()
+    console.print(f"written: {out / 'compare.json'}, {out / 'compare.csv'}, {out / 'compare.png'}", soft_wrap=True)
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows with their nested fields as NAME.FIELD columns."""
-    flat = [_flat(row) for row in rows]
-    names = list(dict.fromkeys(name for row in flat for name in row))
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(flat)
+def _run(jobs: list[Job], out: Path, workers: int | None, console: Console) -> list[dict[str, Any]]:
+    """Run what is missing, and say how far it is."""
+    for fleet in {fleet.name: fleet for fleet in check_jobs(jobs, out / "runs")}.values():
+        warn(one_class(fleet))
+    counted = (MofNCompleteColumn(), TextColumn("rounds in"), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left"))
+    columns = (TextColumn("{task.description}"), BarColumn(), *counted)
+    with Progress(*columns, console=console) as progress:
+        done = {job.key: 0 for job in jobs}
+        task = progress.add_task(f"{len(jobs)} runs", total=sum(job.settings.rounds for job in jobs))
+
+        def tell(job: Job, number: int) -> None:
+            done[job.key] = max(done[job.key], number)
+            progress.update(task, completed=sum(done.values()))
+
+        return run_all(jobs, out / "runs", workers, tell)
 
 
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        flat |= {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
-
-
-def comparison_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
-    """One row per algorithm, without columns that say nothing here; a second table and so on where one would be wider than `width`."""
-    cells: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "accuracy %": lambda r: "-" if "failed" in r else f"{_percent(r['accuracy']['mean'])} ±{100 * (r['accuracy']['std'] or 0):.1f}",
-        "worst %": lambda r: _percent(r["accuracy"]["worst"]),
-        "groups": lambda r: _number(r["groups"]["count"], "g"),
-        "ARI": lambda r: _number(r["groups"]["ari"], ".2f"),
-        "MB up": lambda r: f"{r['bytes']['up'] / 1e6:.1f}",
-        "down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
-        "to " + percent(rows[0]["target"]): lambda r: _number(r["rounds_to_target"], "g"),
-        "hours": lambda r: "-" if r["time_to_target_s"] is None else f"{r['time_to_target_s'] / 3600:.3g}",
-        "epsilon": lambda r: _number(r["epsilon"], ".2f"),
-        "ASR %": lambda r: _percent(r["attack"]["success_rate"]) if "attack" in r else "-",
-        "apart": lambda r: f"{r['attack']['told_apart']}/{r['seeds']}" if "attack" in r else "-",
-        "newcomers %": lambda r: _percent(r["newcomers"]["mean"]) if "newcomers" in r else "-",
-        "s": lambda r: _number(r["wall_s"], ".0f"),
-    }
-    columns = {heading: [made(row) for row in rows] for heading, made in cells.items()}
-    names = [row["algorithm"] for row in rows]
-    name_width = min(max(map(len, ["algorithm", *names])), width // 4)
-    tables: list[dict[str, list[str]]] = []
-    left = 0
-    for heading, column in columns.items():
-        if any(cell != "-" for cell in column):
-            needed = GAP + max(map(len, (heading, *column)))
-            if needed > left:
-                tables.append({})
-                left = width - name_width
-            tables[-1][heading] = column
-            left -= needed
-    return [_table(names, name_width, shown) for shown in tables]
-
-
-def _table(names: Sequence[str], name_width: int, columns: Mapping[str, Sequence[str]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")  # the box adds 1
-    table.add_column("algorithm", overflow="fold", width=name_width)
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for cells in zip(names, *columns.values(), strict=True):
-        table.add_row(*cells)
-    return table
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _tell_of_failures(rows: Sequence[dict[str, Any]], console: Console) -> None:
+    for row in rows:
+        if "failed" in row:
+            console.print(f"[bold]{row['algorithm']}[/bold] ended without a model: {row['failed']}", soft_wrap=True)

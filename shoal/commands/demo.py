@@ -196,6 +196,7 @@ def _comparison(summary: Summary) -> Comparison:
         mean=summary.accuracy.mean,
         std=summary.accuracy.std,
         worst=summary.accuracy.worst,
+        worst_tenth=summary.accuracy.worst_tenth,
         accuracy_by_round=summary.accuracy_by_round,
         devices={device_id: device.accuracy for device_id, device in summary.devices.items()},
     )

@@ -44,8 +44,8 @@ def hours_of(window: str, time_zone: str) -> str:
 Data = Annotated[
     str,
     typer.Option(
-        help="watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, subject][, split]), of a folder with a folder "
-        "for each device, or of UCI HAR."
+        help="watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, subject][, split][, session][, start]), of a "
+        "folder with a folder for each device, or of UCI HAR."
     ),
 ]
 AlgorithmName = Annotated[
@@ -73,6 +73,22 @@ Pretrain = Annotated[str, typer.Option(help="Other data, by name or path, that t
 Partition = Annotated[
     str,
     typer.Option(help="How examples are assigned to devices: user, iid, dirichlet:alpha=0.1:devices=20, rotation, ... (docs/simulate.md)."),
+]
+LabelCount = Annotated[
+    str,
+    typer.Option(
+        "--labels", help="Labelled windows of each class that a device has: all (the default), a number, or none: newcomers without labels."
+    ),
+]
+Split = Annotated[
+    str,
+    typer.Option(help="How each device's windows are divided for training and testing: own (as the data are), time, session, random."),
+]
+NewcomerCount = Annotated[
+    int,
+    typer.Option(
+        "--newcomers", min=0, help="So many devices are held out of training and join when it is over; a quarter with --labels none."
+    ),
 ]
 Attack = Annotated[
     str, typer.Option(help="Attackers among the devices: label-flip:share=0.2, replace, sign-flip, gaussian, nan (docs/privacy.md).")

@@ -1,10 +1,8 @@
 """`shoal simulate`: a fleet on one machine, before anything is rolled out."""
 
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -23,6 +21,8 @@ from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
+from simulation.scenario import check_scenario, read_labels, set_scene
+from simulation.splits import read_split
 from simulation.timing.profiles import read_profiles
 
 SHOWN = 1000
@@ -48,7 +48,9 @@ def simulate(
     hyper: opt.Hyper = None,
     model: opt.ModelName = "",
     pretrain: opt.Pretrain = "",
-    newcomers: Annotated[int, typer.Option(min=0, help="So many devices are held out of training and join when it is over.")] = 0,
+    labels: opt.LabelCount = "all",
+    split: opt.Split = "own",
+    newcomers: opt.NewcomerCount = 0,
     cohort: opt.Cohort = 0,
     profiles: opt.Profiles = "",
     policy: opt.Policy = "",
@@ -75,15 +77,20 @@ def simulate(
         model=model,
         attack=opt.chosen(attack, read_attack),
         pretrain=pretrain,
+        labels=read_labels(labels),
+        split=read_split(split),
         newcomers=newcomers,
         cohort=cohort,
         profiles=opt.chosen(profiles, read_profiles),
         policy=opt.chosen(policy, read_policy),
     )
-    fleet = make_fleet(data, read_partition(partition), devices, seed)
-    warn(one_class(fleet))
-    holdings = draw_holdings(prepare_folder(out) / "holdings.png", fleet.some(SHOWN))
-    heterogeneity = measure(fleet.some(SHOWN))
+    assigned = read_partition(partition)
+    check_scenario(settings.scenario, assigned)
+    fleet = make_fleet(data, assigned, devices, seed)
+    held = set_scene(fleet, settings.scenario, seed).some(SHOWN)
+    warn(one_class(held))
+    holdings = draw_holdings(prepare_folder(out) / "holdings.png", held)
+    heterogeneity = measure(held)
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()), soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
     with Progress(*columns, console=console) as progress:

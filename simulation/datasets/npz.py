@@ -1,5 +1,6 @@
-"""Examples from a ``.npz``: ``X``, ``y`` and, if there are any, ``subject`` and ``split``; one device per subject.
+"""Examples from a ``.npz``: ``X``, ``y`` and, if there are any, ``subject``, ``split``, ``session`` and ``start``; one device per subject.
 
+``session`` names the recording that a window is from, in the order in which a subject made them; ``start`` is its first sample there.
 ``X`` is (n, channels, time) for windows, (n, channels, height, width) for images. Without ``subject`` the file is a pool.
 """
 
@@ -10,21 +11,24 @@ import numpy as np
 
 from edge_client.core.ports import Windows
 from simulation.datasets.pool import Pool
-from simulation.datasets.windows import FleetData, last_share_of_each_class
+from simulation.datasets.windows import FleetData, Recordings, last_share_of_each_class
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
 
 LAYOUT = (
     "X (n, channels, time) or (n, channels, height, width) float, y (n,) int, "
-    "and optionally subject (n,) int and split (n,) of 'train' and 'test'"
+    "and optionally subject (n,) int, split (n,) of 'train' and 'test', session (n,) int or str and start (n,) int"
 )
 MOST_CLASSES = 10_000
 """A larger label is taken for a mistake."""
 
 
-def load_npz(path: Path) -> FleetData | Pool:
-    """Read a ``.npz`` file: a fleet where there is a ``subject``, else a pool.
+ARRAYS = ("X", "y", "subject", "split", "session", "start", "channel_names", "activity_names")
+
+
+def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
+    """Read a ``.npz`` file: a fleet where there is a ``subject``, else a pool. `session`: the array that says the windows' recordings.
 
     Raises:
         DataError: not such a file; the text says what is wrong with it.
@@ -33,7 +37,8 @@ def load_npz(path: Path) -> FleetData | Pool:
         raise DataError(f"data {path}: not readable as .npz: expected an archive of arrays, as numpy.savez writes it")
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files if name in ("X", "y", "subject", "split", "channel_names", "activity_names")}
+            stored = {"session" if name == session else name: name for name in file.files}
+            arrays = {name: file[stored[name]] for name in ARRAYS if name in stored}
     except ValueError:
         raise DataError(f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}") from None
     except (OSError, zipfile.BadZipFile, EOFError) as error:
@@ -54,14 +59,18 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
     x, y, subject = arrays["X"], arrays["y"], _required(arrays, "subject", origin)
     if subject.shape != (len(x),) or subject.dtype.kind not in "iu":
         raise DataError(f"data {origin}: subject is {subject.dtype}{list(subject.shape)}, expected int[{len(x)}]")
+    session, start = _places(origin, arrays)
     width = max(2, len(str(int(subject.max()))))
-    devices = {}
+    devices, recordings = {}, {}
     for number in np.unique(subject):
-        at = subject == number
+        at = np.flatnonzero(subject == number)
+        test = _test_part(y[at], arrays["split"][at] if "split" in arrays else None)
+        at, cut = np.concatenate([at[~test], at[test]]), int((~test).sum())
         own_x, own_y = np.ascontiguousarray(x[at], dtype=np.float32), y[at].astype(np.int64)
-        test = _test_part(own_y, arrays["split"][at] if "split" in arrays else None)
-        devices[f"s{int(number):0{width}d}"] = Windows(own_x[~test], own_y[~test], own_x[test], own_y[test])
-    return FleetData(name, window, classes, devices)
+        device_id = f"s{int(number):0{width}d}"
+        devices[device_id] = Windows(own_x[:cut], own_y[:cut], own_x[cut:], own_y[cut:])
+        recordings[device_id] = Recordings(own_x, own_y, *(None if place is None else place[at] for place in (session, start)))
+    return FleetData(name, window, classes, devices, recordings=recordings)
 
 
 def pool_from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> Pool:
@@ -98,6 +107,21 @@ def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str,
             f"data {origin}: {len(classes)} class and {len(channels)} channel names for {num_classes} classes, {x.shape[1]} channels"
         )
     return Window(channels, x.shape[-1], x.shape[-1], height=x.shape[2] if x.ndim == 4 else 0), classes
+
+
+def _places(origin: str, arrays: dict[str, Array]) -> tuple[Array | None, Array | None]:
+    """Session and start (n,) int64 of every window, as far as they are there; sessions have numbers by where they first occur."""
+    count, session, start = len(arrays["X"]), arrays.get("session"), arrays.get("start")
+    if session is not None:
+        if session.shape != (count,) or session.dtype.kind not in "iuU":
+            raise DataError(f"data {origin}: session is {session.dtype}{list(session.shape)}, expected {count} times a number or a name")
+        _, first, which = np.unique(session, return_index=True, return_inverse=True)
+        session = np.argsort(np.argsort(first))[which].astype(np.int64)
+    if start is not None:
+        if start.shape != (count,) or start.dtype.kind not in "iu":
+            raise DataError(f"data {origin}: start is {start.dtype}{list(start.shape)}, expected int[{count}]")
+        start = start.astype(np.int64)
+    return session, start
 
 
 def _test_part(y: Array, split: Array | None) -> Array:

@@ -3,12 +3,13 @@
 D. Anguita, A. Ghio, L. Oneto, X. Parra, J. L. Reyes-Ortiz. A Public Domain Dataset for Human Activity Recognition Using Smartphones.
 ESANN 2013. Read from the original folder, its zip, or one ``.npz``. The official split is by subject, which leaves a device either
 no training or no test windows; here the last 25 % of each subject's windows per class are the test part, and the one training
-window that overlaps them is left out.
+window that overlaps them is left out. The ``.npz`` also says where every window was cut (``experiment``, ``start``).
 """
 
 import io
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def load_uci_har(path: Path) -> FleetData:
     """
     data: FleetData | Pool
     if path.suffix == ".npz":
-        data = load_npz(path)
+        data = load_npz(path, session="experiment")
         if isinstance(data, Pool):
             raise DataError(f"data {path}: array 'subject' is missing, and UCI HAR has one device per subject")
     elif path.suffix == ".zip":
@@ -46,7 +47,7 @@ def load_uci_har(path: Path) -> FleetData:
     else:
         root = path / FOLDER if (path / FOLDER).is_dir() else path
         data = _assemble(path, lambda name: (root / name).read_bytes())
-    return FleetData("uci-har", data.window, data.classes, {d: _without_overlap(w) for d, w in data.devices.items()})
+    return replace(data, name="uci-har", devices={d: _without_overlap(w) for d, w in data.devices.items()})
 
 
 def is_uci_har(path: Path) -> bool:

@@ -10,11 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
-from simulation.datasets.windows import FleetData, cut_windows
+from simulation.datasets.windows import FleetData, Recordings, cut_windows
 from wire.bundle import Window
 from wire.errors import DataError
+from wire.tensors import Array
 
 LENGTH, STRIDE, TRAIN_SHARE, RATE_HZ = 128, 64, 0.7, 50.0
+
+_Piece = tuple[Array, Array, Array, Array]
+"""x, y, session and start of windows."""
 
 
 def load_watch() -> FleetData:
@@ -29,18 +33,21 @@ def load_watch() -> FleetData:
     if path is None or not path.exists():
         raise DataError("data 'watch': it comes with the package seglearn, which is not installed (pip install 'shoal[simulation]')")
     raw = np.load(path, allow_pickle=True).item()  # a file of an installed package, trusted as its code is
-    parts: dict[str, list[list[np.ndarray]]] = {}
-    for recording, label, person, side in zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True):
-        device = parts.setdefault(f"p{int(person):02d}-{'right' if side == 1 else 'left'}", [[], [], [], []])
+    parts: dict[str, dict[str, list[_Piece]]] = {}
+    for number, (recording, label, person, side) in enumerate(zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)):
+        device = parts.setdefault(f"p{int(person):02d}-{'right' if side == 1 else 'left'}", {"train": [], "test": []})
         cut = round(TRAIN_SHARE * len(recording))
-        for at, piece in ((0, recording[:cut]), (2, recording[cut:])):
-            windows = cut_windows(np.asarray(piece), LENGTH, STRIDE)
-            device[at].append(windows)
-            device[at + 1].append(np.full(len(windows), label, np.int64))
+        for part, begin, end in (("train", 0, cut), ("test", cut, len(recording))):
+            x = cut_windows(np.asarray(recording[begin:end]), LENGTH, STRIDE)
+            y, session = (np.full(len(x), value, np.int64) for value in (label, number))
+            device[part].append((x, y, session, begin + STRIDE * np.arange(len(x), dtype=np.int64)))
+    recordings = {d: Recordings(*map(np.concatenate, zip(*parts[d]["train"], *parts[d]["test"], strict=True))) for d in sorted(parts)}
+    num_train = {d: sum(len(x) for x, *_ in parts[d]["train"]) for d in parts}
     return FleetData(
         "watch",
         Window(tuple(str(c) for c in raw["X_labels"]), LENGTH, STRIDE, RATE_HZ),
         tuple(str(c) for c in raw["y_labels"]),
-        {device_id: Windows(*(np.concatenate(p) for p in parts[device_id])) for device_id in sorted(parts)},
+        {d: Windows(r.x[: num_train[d]], r.y[: num_train[d]], r.x[num_train[d] :], r.y[num_train[d] :]) for d, r in recordings.items()},
         {device_id: device_id.split("-")[1] for device_id in sorted(parts)},
+        recordings,
     )

@@ -1,7 +1,7 @@
 """What a data set is to a simulated fleet: windows by device, and the fixed scaling that the exported model applies."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +24,20 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True)
+class Recordings:
+    """All windows of a device, whichever part they are in, and where each was cut: what they can be split anew by."""
+
+    x: Array = field(repr=False)
+    """(n, \\*window.shape) float32."""
+    y: Array = field(repr=False)
+    """(n,) int64."""
+    session: Array | None = field(default=None, repr=False)
+    """(n,) int64: the number of the recording that a window is from, in the order in which they were made; None where nobody says."""
+    start: Array | None = field(default=None, repr=False)
+    """(n,) int64: a window's first sample in its recording (without `session` all are from one); None where nobody says."""
+
+
+@dataclass(frozen=True)
 class FleetData:
     """Windows of a fleet. `truth` names each device's known group where there is one, for measuring only."""
 
@@ -32,15 +46,19 @@ class FleetData:
     classes: tuple[str, ...]
     devices: Mapping[str, Windows] = field(repr=False)
     truth: Mapping[str, str] = field(default_factory=dict)
+    recordings: Mapping[str, Recordings] = field(default_factory=dict, repr=False)
+    """Of each device, where the data say; empty where they do not, or a partition has put the examples of all devices together."""
 
     def channel_size(self) -> Array:
-        """Root mean square per channel (channels,) float32 over all training examples; 1 for a channel that is always zero."""
+        """Root mean square per channel (channels,) float32 over all training examples, labelled or not; 1 for a channel that is always
+        zero."""
         if isinstance(self.devices, Measured):
             squares, count = self.devices.squares()
             return _root(squares, count)
         axes = (0, *range(2, 1 + len(self.window.shape)))
-        count = sum(w.train_x.size // max(1, w.train_x.shape[1]) for w in self.devices.values())
-        squares = sum(np.square(w.train_x, dtype=np.float64).sum(axes) for w in self.devices.values())
+        parts = [x for w in self.devices.values() for x in (w.train_x, w.unlabelled_x) if len(x)]
+        count = sum(x.size // x.shape[1] for x in parts)
+        squares = sum((np.square(x, dtype=np.float64).sum(axes) for x in parts), np.zeros(len(self.window.channels)))
         return _root(squares, count)
 
     def sample(self) -> tuple[Array, Array]:
@@ -54,8 +72,13 @@ class FleetData:
             return self
         chosen = np.random.default_rng(0).choice(len(self.devices), most, replace=False)
         names = sorted(self.devices)
-        devices = {names[i]: self.devices[names[i]] for i in sorted(chosen)}
-        return FleetData(self.name, self.window, self.classes, devices, {d: g for d, g in self.truth.items() if d in devices})
+        return self.only(names[i] for i in sorted(chosen))
+
+    def only(self, device_ids: Iterable[str]) -> "FleetData":
+        """These of its devices."""
+        devices = {d: self.devices[d] for d in device_ids}
+        truth, recordings = ({d: v for d, v in m.items() if d in devices} for m in (self.truth, self.recordings))
+        return replace(self, devices=devices, truth=truth, recordings=recordings)  # type: ignore[arg-type]
 
 
 def one_class(data: FleetData) -> str:
@@ -110,6 +133,4 @@ def select_devices(data: FleetData, count: int | None) -> FleetData:
         return data
     if not 1 <= count <= len(data.devices):
         raise DataError(f"devices = {count}: data {data.name} has {len(data.devices)} devices")
-    chosen = sorted(data.devices)[:count]
-    truth = {d: data.truth[d] for d in chosen if d in data.truth}
-    return FleetData(data.name, data.window, data.classes, {d: data.devices[d] for d in chosen}, truth)
+    return data.only(sorted(data.devices)[:count])

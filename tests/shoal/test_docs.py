@@ -294,15 +294,16 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
 
 
 def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shoal.commands.compare import write_csv
+    from shoal.comparison_tables import write_csv
     from simulation import compare
     from simulation.partition import read_partition
     from simulation.simulate import SimulationSettings
+    from simulation.table import tabulate
     from tests.conftest import synthetic_fleet
 
     monkeypatch.setattr(compare, "_fleet", lambda *_: synthetic_fleet(4))
     settings = SimulationSettings(read_algorithm("fedavg+gaussian"), 1, attack=read_attack("label-flip:count=1"), newcomers=1)
-    rows = compare.tabulate([compare.run_job(compare.Job("synthetic", read_partition("user"), settings))])
+    rows = tabulate([compare.run_job(compare.Job("synthetic", read_partition("user"), settings))])
     assert {"attack", "newcomers"} <= rows[0].keys()
     write_csv(tmp_path / "compare.csv", rows)
     columns = (tmp_path / "compare.csv").read_text().splitlines()[0].split(",")

@@ -36,6 +36,22 @@ def shoal(*arguments: str) -> None:
         ("compare --algorithms fedavg --hyper lr=-1", "--lr -1: expected a learning rate from 0"),
         ("simulate --hyper momentum=nan", "--hyper 'momentum=nan': expected NAME=VALUE with a number"),
         ("simulate --cohort 99 --algorithm fedavg --devices 3", "cohort = 99: expected no more than the 3 devices that train"),
+        ("simulate --labels some", "labels 'some': expected all, none, or how many windows of each class are labelled, from 1"),
+        ("simulate --split now", "split 'now': 'now' is none of own, time, session, random"),
+        (
+            "simulate --split session",
+            "split session: device p01-left of data watch has no recording to hold out: none whose classes are all in",
+        ),
+        ("simulate --split time --partition iid", "split time with partition iid: it puts the examples of all devices together"),
+        ("simulate --labels none --newcomers 20", "20 newcomers of 20 devices: at least one has to train"),
+        ("compare --algorithms fedavg --labels all,5", "--labels all,5: several values are a grid, which --scenarios makes"),
+        ("compare --algorithms fedavg --split time,own", "--split time,own: several values are a grid, which --scenarios makes"),
+        ("compare --algorithms fedavg --reference local", "--reference local: expected one of --algorithms fedavg"),
+        ("compare --algorithms fedavg --scenarios --target 0.9", "--target 0.9: with --scenarios no rounds are counted"),
+        (
+            "compare --algorithms fedavg --scenarios --split session",
+            "--scenarios: the data allow no cell of the grid; split session: device p01-left of data watch has no recording to hold out",
+        ),
         (f"export inspect {TEXT}", f"{TEXT}: expected a bundle that `shoal export` wrote: bundle of "),
     ],
 )

@@ -13,9 +13,10 @@ from aggregator.core.plan import round_seed
 from algorithms.registry import read_algorithm
 from edge_client.executor import Executor, Result
 from simulation import newcomers
-from simulation.compare import Asked, agreement, check_jobs, read_algorithms, run_all, run_job, tabulate
+from simulation.compare import Asked, agreement, check_jobs, read_algorithms, run_all, run_job
 from simulation.newcomers import hold_out
 from simulation.simulate import SimulationSettings, simulate
+from simulation.table import tabulate
 from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known

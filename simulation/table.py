@@ -1,0 +1,132 @@
+"""The table of a comparison: one row per algorithm, from the results of its runs. Pure. docs/compare.md says what every field is."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from simulation.inference import compare_pairs, half_width, holm
+from simulation.timing.report import time_to_accuracy
+
+Result = Mapping[str, Any]
+"""Of a run, as `simulation.compare.run_job` makes it."""
+Row = dict[str, Any]
+TARGET_SHARE = 0.95
+"""The target accuracy where none is given: this share of the best mean accuracy in the comparison."""
+
+
+def tabulate(results: Sequence[Result], target: float | None = None, reference: str = "") -> list[Row]:
+    """One row per algorithm, in the order in which they were asked for. `reference`: the algorithm that the others are tested against, the
+    first one when empty."""
+    by_name = by_algorithm(results)
+    best = max((mean_of(r["accuracy"]["mean"] for r in runs) or 0.0 for runs in by_name.values()), default=0.0)
+    aim = TARGET_SHARE * best if target is None else target
+    rows = [_row(name, runs, aim) for name, runs in by_name.items()]
+    tests = against(by_name, reference or next(iter(by_name), ""))
+    return [row | ({"against": tests[row["algorithm"]]} if row["algorithm"] in tests else {}) for row in rows]
+
+
+def by_algorithm(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """The results of each algorithm, in the order in which they come."""
+    by_name: dict[str, list[Result]] = {}
+    for result in results:
+        by_name.setdefault(result["algorithm"], []).append(result)
+    return by_name
+
+
+def served(result: Result) -> dict[str, float]:
+    """Accuracy by device, of the devices that a run is about: those that train, but for attackers; without labels the newcomers."""
+    if result.get("labels") == "none":
+        devices = (result["newcomers"] or {}).get("devices", {})
+    else:
+        attackers = (result["attack"] or {}).get("attackers", ())
+        devices = {d: a for d, a in result["devices"].items() if d not in attackers}
+    return {d: a for d, a in devices.items() if a is not None}
+
+
+def against(by_name: Mapping[str, Sequence[Result]], reference: str) -> dict[str, dict[str, Any]]:
+    """Every algorithm against the one that is the reference: paired by what else is the same in two results (`_pair`) and by device. Left
+    out is the reference, and what has no pair with it."""
+    base = _by_pair(by_name.get(reference, ()))
+    tests = {}
+    for name, runs in by_name.items():
+        own = _by_pair(runs)
+        if name != reference and (differences := [own[key] - base[key] for key in sorted(own.keys() & base.keys())]):
+            tests[name] = compare_pairs(differences)
+    adjusted = holm([test.p for test in tests.values()])
+    return {
+        name: {
+            "reference": reference,
+            "difference": round(test.mean, 6),
+            "ci95": rounded(test.half_width),
+            "p": float(f"{p:.3g}"),
+            "pairs": test.pairs,
+        }
+        for (name, test), p in zip(tests.items(), adjusted, strict=True)
+    }
+
+
+def _by_pair(runs: Iterable[Result]) -> dict[tuple[str, ...], float]:
+    return {(*_pair(run), device_id): accuracy for run in runs for device_id, accuracy in served(run).items()}
+
+
+def _pair(run: Result) -> tuple[str, str]:
+    """What two results have to share: the seed, and the cell of a grid where they are of one."""
+    return run.get("cell", ""), str(run["seed"])
+
+
+def _row(name: str, runs: Sequence[Result], target: float) -> Row:
+    reached = [_rounds_to(r["accuracy_by_round"], target) for r in runs]
+    reached_s = [time_to_accuracy([tuple(point) for point in r.get("accuracy_over_time", [])], target) for r in runs]
+    row: Row = {
+        "algorithm": name,
+        "seeds": len(runs),
+        "accuracy": over_seeds([r["accuracy"] for r in runs]),
+        "macro_f1": over_seeds([r["macro_f1"] for r in runs if r["macro_f1"]]),
+        "groups": {"count": mean_of(r["groups"]["count"] for r in runs), "ari": mean_of(r["groups"]["ari"] for r in runs)},
+        "bytes": {way: round(statistics.fmean(r["bytes"][way] for r in runs)) for way in ("up", "down")},
+        "target": round(target, 6),
+        "preparations": mean_of(r["preparations"] for r in runs),
+        "rounds_to_target": None if None in reached else mean_of(reached),
+        "time_to_target_s": None if None in reached_s else mean_of(reached_s),
+        "epsilon": mean_of(r["epsilon"] for r in runs),
+        "wall_s": mean_of(r["wall_s"] for r in runs),
+    }
+    if failed := [r["failed"] for r in runs if r.get("failed")]:
+        row["failed"] = failed[0]
+    if received := [r["newcomers"] for r in runs if r["newcomers"]]:
+        row["newcomers"] = over_seeds(received)
+    if any(r["attack"] for r in runs):
+        rates = [r["attack"]["success_rate"] for r in runs]
+        row["attack"] = {"success_rate": mean_of(rates), "told_apart": sum(r["attack"]["told_apart"] for r in runs)}
+    return row
+
+
+def over_seeds(spreads: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Over seeds: the mean of the means with their standard deviation and the half width of its 95 % interval; the means of the worst
+    device's value and of the worst tenth's."""
+    means = [s["mean"] for s in spreads if s["mean"] is not None]
+    return {
+        "mean": mean_of(means),
+        "std": round(statistics.pstdev(means), 6) if means else None,
+        "ci95": rounded(half_width(means)),
+        "worst": mean_of(s["worst"] for s in spreads),
+        "worst_tenth": mean_of(s["worst_tenth"] for s in spreads),
+    }
+
+
+def rounded(value: float | None) -> float | None:
+    """To six digits; None for none."""
+    return None if value is None else round(value, 6)
+
+
+def mean_of(values: Any) -> Any:
+    """The mean of those that are not None, rounded to six digits; None of none; a whole number where all are and it is one."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return None
+    mean = statistics.fmean(known)
+    return int(mean) if mean == int(mean) and all(isinstance(v, int) for v in known) else round(mean, 6)
+
+
+def _rounds_to(accuracies: Sequence[float | None], target: float) -> int | None:
+    return next((i for i, value in enumerate(accuracies, start=1) if value is not None and value >= target), None)
