@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
+import numpy as np
 
 from wire import names
 from wire.codec import digest
@@ -29,6 +30,8 @@ BUNDLE_BYTES, DIRECTORY_BYTES = 2**31 - 1, 2**20
 EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
 """Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the operators it always has."""
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
+ZERO_UNLESS_SAID = (names.PRIVATE, names.SLOT)
+"""The roles of tensors that start at zero where `INITIAL` does not say another value."""
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -131,8 +134,16 @@ class Bundle:
 
     @cached_property
     def initial(self) -> Tensors:
-        """The initial value of every tensor that has one, by ``ROLE/NAME``; not to be written into."""
-        return decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0]
+        """The initial value of every tensor that has one, by ``ROLE/NAME``; not to be written into.
+
+        Raises:
+            LimitExceeded: they take more memory than a tensor file may.
+        """
+        held = decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0]
+        zero = [spec for spec in self.manifest.of_role(*ZERO_UNLESS_SAID) if spec.key not in held]
+        if (size := sum(spec.num_bytes for spec in zero)) > RECEIVED_FILES.total_bytes:
+            raise LimitExceeded(f"bundle {self.manifest.name}: its tensors that start at zero take {size} bytes")
+        return held | {spec.key: np.zeros(spec.shape, spec.dtype) for spec in zero}
 
     def graph_bytes(self, name: str) -> bytes:
         """The bytes of one graph.
@@ -160,7 +171,8 @@ class Bundle:
 
 def pack(manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: PrivateKey | None = None) -> bytes:
     """Write a bundle; the hashes in the manifest are filled in here, and it is signed when a key is given."""
-    content = {**files, INITIAL: encode_tensors(initial)}
+    said = {key: value for key, value in initial.items() if names.role_of(key) not in ZERO_UNLESS_SAID or value.any()}
+    content = {**files, INITIAL: encode_tensors(said)}
     manifest = msgspec.structs.replace(manifest, files={name: digest(data) for name, data in sorted(content.items())})
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     entries = {MANIFEST: text, **({SIGNATURE: key.sign(text)} if key else {}), **dict(sorted(content.items()))}

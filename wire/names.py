@@ -24,6 +24,7 @@ T = TypeVar("T")
 SHARED: Final = "shared"
 STATISTIC: Final = "statistic"
 PRIVATE: Final = "private"
+SLOT: Final = "slot"
 RECEIVED: Final = "received"
 EXCHANGED: Final = (SHARED, STATISTIC)
 """The roles of what leaves a device and is averaged."""

@@ -121,7 +121,7 @@ def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:
         layout: Layout = ()
         if isinstance(verb, Train) and verb.report:
             layout = settings.reported[verb.graph]
-        elif isinstance(verb, Apply) or (isinstance(verb, Evaluate) and verb.report):
+        elif isinstance(verb, Apply | Evaluate) and verb.report:
             layout = settings.responses[verb.graph]
         wanted |= {entry[0]: entry for entry in layout}
     return tuple(wanted.values())

@@ -206,7 +206,7 @@ def first_good(losses: Tensor, judged: Tensor, errors: float) -> Tensor:
     least mean by more than so many standard errors of the difference; 1 for the first where fewer than `FEWEST` rows are judged."""
     count = judged.sum()
     means = losses.sum(0) / count.clamp(min=1.0)
-    best = _first((means <= means.amin()).to(losses.dtype))
+    best = _first((means <= means.amin(0)).to(losses.dtype))
     apart = (losses - (losses * best).sum(1, keepdim=True)) * judged.unsqueeze(1)
     mean = apart.sum(0) / count.clamp(min=1.0)
     spread = ((apart - mean) * judged.unsqueeze(1)).square().sum(0) / (count - 1).clamp(min=1.0)

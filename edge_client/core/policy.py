@@ -50,7 +50,8 @@ def _unprotected(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[
         return None
     rule = "max_clip_norm" if policy.max_clip_norm is not None else "min_noise_multiplier"
     for verb in verbs:
-        if isinstance(verb, Apply | Respond) or (isinstance(verb, Evaluate) and verb.report and verb.graph in measuring):
+        reports = isinstance(verb, Respond) or (isinstance(verb, Apply) and verb.report)
+        if reports or (isinstance(verb, Evaluate) and verb.report and verb.graph in measuring):
             return f"{rule}: {verb.__struct_config__.tag} reports what neither clipping nor noise covers"
     if not any(isinstance(verb, Train) and verb.report for verb in verbs):
         return None
@@ -70,6 +71,8 @@ def _too_few_windows(policy: Policy, verbs: tuple[Verb, ...], num_train: int, nu
         match verb:
             case Train():
                 count = num_train - num_held_out(num_train, verb.holdout)
+                if count < verb.least:
+                    continue
             case Evaluate(report=True, split="holdout"):
                 count = num_held_out(num_train, verb.holdout)
             case Evaluate(report=True, split="test"):

@@ -9,6 +9,7 @@ import numpy as np
 from tests.wire import (
     drift_vectors,
     enrolment_vectors,
+    held_vectors,
     names_vectors,
     policy_vectors,
     quantised_vectors,
@@ -195,6 +196,7 @@ def newer(message: m.Message) -> bytes:
 def main() -> None:
     """Write everything."""
     SCHEMA.write_text(schema_text())
+    held_vectors.FILE.write_text(held_vectors.text())
     names_vectors.FILE.write_text(names_vectors.text())
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())
