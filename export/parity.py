@@ -123,11 +123,12 @@ def _next(state: Tensors, outputs: Tensors) -> Tensors:
 
 
 def _draw(objective: Objective, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """A batch's columns and random inputs."""
+    """A batch's columns, random inputs, and what the split ``windows`` says of its windows."""
     columns = {name: rng.uniform(0.5, 1.5, (size, *shape)).astype(np.float32) for name, shape in objective.columns.items()}
     uniform = {n: rng.random((size, *shape), np.float32) for n, shape in objective.random.items() if names.role_of(n) == names.UNIFORM}
     normal = {n: rng.standard_normal(shape, np.float32) for n, shape in objective.random.items() if names.role_of(n) == names.NORMAL}
-    return columns | uniform | normal
+    places = dict(zip(names.PLACES, (np.arange(size), np.full(size, size), rng.random(size) < 0.5), strict=True))
+    return columns | uniform | normal | {name: values.astype(np.float32) for name, values in places.items()}
 
 
 def _drift(tensors: Tensors, exact: Tensors) -> float:

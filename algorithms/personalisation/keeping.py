@@ -135,13 +135,14 @@ class Keeping(Supervised):
         """The memory of the windows of a batch, each in the row of its own, as a sum; of more windows than there are rows, some."""
         made = super().answer(tensors, batch["x"])
         index, count = batch["index"], batch["count"]
-        labels = (batch["y"].unsqueeze(1) == torch.arange(made.logits.shape[1])).to(torch.float32)
+        kind = made.logits.dtype
+        labels = (batch["y"].unsqueeze(1) == torch.arange(made.logits.shape[1])).to(kind)
         rows = torch.floor(index * self.memory_size / count.clamp(min=float(self.memory_size)))
         before = torch.floor((index - 1) * self.memory_size / count.clamp(min=float(self.memory_size)))
-        taken = (rows != before).to(torch.float32) * count  # the device divides sums by the number of windows
+        taken = (rows != before).to(kind) * count  # the device divides sums by the number of windows
         if not self.recipe.unlabelled:
             taken = taken * labels.sum(1)
-        place = (rows.unsqueeze(1) == torch.arange(self.memory_size)).to(torch.float32) * taken.unsqueeze(1)
+        place = (rows.unsqueeze(1) == torch.arange(self.memory_size)).to(kind) * taken.unsqueeze(1)
         guess = torch.softmax(made.logits, dim=1)
         sums = {"keys": unit(made.features), "guess": guess, "labels": labels, "held": batch["held"].unsqueeze(1)}
         return {names.metric(name): place.T @ value for name, value in sums.items()}
@@ -177,11 +178,11 @@ class Keeping(Supervised):
             at[candidate.model] += 1
         every = torch.stack(columns, 1)
         kept = first_good(every, judged, recipe.errors)
-        shares = torch.tensor([candidate.share for candidate in recipe.candidates])
+        shares = torch.tensor([candidate.share for candidate in recipe.candidates], dtype=kept.dtype)
         labels = memory.smoothed(memory.weights(), memory.known)
         following = {KEYS: torch.clone(memory.keys), LABELS: labels, SHARE: (kept * shares).sum()}
         if recipe.tunes:
-            tuned = (kept * torch.tensor([float(c.model == TUNED) for c in recipe.candidates])).sum()
+            tuned = (kept * torch.tensor([c.model == TUNED for c in recipe.candidates])).sum()
             following |= {key: tuned * following[key] + (1 - tuned) * tensors[key] for key in (KEYS, LABELS)}
             following |= {key: tuned * tensors[key] + (1 - tuned) * tensors[slot_of(key, "before")] for key in self.moving(tensors)}
         count = judged.sum()
@@ -216,7 +217,7 @@ def first_good(losses: Tensor, judged: Tensor, errors: float) -> Tensor:
 
 def _first(flags: Tensor) -> Tensor:
     """1 for the first 1 of `flags` (n,), 0 for all others."""
-    firsts, left = [], torch.ones(())
+    firsts, left = [], torch.ones((), dtype=flags.dtype)
     for flag in flags.unbind():
         firsts.append(flag * left)
         left = left * (1 - flag)

@@ -63,7 +63,7 @@ class Memory:
         soft = self.smoothed(weights, known & (self.held <= 0))
         columns = []
         for share in shares:
-            answer = mixed(self.guess, weights, soft, torch.tensor(share))
+            answer = mixed(self.guess, weights, soft, share)
             columns.append(-((answer * self.labels).sum(1) + (1 - counted)).clamp(min=1e-3).log() * counted)
         return torch.stack(columns, 1), counted
 
@@ -84,7 +84,7 @@ def normalised(weights: Tensor) -> Tensor:
     return weights / weights.sum(1, keepdim=True).clamp(min=NEAREST)
 
 
-def mixed(probabilities: Tensor, weights: Tensor, labels: Tensor, share: Tensor) -> Tensor:
+def mixed(probabilities: Tensor, weights: Tensor, labels: Tensor, share: Tensor | float) -> Tensor:
     """The answer (n, classes): `share` of it by the neighbours, the rest, and what they leave, by the model."""
     near = normalised(weights) @ labels
     part = share * near.sum(1, keepdim=True)
