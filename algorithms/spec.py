@@ -17,6 +17,8 @@ from wire.errors import ConfigError
 Word = TypeVar("Word", bound=str)
 
 Value = bool | int | float | str
+DEFAULT_ALGORITHM = "personal"
+"""The algorithm of every command that is not given one."""
 MANY = 20
 """Of more names than these, an error lists only those that are like the one that came."""
 

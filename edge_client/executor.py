@@ -350,8 +350,8 @@ class _Job:
         return sums, len(order)
 
     def _every_window(self, holdout: float) -> tuple[Array, Array, Tensors]:
-        r"""The training windows and after them those without labels, x (n, \*window) and y (n,), -1 for no label; and for each its ``index``
-        among them, how many there are (``count``), and whether it is ``held`` out, all float32 (n,)."""
+        r"""The training windows and after them those without labels, x (n, \*window) and y (n,), -1 for no label; and for each
+        its ``index`` among them, how many there are (``count``), and whether it is ``held`` out, all float32 (n,)."""
         windows = self._windows
         more = len(windows.unlabelled_x)
         x = np.concatenate([windows.train_x, windows.unlabelled_x]) if more else windows.train_x

@@ -17,7 +17,7 @@ from aggregator.core.summary import AttackSummary, Newcomers, Summary, accuracy_
 from algorithms.core.contract import Objective
 from algorithms.core.probe import make_probe
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
-from algorithms.spec import Choice
+from algorithms.spec import DEFAULT_ALGORITHM, Choice
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
@@ -60,7 +60,7 @@ class SimulationResult:
 class SimulationSettings(TrainingSettings[AlgorithmSpec], frozen=True):
     """What a simulation is asked for."""
 
-    algorithm: AlgorithmSpec = read_algorithm("distfl")
+    algorithm: AlgorithmSpec = read_algorithm(DEFAULT_ALGORITHM)
     model: str = ""
     """Name of a model; the usual one for the data when empty."""
     attack: Choice | None = None

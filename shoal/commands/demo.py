@@ -44,7 +44,7 @@ FEDAVG = read_algorithm("fedavg")
 
 
 def demo(
-    algorithm: opt.AlgorithmName = "distfl",
+    algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
     devices: opt.Devices = None,
     rounds: opt.Rounds = 20,
     out: opt.Out = Path("runs/demo"),

@@ -30,7 +30,7 @@ def write(
     context: typer.Context,
     out: Annotated[Path | None, typer.Option(help="Folder for device.shoal, server.pt2, signing.key and trust.pem.")] = None,
     data: opt.Data = "watch",
-    algorithm: opt.AlgorithmName = "distfl",
+    algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
     model: opt.ModelName = "",
     pretrain: opt.Pretrain = "",
     privacy: opt.PrivacyName = "",

@@ -11,6 +11,7 @@ import typer
 
 from aggregator.core.cohort import policy_settings, read_policy, with_cohort
 from algorithms.registry import AlgorithmSpec, read_algorithm, read_privacy
+from algorithms.spec import DEFAULT_ALGORITHM as DEFAULT_ALGORITHM
 from algorithms.spec import Choice, read_word
 from wire.errors import ConfigError
 from wire.messages import Encoding

@@ -31,7 +31,7 @@ SHOWN = 1000
 
 def simulate(
     data: opt.Data = "watch",
-    algorithm: opt.AlgorithmName = "distfl",
+    algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
     rounds: opt.Rounds = 20,
     patience: opt.Patience = 0,
     min_delta: opt.MinDelta = 0.0,
