@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ from algorithms.core.contract import (
     LocalModel,
     Mean,
     ObjectiveMemory,
+    Placement,
     Privacy,
     Probe,
     Programs,
@@ -37,6 +39,8 @@ from wire.messages import Choose, Evaluate, Train
 from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
 SURVEY = Evaluate("train", "survey", "initial")
+SURVEY_INPUTS = Evaluate("windows", "survey", "initial")
+"""The survey of a device without labels."""
 SMALLEST_VARIANCE = 1e-6
 """A running variance that noise has made smaller is set to this."""
 MOST_SHARES = 256
@@ -231,6 +235,18 @@ class Algorithm:
         """Where devices belong that are not averaged with anybody: the group of every device, theirs included."""
         models, _ = self._locals(state, contributions)
         return self.grouping.group(state.memory, models, self._usable(probe, state.models[NEWCOMER]), seed).memory.membership
+
+    def place_unlabelled(self, state: State, device_id: str, survey: Tensors) -> Placement:
+        """Where a device belongs that has no labels: in the only group, where its inputs say, or in the largest group where they say
+        nothing. `survey` holds what it surveyed of its inputs (``response/survey.NAME``)."""
+        start = self.start(state.memory, device_id)
+        if start != NEWCOMER and not self.grouping.chooses:  # to choose takes labels
+            return Placement(start, 1.0)
+        sizes = Counter(state.memory.membership.values())
+        if not sizes:
+            return Placement(NEWCOMER, 1.0)
+        largest = min(sizes, key=lambda group: (-sizes[group], int(group)))
+        return self.grouping.place_by_inputs(state.memory, survey) or Placement(largest, sizes[largest] / sizes.total())
 
     @property
     def streams(self) -> bool:

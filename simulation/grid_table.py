@@ -24,7 +24,7 @@ def cell_rows(results: Sequence[Result], reference: str) -> list[Row]:
             "seeds": len(runs),
             "devices": max(len(served(r)) for r in runs),
             "accuracy": over_seeds(spreads),
-            "macro_f1": over_seeds([] if of_newcomers else [r["macro_f1"] for r in runs if r["macro_f1"]]),
+            "macro_f1": over_seeds([f1 for r in runs if (f1 := (r["newcomers"] or {}).get("macro_f1") if of_newcomers else r["macro_f1"])]),
         }
         if failed := [r["failed"] for r in runs if r.get("failed")]:
             row["failed"] = failed[0]

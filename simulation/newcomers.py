@@ -1,10 +1,13 @@
 """Devices that were held out of training and come when it is over: how well does what was learned serve them?
 
 J. Zhang et al., DBE, NeurIPS 2023, appendix D.4: a new device starts from the model it would be given, trains locally for ten epochs in
-the algorithm's own way, and is tested. Nothing of it goes back into the fleet's models.
+the algorithm's own way, and is tested. Where the algorithm says what devices keep, it does that instead. A device without labels cannot
+train: it is placed by a survey of its inputs, does what devices do after the last round, and is tested. Nothing goes back into the
+fleet's models.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -13,15 +16,15 @@ from aggregator.aggregation import load_state, work_of
 from aggregator.core.plan import make_plan, program_for, round_seed
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
-from algorithms.algorithm import Algorithm, Contribution
-from algorithms.core.contract import Probe, Programs
+from algorithms.algorithm import SURVEY_INPUTS, Algorithm, Contribution
+from algorithms.core.contract import Placement, Probe, Programs
 from algorithms.core.keys import NEWCOMER
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor, Secret
 from simulation.datasets.windows import FleetData
 from wire.bundle import Bundle
-from wire.messages import Evaluate, Metrics, Plan, Train, Verb
-from wire.tensors import Tensors, decode_tensors
+from wire.messages import Choose, Evaluate, Metrics, Plan, Train, Verb
+from wire.tensors import Array, Tensors, decode_tensors
 
 EPOCHS = 10
 """Local epochs of a newcomer (appendix D.4)."""
@@ -37,6 +40,15 @@ def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[st
     return FleetData(data.name, data.window, data.classes, left, truth), {d: data.devices[d] for d in sorted(chosen)}
 
 
+@dataclass(frozen=True)
+class Received:
+    """A newcomer: where it was placed, its metrics on its test windows, and the classes (n,) int64 that it predicts for them."""
+
+    placed: Placement
+    evaluated: Metrics
+    predicted: Array
+
+
 class Reception:
     """Receives newcomers into a finished run."""
 
@@ -46,18 +58,36 @@ class Reception:
         self._state = load_state(run, blobs)
         self._programs: Programs = algorithm.programs(self._state, work_of(run.settings), run.models)
 
-    def receive(self, newcomers: Mapping[str, Windows], epochs: int = EPOCHS) -> dict[str, Metrics]:
-        """Place the newcomers, let each train for so many epochs, and evaluate it on its own test windows."""
+    def receive(self, newcomers: Mapping[str, Windows], epochs: int = EPOCHS) -> dict[str, Received]:
+        """Place the newcomers, let each train for so many epochs where it has labels, and test it on its own test windows."""
         executors = {d: Executor(self._bundle, self._graphs, windows, self._secret) for d, windows in newcomers.items()}
-        starts, kept = self._place(executors, newcomers)
-        results = {}
-        for device_id, executor in executors.items():
-            key = starts[device_id]
-            verbs = self._programs[""] if key == NEWCOMER else program_for(self._programs, device_id, key)
-            longer = tuple(msgspec.structs.replace(v, epochs=epochs) if isinstance(v, Train) else v for v in verbs)
-            plan = self._plan(device_id, key, (*longer, Evaluate()))
-            results[device_id] = executor.execute(plan, self._model(key), kept[device_id], self._fetch).evaluated
-        return results
+        least = self._bundle.manifest.min_batch
+        labelled = {d: executor for d, executor in executors.items() if newcomers[d].num_train >= least}
+        starts, kept = self._place(labelled, newcomers)
+        placed = {d: Placement(key, 1.0) for d, key in starts.items()}
+        placed |= {d: self._place_unlabelled(d, executors[d]) for d in newcomers if d not in labelled}
+        return {d: self._serve(d, executors[d], placed[d], kept.get(d, {}), newcomers[d], d in labelled, epochs) for d in newcomers}
+
+    def _serve(
+        self, device_id: str, executor: Executor, placed: Placement, kept: Tensors, windows: Windows, labelled: bool, epochs: int
+    ) -> Received:
+        """What a placed newcomer does, and what comes of it."""
+        key, closing = placed.group, self._programs["closing"]
+        if not labelled:
+            verbs = tuple(v for v in closing if not isinstance(v, Choose) and not (isinstance(v, Train) and not v.least))
+        else:
+            usual = self._programs[""] if key == NEWCOMER else program_for(self._programs, device_id, key)
+            verbs = closing if self._algorithm.coordinator.keeps else (*usual, Evaluate())
+        longer = tuple(msgspec.structs.replace(v, epochs=epochs) if isinstance(v, Train) else v for v in verbs)
+        model = self._model(key)
+        result = executor.execute(self._plan(device_id, key, longer), model, kept, self._fetch)
+        predicted = executor.predict(model, result.private, windows.test_x).argmax(1) if windows.num_test else np.zeros(0, np.int64)
+        return Received(placed, result.evaluated, predicted)
+
+    def _place_unlabelled(self, device_id: str, executor: Executor) -> Placement:
+        """The group of a newcomer without labels, as its inputs say."""
+        result = executor.execute(self._plan(device_id, NEWCOMER, (SURVEY_INPUTS,)), self._model(NEWCOMER), {}, self._fetch)
+        return self._algorithm.place_unlabelled(self._state, device_id, result.tensors)
 
     def _place(self, executors: Mapping[str, Executor], newcomers: Mapping[str, Windows]) -> tuple[dict[str, str], dict[str, Tensors]]:
         """The model each newcomer starts from, and what it keeps of the round that showed where it belongs."""

@@ -34,7 +34,7 @@ from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.engine.workers.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.engine.workers.secret import repeatable_secret
 from simulation.measures import macro_f1
-from simulation.newcomers import Reception, hold_out
+from simulation.newcomers import Received, Reception, hold_out
 from simulation.objective import objective_for_fleet
 from simulation.pretrain import examples_for
 from simulation.scenario import OWN, Labels, Scenario, set_scene
@@ -127,9 +127,7 @@ def simulate(
             summary = msgspec.structs.replace(summary, attack=_measure(attack, str(settings.attack), result, data, summary))
         if newcomers:
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
-            reached = {d: m.accuracy if m.num_examples else None for d, m in sorted(reception.receive(newcomers).items())}
-            over = spread(a for a in reached.values() if a is not None)
-            summary = msgspec.structs.replace(summary, newcomers=Newcomers(**msgspec.structs.asdict(over), devices=reached))
+            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers))
     return SimulationResult(summary, result.state, result.records, result.blobs)
 
 
@@ -205,6 +203,18 @@ def _with_scenario(summary: Summary, settings: SimulationSettings, result: Engin
         devices[device_id] = replace(devices[device_id], macro_f1=round(f1, 6))
     over = spread(device.macro_f1 for device in devices.values() if device.macro_f1 is not None)
     return replace(summary, devices=devices, macro_f1=over, labels=str(settings.labels), split=str(settings.split))
+
+
+def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Windows]) -> Newcomers:
+    """What came of the newcomers, by device and over those that have test windows."""
+    tested = {d: r for d, r in sorted(received.items()) if r.evaluated.num_examples}
+    return Newcomers(
+        **msgspec.structs.asdict(spread(r.evaluated.accuracy for r in tested.values())),
+        devices={d: received[d].evaluated.accuracy if d in tested else None for d in sorted(received)},
+        macro_f1=spread(macro_f1(newcomers[d].test_y, r.predicted) for d, r in tested.items()),
+        groups={d: received[d].placed.group for d in sorted(received)},
+        sure={d: round(received[d].placed.sure, 6) for d in sorted(received)},
+    )
 
 
 def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Summary) -> AttackSummary:

@@ -135,6 +135,12 @@ class Newcomers(Spread, frozen=True):
 
     devices: dict[str, float | None]
     """Accuracy by device; None for one without test windows."""
+    macro_f1: Spread
+    groups: dict[str, str]
+    """The group that each was placed in."""
+    sure: dict[str, float]
+    """How sure the placement is, from 0 to 1: of one without labels, the share of the devices with the most similar inputs that are in the
+    group; 1 for others."""
 
 
 class EdgeSummary(msgspec.Struct, frozen=True):

@@ -108,6 +108,8 @@ class Coordinator(Protocol):
     """Whether devices report measurements besides what they train: no privacy mechanism covers these."""
     absorbs: ClassVar[bool]
     """Whether `absorb` looks at the round at all; where it does not, models need not be held one by one."""
+    keeps: ClassVar[bool]
+    """Whether `closing` makes what a device keeps out of the model that it is given: a device that comes later then needs nothing else."""
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         """The memory before the first round, from the bundle's initial tensors and the run's seed, for what the coordinator draws."""
@@ -199,6 +201,14 @@ class Grouped:
     """Local epochs of the next round beyond the run's own number, for devices that are to make more."""
 
 
+@dataclass(frozen=True)
+class Placement:
+    """The group of a device that came later, and how sure that is: from 0 to 1, the share of the devices most like it that are in it."""
+
+    group: str
+    sure: float
+
+
 class Grouping(Protocol):
     """Which devices are averaged together, and what each one trains from."""
 
@@ -234,6 +244,10 @@ class Grouping(Protocol):
         """Decide from a round's models, sorted by device id. Every device of `models` is in the new membership. Keys of groups are
         decimal numbers. `probe` is None where the server does not hold the whole model.
         """
+
+    def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
+        """Where a device belongs that has no labels, by what it surveyed of its inputs (``response/survey.mean.LAYER`` and
+        ``variance.LAYER``); None where the grouping cannot tell."""
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
         """The memory without a device: without its group, and without what it reported."""

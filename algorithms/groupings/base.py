@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from algorithms.core.contract import GroupingMemory, LocalModel, Matrix, Probe
+from algorithms.core.contract import GroupingMemory, LocalModel, Matrix, Placement, Probe
 from algorithms.core.keys import NEWCOMER
 from wire import names
 from wire.errors import ConfigError
@@ -42,6 +42,10 @@ class Defaults:
     def start(self, memory: GroupingMemory, device_id: str) -> str:
         """The device's group; the only group, if there is one; else the initial model, whose training shows where it belongs."""
         return group_of(memory.membership, device_id)
+
+    def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
+        """It cannot tell."""
+        return None
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
         """Without its group and its sketch."""

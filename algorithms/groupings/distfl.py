@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, Limits
 from algorithms.groupings.base import Defaults, group_of
@@ -36,7 +36,7 @@ from algorithms.groupings.identity import keep_names
 from algorithms.groupings.knowledge import Extraction, extract_knowledge, plain_noise
 from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
-from algorithms.groupings.surveys import Surveys
+from algorithms.groupings.surveys import Surveys, nearest_group
 from algorithms.groupings.views import Points, Responses, View
 from wire.errors import ConfigError
 from wire.tensors import Tensors
@@ -135,6 +135,11 @@ class DistFL(Defaults):
         notes["tests"] = [test.note() for test in tests]
         membership = keep_names(ids, labels, memory.membership)
         return _show(GroupingMemory(membership, surveys.arrays, info | {"num_tested": len(ids)}), views, ids, notes)
+
+    def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
+        """The group that most of the devices with the nearest inputs are in."""
+        surveys = Surveys.of(memory)
+        return nearest_group(surveys, memory.membership, survey) if surveys.device_ids else None
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
         """Without its group and its survey."""

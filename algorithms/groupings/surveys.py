@@ -1,6 +1,7 @@
 """What devices reported of their data, kept as one array (N, D) per quantity: ``mean.LAYER``, ``variance.LAYER`` and ``gradient``."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -8,13 +9,15 @@ from typing import Any
 import numpy as np
 import scipy
 
-from algorithms.core.contract import GroupingMemory, LocalModel
+from algorithms.core.contract import GroupingMemory, LocalModel, Placement
 from algorithms.groupings.significance import SAMPLE
 from wire import names
 from wire.tensors import Array, Tensors
 
 PREFIX = names.response("survey") + "."
 GRADIENT = "gradient"
+NEIGHBOURS = 5
+"""Devices that are asked where a newcomer without labels belongs."""
 SHORT = 512
 """Numbers kept of a gradient in a fleet of more than SAMPLE devices: distances between them are off by about 1 / sqrt(SHORT), 4 %."""
 
@@ -79,6 +82,24 @@ class Surveys:
         gradients = self.arrays[GRADIENT]
         lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
         return ({"statistics": np.hstack(parts)} if parts else {}) | {"labels": gradients / np.maximum(lengths, 1e-12)}
+
+
+def nearest_group(surveys: Surveys, membership: Mapping[str, str], survey: Tensors) -> Placement | None:
+    """The group of most of the `NEIGHBOURS` devices whose inputs have the nearest means, of equally many the nearest one's; None where the
+    survey lacks a layer, as that of a model without BatchNorm."""
+    own = {name.removeprefix(PREFIX): value.ravel() for name, value in survey.items()}
+    layers = [name for name in sorted(surveys.arrays) if name.startswith(names.MEAN_OF)]
+    members = [row for row, device_id in enumerate(surveys.device_ids) if device_id in membership]
+    if not layers or not members or any(name not in own for name in layers):
+        return None
+    distances = np.zeros(len(members))
+    for name in layers:
+        deviation = np.sqrt(surveys.arrays[names.VARIANCE_OF + name.removeprefix(names.MEAN_OF)].mean(0) + 1e-12)
+        distances += np.square((surveys.arrays[name][members] - own[name]) / deviation).sum(1)
+    nearest = [membership[surveys.device_ids[members[i]]] for i in np.argsort(distances, kind="stable")[:NEIGHBOURS]]
+    counts = Counter(nearest)
+    group = max(nearest, key=lambda g: counts[g])  # of equal ones the first, which is the nearest
+    return Placement(group, counts[group] / len(nearest))
 
 
 def shorten(rows: Array) -> Array:

@@ -15,6 +15,7 @@ class DefaultCoordinator:
     grouping: ClassVar[str] = ""
     responds: ClassVar[bool] = False
     absorbs: ClassVar[bool] = False
+    keeps: ClassVar[bool] = False
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         return ObjectiveMemory()

@@ -22,6 +22,8 @@ from algorithms.objectives.gradients import grad_and_value
 from wire import names
 
 LR, MOMENTUM = 0.005, 0.9
+NO_LABEL = -1
+"""The class of a window that nobody has labelled."""
 TRAINING = ("step", "loss", "correct", "forward", "trained", "graphs")
 """The methods that decide what training does: a class that overrides one says itself which graphs are plain SGD."""
 ANSWERS = ("evaluate", "predict", "answer", "forward")
@@ -166,7 +168,8 @@ class Supervised:
 
     def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and ``variance.LAYER`` (channels,) at the input of
-        each BatchNorm layer, ``gradient`` (classes, K) of the cross-entropy by the head's weights."""
+        each BatchNorm layer, ``gradient`` (classes, K) of the cross-entropy by the head's weights. Windows without a label have no part in
+        the gradient."""
         last = self.key(tensors, "head.weight")
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, TorchTensors]:
@@ -174,7 +177,7 @@ class Supervised:
                 logits, _ = functional(self.model, {**tensors, **weights}, batch["x"], training=True)
             kinds = (names.MEAN_OF, names.VARIANCE_OF)
             seen = {kind + layer: value for layer, pair in met.items() for kind, value in zip(kinds, pair, strict=True)}
-            return F.cross_entropy(logits, batch["y"], reduction="sum"), seen
+            return F.cross_entropy(logits, batch["y"], reduction="sum", ignore_index=NO_LABEL), seen
 
         gradients, _, seen = grad_and_value(loss_of, {last: tensors[last]})
         size = batch["x"].shape[0]

@@ -227,6 +227,7 @@ def _first(flags: Tensor) -> Tensor:
 class KeepingServer(DefaultCoordinator):
     """Mixed in before the server's half of an objective: what devices do after the last round."""
 
+    keeps: ClassVar[bool] = True
     recipe: ClassVar[Recipe]
     holdout: ClassVar[float]
     epochs: ClassVar[int]
