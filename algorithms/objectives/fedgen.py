@@ -57,12 +57,12 @@ class FedGen(Supervised):
     def __init__(self, model: Classifier, bank_size: int = 256, generated_batch: int = 32) -> None:
         """`bank_size` representations are received; a step takes `generated_batch` of them, in whole rows of one for each class."""
         super().__init__(model)
-        classes = model.head.out_features
+        classes = model.linear_head("fedgen generates what a head reads, and the server asks the heads itself").out_features
         self.rows = ceil(bank_size / classes)
         self.rows_per_step = min(self.rows, max(1, round(generated_batch / classes)))
 
     def initial(self) -> TorchTensors:
-        classes, width = self.model.head.out_features, self.model.head.in_features
+        classes, width = self.model.num_classes, self.model.num_features
         bank = {_BANK: torch.zeros(self.rows, classes, width), _CLASSES: torch.zeros(classes), _STRENGTH: torch.zeros(())}
         return super().initial() | bank | {_CURSOR: torch.zeros(())}
 
@@ -71,7 +71,7 @@ class FedGen(Supervised):
 
     def labels(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The examples of each class."""
-        return {names.metric("share"): count_labels(batch["y"], self.model.head.out_features)}
+        return {names.metric("share"): count_labels(batch["y"], self.model.num_classes)}
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
@@ -81,7 +81,7 @@ class FedGen(Supervised):
 
     def _drawn(self, tensors: TorchTensors, cursor: Tensor) -> Tensor:
         """The head's cross-entropy on generated representations of the classes that the fleet has."""
-        classes = self.model.head.out_features
+        classes = self.model.num_classes
         rows = torch.remainder(cursor * self.rows_per_step + torch.arange(self.rows_per_step), self.rows).to(torch.int64)
         logits = self._head(tensors, tensors[_BANK].index_select(0, rows))
         labels = torch.arange(classes).repeat(self.rows_per_step)
