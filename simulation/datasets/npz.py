@@ -29,16 +29,25 @@ def load_npz(path: Path) -> FleetData | Pool:
     Raises:
         DataError: not such a file; the text says what is wrong with it.
     """
+    arrays = read_npz(path)
+    return from_arrays(path.stem, str(path), arrays) if "subject" in arrays else pool_from_arrays(path.stem, str(path), arrays)
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """The arrays of a ``.npz`` file that mean something here, by name, as they are in it.
+
+    Raises:
+        DataError: not such a file.
+    """
     if path.is_file() and not zipfile.is_zipfile(path):
         raise DataError(f"data {path}: not readable as .npz: expected an archive of arrays, as numpy.savez writes it")
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files if name in ("X", "y", "subject", "split", "channel_names", "activity_names")}
+            return {name: file[name] for name in file.files if name in ("X", "y", "subject", "split", "channel_names", "activity_names")}
     except ValueError:
         raise DataError(f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}") from None
     except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"data {path}: not readable as .npz: {error}") from None
-    return from_arrays(path.stem, str(path), arrays) if "subject" in arrays else pool_from_arrays(path.stem, str(path), arrays)
 
 
 def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
