@@ -6,10 +6,12 @@ tables that rest on them are run on Fashion-MNIST, and what the paper found is t
 paper trains by plain SGD, one epoch a round with batches of 10, until nothing improves, three times; it says neither the learning rate
 nor a number of rounds (its slowest method takes 513, Table 8). Here the rate is 0.005, that of the authors' library PFLlib.
 
-Table 9 has two protocols. The paper's: PFLlib's data (`har`: windows scrambled by a reshape, raw units), a user's windows divided at random
-although they overlap by half, HAR-CNN split before all of its linear layers, accuracy over all test windows together, of the round in
+Table 9 has two protocols. The paper's: PFLlib's data (`har`: windows scrambled by a reshape), a user's windows divided at random although
+they overlap by half, HAR-CNN split before all of its linear layers, accuracy over all test windows together, of the round in
 which it is best on the test part. The sound one: windows as they were measured, the last quarter of each class for testing, the mean over
-devices after the last round. Local, which the paper leaves out, is in both.
+devices after the last round. Local, which the paper leaves out, is in both. One difference is left: channels are divided by their size, as
+in all of Shoal's models. On raw units, as in PFLlib, 45 rounds at its rate took 10 users to 48 and 58 % (FedAvg), 39 and 43 % (DBE), 47 and
+64 % (Local), two seeds, with all of it in the last 20 rounds: hundreds of rounds would be needed to say anything.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,16 +47,9 @@ TABLE_9 |= {"APPLE": 86.46, "FedAvg+DBE": 94.53}
 PROTOCOL, SOUND, TWICE = "the paper's protocol", "split in time", "split in time, twice the passes"
 ON_HAR = f"dbe{FOR_CNN}"
 """The paper gives DBE's values for HAR-CNN nowhere; those of its other network without BatchNorm are taken."""
-HAR = Setting(
-    "reshaped",
-    "user:split=random:devices=10",
-    rounds=45,
-    seeds=3,
-    batch_size=10,
-    hyper={"lr": 0.005},
-    model="benchmarks/papers/raw.py:dbe_split",
-)
-IN_TIME = Setting("uci-har", "user:devices=10", rounds=15, seeds=3, batch_size=10, hyper={"lr": 0.02}, model="har-cnn-dbe:cut=convolutions")
+SPLIT, LAST = "har-cnn-dbe:cut=convolutions", "har-cnn-dbe"
+HAR = Setting("reshaped", "user:split=random:devices=10", rounds=60, seeds=3, batch_size=10, hyper={"lr": 0.005}, model=SPLIT)
+IN_TIME = Setting("uci-har", "user:devices=10", rounds=15, seeds=3, batch_size=10, hyper={"lr": 0.02}, model=SPLIT)
 ALL_OF_TABLE_9 = {
     "local": "Local",
     "fedavg": "FedAvg",
@@ -120,7 +115,7 @@ TABLES = [
     Table(
         "dbe-table-9-last",
         "DBE, Table 9, for methods with a linear head: HAR-CNN split before its last layer",
-        {PROTOCOL: replace(HAR, model="benchmarks/papers/raw.py:dbe_last")},
+        {PROTOCOL: replace(HAR, model=LAST)},
         _labelled(LAST_ONLY),
         {POOLED: pooled_best},
         _papers(LAST_ONLY.values(), POOLED, PROTOCOL),

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from algorithms.registry import read_algorithm
 from benchmarks.papers import cgau, feddisk_oracle, har
 from benchmarks.papers import evidence as ev
-from benchmarks.papers.__main__ import TABLES
+from benchmarks.papers.__main__ import TABLES, measure
 from benchmarks.papers.budget import passes
 from benchmarks.papers.claims import CLAIMS, PAPERS
 from benchmarks.papers.intervals import estimate, paired
@@ -211,6 +212,71 @@ class TestTables:
 )
 def test_passes_of_a_method(algorithm: str, text: str) -> None:
     assert passes(algorithm) == text
+
+
+class TestSections:
+    """What fits no table goes on where it stopped, too."""
+
+    def test_the_oracle_keeps_every_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[tuple[str, int]] = []
+
+        def run(name: str, size: feddisk_oracle.Size, seed: int) -> float:
+            if len(made) == 5:
+                raise KeyboardInterrupt
+            made.append((name, seed))
+            return 80.0 + len(made)
+
+        monkeypatch.setattr(feddisk_oracle, "accuracy_with", run)
+        section = feddisk_oracle.Section()
+        with pytest.raises(KeyboardInterrupt):
+            section.measure(tmp_path, night=False)
+        before = list(made)
+
+        def go_on(name: str, size: feddisk_oracle.Size, seed: int) -> float:
+            made.append((name, seed))
+            return 90.0
+
+        monkeypatch.setattr(feddisk_oracle, "accuracy_with", go_on)
+        found = section.measure(tmp_path, night=False)
+        assert made[:5] == before
+        assert sorted(made) == sorted((name, seed) for name in feddisk_oracle.ROWS for seed in range(3))
+        assert {len(values) for values in found["rows"].values()} == {3}
+        text = section.markdown(found)
+        assert text.count("\n| ") == 5
+        assert " ±" in text
+
+    def test_the_experiment_of_cgau_makes_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fleet = synthetic_fleet(2)
+        monkeypatch.setattr(cgau, "_prepared", lambda seed: (None, None, lambda x: x.reshape(len(x), -1)))
+        monkeypatch.setattr(cgau, "_assign", lambda *given: fleet)
+        made: list[tuple[str, int]] = []
+
+        def train(algorithm: str, fleet: FleetData, rounds: int, seed: int) -> float:
+            made.append((algorithm, seed))
+            return 0.5
+
+        monkeypatch.setattr(cgau, "accuracy_of_head", train)
+        size = replace(cgau.HOUR, seeds=2, shuffles=(0.0,))
+        found: dict[str, dict[str, list[float]]] = {"CGAU": {"0.0": [0.9, 0.8]}}
+        kept: list[int] = []
+        cgau.experiment(size, found, lambda held: kept.append(len(held)))
+        assert found["CGAU"] == {"0.0": [0.9, 0.8]}
+        assert [found[label]["0.0"] for label in list(cgau.HEADS.values())[1:]] == [[0.5, 0.5]] * 2
+        assert len(kept) == len(made) == 4
+
+    def test_a_run_from_the_command_line(self, tmp_path: Path) -> None:
+        console, results = Console(record=True, width=200), Results(tmp_path / "papers.json")
+        path = tmp_path / "data.npz"
+        held = synthetic_fleet(1).devices["d0"]
+        np.savez(path, X=held.train_x, y=held.train_y, subject=np.arange(held.num_train) % 2)
+        setting = Setting(str(path), rounds=1, seeds=3)
+        measure(Table("ours", "Ours", {"c": setting}, {"fedavg": "FedAvg"}), False, tmp_path, 1, results, console)
+        measure(Table("later", "Later", {"c": setting}, {"fedavg": "FedAvg"}, hour=()), False, tmp_path, 1, results, console)
+        assert len(Results(tmp_path / "papers.json").of("ours")["c"][0]["by_seed"]["accuracy"]) == 3
+        assert Results(tmp_path / "papers.json").of("later") == {}
+        text = console.export_text()
+        assert "### Ours" in text
+        assert "later: for a night (--night)" in text
 
 
 class TestOracle:
