@@ -55,6 +55,8 @@ class OnFrozen(Classifier):
     exchanged, then ``units1``, ``units2`` ..., each of `units` units.
     """
 
+    head: nn.Linear
+
     def __init__(self, pretrained: Classifier, layers: list[nn.Module], units: int, num_classes: int) -> None:
         frozen = nn.Sequential()
         frozen.add_module("frozen", freeze(pretrained.extractor))

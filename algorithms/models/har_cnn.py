@@ -19,6 +19,8 @@ class HarCnn(Classifier):
     `extractor` maps x (batch, channels, time) to a representation (batch, 64 * (time // 4)), `head` maps that to logits.
     """
 
+    head: nn.Linear
+
     def __init__(self, num_channels: int, num_samples: int, num_classes: int, size: Tensor | None = None, kind: Norm = "batch") -> None:
         if num_samples < 4:
             raise ConfigError(f"windows of {num_samples} samples: this network halves them twice and needs at least 4")
