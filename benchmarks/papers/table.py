@@ -207,7 +207,7 @@ class Table:
 
     def _tall(self, measured: Mapping[str, Sequence[Row]]) -> str:
         lines = [f"### {self.title}", "", f"| | {' | '.join(self.metrics)} |", "|---" * (len(self.metrics) + 1) + "|"]
-        for column in self.columns:
+        for column in [c for c in self.columns if measured.get(c)]:
             row = measured[column][0]
             lines.append(f"| {column} | {' | '.join(_cell(made(row), row, name) for name, made in self.metrics.items())} |")
         return "\n".join([*lines, "", self.about, ""])

@@ -192,6 +192,16 @@ class TestTables:
         assert " ±" in text
         assert "Local" not in text
 
+    def test_a_table_shows_what_is_finished(self, tmp_path: Path) -> None:
+        settings = {"c": Setting("mnist", rounds=2, seeds=3), "d": Setting("watch", rounds=2, seeds=3)}
+        row = ROW | {"algorithm": "fedavg", "trained": settings["c"].describe()}
+        for tall in (False, True):
+            table = Table("t", "T", settings, {"fedavg": "FedAvg"}, tall=tall)
+            assert table.collect(tmp_path, night=False) == {"c": [], "d": []}
+            text = table.markdown({"c": [row], "d": []})
+            assert "1.0" in text
+            assert ("| FedAvg (`fedavg`) | 1.0 ±0.0 | - | 1 |" in text) is not tall
+
     def test_the_best_round_is_chosen_over_all_test_examples(self) -> None:
         results = [{"accuracy": {"mean": 0.5}, "pooled_by_round": [0.4, 0.7, None, 0.6]}]
         assert by_seed(results) == {"accuracy": [50.0], "pooled_best": [70.0]}
