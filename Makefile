@@ -50,8 +50,9 @@ bench: setup deploy/.debian
 chaos: setup deploy/.debian
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+# The papers' comparisons: an hour on two cores; NIGHT=1 for a night. What is finished is kept and not made again.
 papers: setup
-	$(BIN)/python -m benchmarks.papers $(ARGS)
+	$(BIN)/python -m benchmarks.papers $(if $(NIGHT),--night) $(ARGS)
 
 peers: setup
 	$(BIN)/python -m benchmarks.peers $(ARGS)

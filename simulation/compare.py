@@ -37,6 +37,7 @@ NOTHING: dict[str, Any] = {
     "accuracy": {"mean": None, "std": None, "worst": None, "worst_tenth": None},
     "macro_f1": None,
     "accuracy_by_round": [],
+    "pooled_by_round": [],
     "devices": {},
     "groups": {"count": None, "by_round": [], "ari": None},
     "bytes": {"up": 0, "down": 0},
@@ -135,12 +136,14 @@ def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, wor
     tested = [accuracy_of(r) for r in outcome.records[summary.preparations + 1 :]]
     by_round = [spread(a for d, a in accuracies.items() if d not in attackers).mean for accuracies in tested]
     f1 = {d: device.macro_f1 for d, device in summary.devices.items()}
+    pooled = [pooled_accuracy({d: a for d, a in accuracies.items() if d not in attackers}, fleet) for accuracies in tested]
     truth = {d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()}
     return {
         **asked,
         "accuracy": msgspec.to_builtins(summary.attack.honest_accuracy if summary.attack else summary.accuracy),
         "accuracy_by_round": by_round,
         "macro_f1": msgspec.to_builtins(spread(f for d, f in f1.items() if f is not None and d not in attackers)),
+        "pooled_by_round": pooled,
         "devices": {d: device.accuracy for d, device in summary.devices.items()},
         "macro_f1_by_device": f1,
         "groups": {
@@ -156,6 +159,13 @@ def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, wor
         "accuracy_over_time": summary.time.accuracy if summary.time else [],
         "wall_s": summary.wall_s,
     }
+
+
+def pooled_accuracy(accuracies: Mapping[str, float], fleet: FleetData) -> float | None:
+    """Accuracy over the test examples of all devices together, from that of each; None where nobody has any."""
+    counts = {d: fleet.devices[d].num_test for d in accuracies}
+    total = sum(counts.values())
+    return round(sum(counts[d] * accuracies[d] for d in counts) / total, 6) if total else None
 
 
 def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> float | None:

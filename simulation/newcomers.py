@@ -73,6 +73,7 @@ class Reception:
     ) -> Received:
         """What a placed newcomer does, and what comes of it."""
         key, closing = placed.group, self._programs["closing"]
+        verbs: tuple[Verb, ...]
         if not labelled:
             verbs = tuple(v for v in closing if not isinstance(v, Choose) and not (isinstance(v, Train) and not v.least))
         else:

@@ -10,7 +10,9 @@ What a device is known by is its signature, of one or several views:
 - ``labels``: the gradient of the cross-entropy by the last layer's weights at the initial model, over the device's own data.
 
 The paper leaves the threshold to the eye (section 4.3); here `significance` decides, for every view alike, with no number set by hand.
-The paper's rule, made exact, is the option ``cut=gap``: a threshold in the largest gap between the responses' divergences (`gap`).
+The paper's rule, made exact, is the option ``cut=gap``: a threshold in the largest gap between the responses' divergences (`gap`). The
+authors' code trains one model for 5 rounds, groups once by a fixed divergence, 0.2, and keeps the groups: ``cut=fixed``, with `after`
+and `threshold`. A device that comes later joins the group of the nearest device of its round, if it is that near.
 
 ``statistics`` and ``labels`` come from a survey: one pass over the training windows with the *initial* model, before training, made
 when a device has no group yet. The running statistics of a trained model say the same less well: they mix the received
@@ -29,9 +31,9 @@ import numpy as np
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe
 from algorithms.core.keys import NEWCOMER
-from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, Limits
+from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, Limits
 from algorithms.groupings.base import Defaults, group_of
-from algorithms.groupings.gap import group_by_gap
+from algorithms.groupings.gap import connect, group_by_gap
 from algorithms.groupings.identity import keep_names
 from algorithms.groupings.knowledge import Extraction, extract_knowledge, plain_noise
 from algorithms.groupings.responses import respond
@@ -45,7 +47,8 @@ Signature = Literal["responses", "noise", "statistics", "labels", "both"]
 SIGNATURES: tuple[Signature, ...] = ("responses", "noise", "statistics", "labels", "both")
 """``both`` is every view but noise: what the data are (statistics, labels) and, in fleets that are tested as a whole, what the models made
 of them (responses)."""
-Cut = Literal["test", "gap"]
+Cut = Literal["test", "gap", "fixed"]
+CUTS: tuple[Cut, ...] = ("test", "gap", "fixed")
 
 GROWN = 0.1
 """Newcomers since the last test of a large fleet, as a share of those tested, that call for another test."""
@@ -68,7 +71,9 @@ class DistFL(Defaults):
         "iterations": NOT_NEGATIVE,
         "lr": NOT_NEGATIVE,
         "resurvey": NOT_NEGATIVE,
-        "cut": Limits(choices=("test", "gap")),
+        "cut": Limits(choices=CUTS),
+        "threshold": POSITIVE,
+        "after": AT_LEAST_ONE,
     }
 
     def __init__(
@@ -80,6 +85,8 @@ class DistFL(Defaults):
         lr: float = 0.1,
         resurvey: int = 0,
         cut: Cut = "test",
+        threshold: float = 0.2,
+        after: int = 5,
     ) -> None:
         if signature not in SIGNATURES:
             raise ConfigError(f"signature {signature!r}: expected one of {', '.join(SIGNATURES)}")
@@ -90,9 +97,9 @@ class DistFL(Defaults):
                 f"resurvey {resurvey} with signature {signature!r}: expected rounds between two surveys, 0 for never or without surveys"
             )
         self.resurvey = resurvey
-        if cut not in ("test", "gap") or (cut == "gap" and self.surveys):
-            raise ConfigError(f"cut {cut!r} with signature {signature!r}: expected test, or gap with signature responses or noise")
-        self.cut = cut
+        if cut not in CUTS or (cut != "test" and self.surveys):
+            raise ConfigError(f"cut {cut!r} with signature {signature!r}: expected test, or gap or fixed with signature responses or noise")
+        self.cut, self.threshold, self.after = cut, threshold, after
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         if self.signature == "statistics" and probe is not None and not probe.norm_layers:
@@ -112,6 +119,8 @@ class DistFL(Defaults):
         """Every round by responses alone; with surveys, when there are devices that were not there before or that report again."""
         if not self.surveys:
             assert probe is not None, "checked before the first round"
+            if self.cut == "fixed":
+                return self._once(memory, models, probe, seed)
             return self._by_responses(memory, models, probe, seed)
         reports = [m for m in models if self.resurvey or m.start == NEWCOMER or m.device_id not in memory.membership]
         before = Surveys.of(memory)
@@ -186,6 +195,30 @@ class DistFL(Defaults):
         ids = tuple(model.device_id for model in models)
         membership = memory.membership | keep_names(ids, labels, memory.membership)
         return _show(GroupingMemory(membership), views, ids, notes)
+
+    def _once(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe, seed: int) -> Grouped:
+        """One group for `after` rounds, then the groups by the fixed threshold, which stay."""
+        ids, rounds = tuple(model.device_id for model in models), memory.info.get("rounds", 0) + 1
+        info = {"rounds": rounds}
+        fresh = [d for d in ids if d not in memory.membership]
+        if rounds < self.after:
+            return Grouped(GroupingMemory(memory.membership | dict.fromkeys(fresh, "0"), info=info), device_ids=ids)
+        if rounds > self.after and not fresh:
+            return Grouped(GroupingMemory(memory.membership, info=info), device_ids=ids)
+        view, notes = self._responses(models, probe, seed)
+        apart = view.distances(np.arange(len(models)))
+        if rounds == self.after:
+            labels = connect(apart, self.threshold)
+            membership = {d: g for d, g in memory.membership.items() if d not in ids} | keep_names(ids, labels, memory.membership)
+        else:
+            membership = dict(memory.membership)
+            for device in fresh:
+                at = ids.index(device)
+                near = {min(apart[at, i], apart[i, at]): membership[d] for i, d in enumerate(ids) if d in membership}
+                least = min(near, default=np.inf)
+                new = str(1 + max(map(int, membership.values()), default=-1))
+                membership[device] = near[least] if least < self.threshold else new
+        return _show(GroupingMemory(membership, info=info), {self.signature: view}, ids, notes)
 
     def _responses(self, models: Sequence[LocalModel], probe: Probe, seed: int) -> tuple[Responses, dict[str, Any]]:
         """Eq. 3 to 5: pre-aggregate, extract, respond."""

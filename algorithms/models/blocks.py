@@ -16,6 +16,9 @@ from wire.bundle import Window
 from wire.errors import ConfigError
 
 Norm = Literal["batch", "group", "none"]
+Cut = Literal["last", "convolutions"]
+CUTS: tuple[Cut, ...] = ("last", "convolutions")
+"""Where a model with several linear layers is split into extractor and head."""
 GROUPS = 8
 """Groups of a GroupNorm, or as many as divide the channels."""
 
@@ -76,6 +79,18 @@ def count_features(name: str, window: Window, extractor: nn.Module) -> int:
     if not features:
         raise ConfigError(f"model {name}: examples of {' x '.join(map(str, window.shape))} are too small for it")
     return features
+
+
+def split_linear(features: int, widths: Sequence[int], num_classes: int, cut: Cut) -> tuple[list[nn.Module], nn.Linear | nn.Sequential]:
+    """Linear layers of `widths` units with ReLU, then one of the classes: those that belong to the extractor, and the head.
+
+    `cut` is where the model is split: ``last`` before the last layer, ``convolutions`` before the first.
+    """
+    layers: list[nn.Module] = []
+    for before, width in zip((features, *widths), widths, strict=False):
+        layers += [nn.Linear(before, width), nn.ReLU()]
+    last = nn.Linear(widths[-1], num_classes)
+    return (layers, last) if cut == "last" else ([], nn.Sequential(*layers, last))
 
 
 def assemble(name: str, window: Window, num_classes: int, size: Tensor, extractor: nn.Module) -> Classifier:

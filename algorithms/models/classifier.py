@@ -1,10 +1,16 @@
-"""What every model is: a fixed scaling, an extractor f and a linear head g, so that objectives can tell body from head."""
+"""What every model is: a fixed scaling, an extractor f and a head g, so that objectives can tell body from head.
+
+The head is one linear layer, or a ``Sequential`` that ends in one: where a model is split decides what is averaged, kept or shifted.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+
+from wire.errors import ConfigError
 
 
 class Scale(nn.Module):
@@ -26,13 +32,50 @@ class Classifier(nn.Module):
 
     scale: nn.Module
     extractor: nn.Module
-    head: nn.Linear
+    head: nn.Linear | nn.Sequential
     shape: tuple[int, ...] = ()
     """Shape of one example, where it is known."""
 
-    def __init__(self, scale: nn.Module, extractor: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, scale: nn.Module, extractor: nn.Module, head: nn.Linear | nn.Sequential) -> None:
+        """
+        Raises:
+            ConfigError: the head does not begin and end with a linear layer, or has running statistics.
+        """
         super().__init__()
         self.scale, self.extractor, self.head = scale, extractor, head
+        if not all(isinstance(layer, nn.Linear) for layer in (self._layers[0], self._layers[-1])):
+            raise ConfigError("a model's head: expected Linear, or a Sequential that begins and ends with Linear")
+        if any(True for _ in self.head.buffers()):
+            raise ConfigError("a model's head: expected no BatchNorm in it, whose running statistics belong to the extractor")
+
+    @property
+    def _layers(self) -> list[nn.Module]:
+        return list(self.head) if isinstance(self.head, nn.Sequential) else [self.head]
+
+    @property
+    def num_features(self) -> int:
+        """K, the size of the representation."""
+        return int(self._layers[0].in_features)  # type: ignore[arg-type]
+
+    @property
+    def num_classes(self) -> int:
+        """How many logits there are."""
+        return int(self._layers[-1].out_features)  # type: ignore[arg-type]
+
+    @property
+    def last_layer(self) -> str:
+        """Name of the linear layer that gives the logits: ``head``, or ``head.N`` of a `Sequential`."""
+        return f"head.{len(self._layers) - 1}" if isinstance(self.head, nn.Sequential) else "head"
+
+    def linear_head(self, why: str) -> nn.Linear:
+        """The head, for what works with one linear layer alone; `why` begins the error.
+
+        Raises:
+            ConfigError: the model is split before the last layer.
+        """
+        if isinstance(self.head, nn.Linear):
+            return self.head
+        raise ConfigError(f"{why}: expected a head of one linear layer, the model's has {len(self.head)} layers (split it with cut=last)")
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.extractor(self.scale(x)))
@@ -52,3 +95,9 @@ def watch_representation(model: Classifier) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         hook.remove()
+
+
+def answers_of_head(model: Classifier, parameters: dict[str, Tensor], features: Tensor) -> Tensor:
+    """Logits (batch, classes) of the head with these parameters, by their names in the model, for a representation (batch, K)."""
+    logits: Tensor = functional_call(model.head, {name.removeprefix("head."): value for name, value in parameters.items()}, (features,))
+    return logits

@@ -55,6 +55,8 @@ class OnFrozen(Classifier):
     exchanged, then ``units1``, ``units2`` ..., each of `units` units.
     """
 
+    head: nn.Linear
+
     def __init__(self, pretrained: Classifier, layers: list[nn.Module], units: int, num_classes: int) -> None:
         frozen = nn.Sequential()
         frozen.add_module("frozen", freeze(pretrained.extractor))
@@ -70,7 +72,7 @@ class GatedClassifier(OnFrozen):
     """Layers of conditional gated activation units (CGAU); `conditioned=False` leaves the device's own vectors out."""
 
     def __init__(self, pretrained: Classifier, num_classes: int, units: int = 64, layers: int = 2, conditioned: bool = True) -> None:
-        widths = [pretrained.head.in_features] + [units] * layers
+        widths = [pretrained.num_features] + [units] * layers
         made: list[nn.Module] = [GatedUnits(widths[i], units, conditioned) for i in range(layers)]
         super().__init__(pretrained, made, units, num_classes)
 
@@ -79,7 +81,7 @@ class PlainClassifier(OnFrozen):
     """The paper's baseline: the same with ReLU units, without gates and conditioning."""
 
     def __init__(self, pretrained: Classifier, num_classes: int, units: int = 64, layers: int = 2) -> None:
-        widths = [pretrained.head.in_features] + [units] * layers
+        widths = [pretrained.num_features] + [units] * layers
         made: list[nn.Module] = [PlainUnits(widths[i], units) for i in range(layers)]
         super().__init__(pretrained, made, units, num_classes)
 

@@ -7,7 +7,7 @@ B. Liu et al., DistFL, IMWUT 2021, section 5.1 ('a simple 2-layer CNN'); BatchNo
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.blocks import Norm, assemble, conv_stack, count_features, dimensions
+from algorithms.models.blocks import Cut, Norm, conv_stack, count_features, dimensions, split_linear
 from algorithms.models.classifier import Classifier, Scale
 from wire.bundle import Window
 from wire.errors import ConfigError
@@ -19,6 +19,8 @@ class HarCnn(Classifier):
     `extractor` maps x (batch, channels, time) to a representation (batch, 64 * (time // 4)), `head` maps that to logits.
     """
 
+    head: nn.Linear
+
     def __init__(self, num_channels: int, num_samples: int, num_classes: int, size: Tensor | None = None, kind: Norm = "batch") -> None:
         if num_samples < 4:
             raise ConfigError(f"windows of {num_samples} samples: this network halves them twice and needs at least 4")
@@ -27,13 +29,16 @@ class HarCnn(Classifier):
         super().__init__(Scale(torch.ones(num_channels) if size is None else size), extractor, head)
 
 
-def har_cnn_dbe(window: Window, num_classes: int, size: Tensor) -> Classifier:
+def har_cnn_dbe(window: Window, num_classes: int, size: Tensor, cut: Cut = "last") -> Classifier:
     """Two convolutions of 9 samples (32 and 64 channels) without padding or normalisation, then linear layers of 1024 and 512.
+
+    The authors' library splits it before all linear layers (``cut=convolutions``): its representation then has 64 * 26 = 1,664 values for
+    windows of 128 samples.
 
     J. Zhang et al., DBE, NeurIPS 2023, appendix D.6, which cites M. Zeng et al., MobiCASE 2014, for it; the sizes are those of the
     authors' library PFLlib.
     """
     extractor = conv_stack(dimensions(window), (len(window.channels), 32, 64), 9)
     features = count_features("har-cnn-dbe", window, extractor)
-    extractor.extend([nn.Linear(features, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU()])
-    return assemble("har-cnn-dbe", window, num_classes, size, extractor)
+    layers, head = split_linear(features, (1024, 512), num_classes, cut)
+    return Classifier(Scale(size, dimensions(window)), extractor.extend(layers), head)

@@ -1,21 +1,24 @@
-"""Every model by name. All take time windows and images alike; docs/simulate.md says what they were made for."""
+"""Every model by name, with its options. All take time windows and images alike; docs/simulate.md says what they were made for."""
 
 from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
 
+from algorithms.core.limits import Limits
+from algorithms.models.blocks import CUTS
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import har_cnn_dbe
 from algorithms.models.mlp import mlp
 from algorithms.models.resnet import resnet18
 from algorithms.models.small_cnn import autocfl, cnn2, cnn4
 from algorithms.models.vgg import vgg11
+from algorithms.spec import Option, Options, read
 from wire.bundle import Window
 from wire.errors import ConfigError
 
-Builder = Callable[[Window, int, Tensor], Classifier]
-"""(window, number of classes, size (channels,) float32 that every channel is divided by) -> a fresh model."""
+Builder = Callable[..., Classifier]
+"""(window, number of classes, size (channels,) float32 that every channel is divided by, \\**options) -> a fresh model."""
 
 
 MODELS: dict[str, Builder] = {
@@ -31,6 +34,9 @@ MODELS: dict[str, Builder] = {
     "resnet18": resnet18,
     "mlp": mlp,
 }
+_CUT = Option("last", "where the head begins: with the last layer, or right after the convolutions", **vars(Limits(choices=CUTS)))
+OPTIONS: dict[str, Options] = {"har-cnn-dbe": {"cut": _CUT}, "cnn4": {"cut": _CUT}}
+"""The options of the models that have any, as in ``har-cnn-dbe:cut=convolutions``."""
 
 
 def default_model(window: Window) -> str:
@@ -39,13 +45,14 @@ def default_model(window: Window) -> str:
 
 
 def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """A fresh model; torch's global generator decides its weights.
+    """A fresh model, by its name and options; torch's global generator decides its weights.
 
     Raises:
-        ConfigError: no such model, or examples that are too small for it.
+        ConfigError: no such model or option, or examples that are too small for it.
     """
-    if name not in MODELS:
+    if name.partition(":")[0].strip() not in MODELS:
         raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION")
-    model = MODELS[name](window, num_classes, size)
+    choice = read(name, {known: OPTIONS.get(known, {}) for known in MODELS}, "model")
+    model: Classifier = MODELS[choice.name](window, num_classes, size, **dict(choice.given))
     model.shape = window.shape
     return model

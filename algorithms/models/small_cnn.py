@@ -4,10 +4,10 @@
 AISTATS 2017; the sizes are those of the authors' library PFLlib. `autocfl`: AutoCFL, section 5.1.
 """
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from algorithms.models.blocks import Norm, assemble, conv_stack, count_features, dimensions
-from algorithms.models.classifier import Classifier
+from algorithms.models.blocks import Cut, Norm, assemble, conv_stack, count_features, dimensions, split_linear
+from algorithms.models.classifier import Classifier, Scale
 from wire.bundle import Window
 
 
@@ -17,11 +17,11 @@ def cnn2(window: Window, num_classes: int, size: Tensor, kind: Norm = "batch") -
     return assemble("cnn2", window, num_classes, size, extractor)
 
 
-def cnn4(window: Window, num_classes: int, size: Tensor) -> Classifier:
+def cnn4(window: Window, num_classes: int, size: Tensor, cut: Cut = "last") -> Classifier:
     """Two convolutions of 5 without padding (32 and 64 channels, ReLU, max-pool 2), then linear layers of 512 and of the classes."""
     extractor = conv_stack(dimensions(window), (len(window.channels), 32, 64), 5)
-    extractor.extend([nn.Linear(count_features("cnn4", window, extractor), 512), nn.ReLU()])
-    return assemble("cnn4", window, num_classes, size, extractor)
+    layers, head = split_linear(count_features("cnn4", window, extractor), (512,), num_classes, cut)
+    return Classifier(Scale(size, dimensions(window)), extractor.extend(layers), head)
 
 
 def autocfl(window: Window, num_classes: int, size: Tensor, widths: tuple[int, int] = (20, 50)) -> Classifier:

@@ -33,7 +33,7 @@ class Cgau(Supervised):
         """Freezes the extractor of `model` as it is, pre-trained by whoever made it, unless `model` stands on a frozen one already.
         `gated`: gated units, else ReLU; `conditioned`: whether the device has vectors of its own."""
         if not isinstance(model, OnFrozen):
-            classes = model.head.out_features
+            classes = model.num_classes
             model = GatedClassifier(model, classes, units, layers, conditioned) if gated else PlainClassifier(model, classes, units, layers)
         super().__init__(model)
         self.random: Mapping[str, tuple[int, ...]] = {names.uniform(name): (width,) for name, width in model.units.items()}

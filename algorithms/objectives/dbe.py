@@ -5,8 +5,10 @@ Space. NeurIPS 2023. Legend: b the bias memory (PRBM, ``private/bias``), m the r
 (``slot/mean``), m* the consensus (``received/consensus``), kappa the regulariser's weight, mu the running mean's momentum.
 
 loss + kappa * mean_k(0.5 * (m_k - m*_k)^2), on g(f(x) + b); m <- (1 - mu) * m + mu * mean_batch f(x), from 0 in every round. The
-consensus is found once, in a preparation: every device trains one pass without DBE and reports its mean representation; m* is their
-mean, weighted by examples. Both halves can be used alone (section 5.1), and on top of other objectives (section 5.4, 5.5).
+consensus is found once, in a preparation: every device trains one pass without DBE and reports the running mean m that this pass leaves,
+as the authors' code does; m* is the mean of these, weighted by examples. So m and m* are taken alike: in training mode, with
+BatchNorm by the batch, and as near to their beginning at 0. Both halves can be used alone (section 5.1), and on top of other objectives
+(section 5.4, 5.5). The authors' library puts b before the whole head of a model, which may have several layers (`cut` of the models).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +16,16 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, Sgd, TorchTensors, Work
 from algorithms.core.limits import NOT_NEGATIVE, SHARE, Limits
+from algorithms.models.classifier import answers_of_head
+from algorithms.models.dropout import dropping
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised, slot_of
 from wire import names
-from wire.messages import Evaluate, Verb
+from wire.messages import Apply, Verb
 from wire.tensors import Tensors
 
 _REPRESENTED = names.response("represent", "mean")
@@ -41,11 +44,11 @@ class DomainBias(Supervised):
     limits: ClassVar[Mapping[str, Limits]] = {"kappa": NOT_NEGATIVE, "mean_momentum": SHARE}
 
     def parameters(self) -> TorchTensors:
-        own = {_BIAS: torch.zeros(self.model.head.in_features)} if self.memory else {}
+        own = {_BIAS: torch.zeros(self.model.num_features)} if self.memory else {}
         return {**super().parameters(), **own}
 
     def initial(self) -> TorchTensors:
-        width = self.model.head.in_features
+        width = self.model.num_features
         own = {_MEAN: torch.zeros(width), _CONSENSUS: torch.zeros(width)} if self.regularised else {}
         return {**super().initial(), **own}
 
@@ -61,8 +64,9 @@ class DomainBias(Supervised):
         """The representation before the bias is added, and the logits after it."""
         made = super().forward(tensors, batch, training)
         if self.memory:
-            weight, bias = (tensors[self.key(tensors, f"head.{n}")] for n in ("weight", "bias"))
-            made.logits = F.linear(made.features + tensors[_BIAS], weight, bias)
+            head = {f"head.{n}": tensors[self.key(tensors, f"head.{n}")] for n, _ in self.model.head.named_parameters()}
+            with dropping(self.model, self.factors(batch) if training else {}):
+                made.logits = answers_of_head(self.model, head, made.features + tensors[_BIAS])
         return made
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
@@ -74,14 +78,14 @@ class DomainBias(Supervised):
         return loss, made
 
     def warm(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of the objective without DBE."""
+        """A step of the objective without DBE; the running mean m moves on."""
         outputs = super().step({**tensors, _CONSENSUS: tensors[_MEAN]}, batch, {**hyper, "kappa": torch.zeros(())})
-        own = [names.following(key) for key in (_BIAS, _MEAN, slot_of(_BIAS))]
+        own = [names.following(key) for key in (_BIAS, slot_of(_BIAS))]
         return {k: v for k, v in outputs.items() if k not in own}
 
     def represent(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The sum of the representation over a batch."""
-        return {names.metric("mean"): self.forward(tensors, batch, training=False).features.sum(0)}
+        """The running mean m that the passes of `warm` left."""
+        return {names.metric("mean"): torch.clone(tensors[_MEAN])}
 
 
 def with_domain_bias(base: type[Supervised], name: str, *, memory: bool = True, regularised: bool = True) -> type[Supervised]:
@@ -108,7 +112,7 @@ class DbeServer(DefaultCoordinator):
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         if context.info["consensus"]:
             return super().programs(context, work)
-        verbs: tuple[Verb, ...] = (work.train("warm", epochs=1, report=False), Evaluate("train", "represent"))
+        verbs: tuple[Verb, ...] = (work.train("warm", epochs=1, report=False), Apply("represent"))
         return {"": verbs}
 
     def absorb(

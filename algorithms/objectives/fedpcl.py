@@ -55,7 +55,7 @@ class FedPCL(Local):
         self.num_others, self.tau = num_others, tau
 
     def initial(self) -> TorchTensors:
-        classes, width = self.model.head.out_features, self.model.head.in_features
+        classes, width = self.model.num_classes, self.model.num_features
         own = {_OWN: torch.zeros(classes, width), _OWN_KNOWN: torch.zeros(classes)}
         everyone = {_MEAN: torch.zeros(classes, width), _MEAN_KNOWN: torch.zeros(classes)}
         others = {
@@ -72,7 +72,7 @@ class FedPCL(Local):
 
     def prototypes(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The sum of the representations of each class (classes, K), and its examples (classes,)."""
-        classes = self.model.head.out_features
+        classes = self.model.num_classes
         features = F.normalize(self.forward(tensors, batch, training=False).features, dim=1)
         members = (batch["y"].unsqueeze(1) == torch.arange(classes)).to(torch.float32)
         return {names.metric("sum"): members.t() @ features, names.metric("share"): count_labels(batch["y"], classes)}

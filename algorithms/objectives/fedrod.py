@@ -43,7 +43,7 @@ class FedRod(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        head = self.model.head
+        head = self.model.linear_head("fedrod puts a linear head on top of the model's")
         zeros = {_WEIGHT: torch.zeros(head.weight.shape), _BIAS: torch.zeros(head.out_features)}
         slots = {slot_of(key): zero.clone() for key, zero in zeros.items()}
         return tensors | zeros | slots | {_SHARE: torch.full((head.out_features,), 1 / head.out_features)}
@@ -56,7 +56,7 @@ class FedRod(Supervised):
 
     def labels(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The examples of each class."""
-        return {names.metric("share"): count_labels(batch["y"], self.model.head.out_features)}
+        return {names.metric("share"): count_labels(batch["y"], self.model.num_classes)}
 
     def keep(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Remember what `labels` counted."""

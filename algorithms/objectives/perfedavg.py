@@ -14,15 +14,17 @@ the whole batch in each pass, since no graph can be captured for half of a batch
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+import msgspec
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, TorchTensors
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.lgnet import FineTuned
 from algorithms.objectives.supervised import LR, Supervised, batch_metrics, descend, differentiate, following_values
 from wire.errors import ConfigError
+from wire.messages import MOST_EPOCHS, Train, Verb
 
 Hessian = Literal["none", "free"]
 
@@ -79,12 +81,25 @@ class PerFedAvg(Supervised):
 
 
 class PerFedAvgServer(FineTuned):
-    """Devices adapt the model after the last round; before, it is the model to be adapted that they evaluate."""
+    """Devices adapt the model after the last round; before, it is the model to be adapted that they evaluate.
+
+    They go over their windows `fine_tune_epochs` times, or take `adapt_steps` batches of them: one, as PFLlib does, is the paper's
+    single step.
+    """
 
     tuning: ClassVar[str] = "adapt"
+    limits: ClassVar[Mapping[str, Limits]] = {"adapt_steps": Limits(low=0, high=MOST_EPOCHS)}
 
-    def __init__(self, fine_tune_epochs: int = 1) -> None:
+    def __init__(self, fine_tune_epochs: int = 1, adapt_steps: int = 0) -> None:
         super().__init__(fine_tune_epochs)
+        self.adapt_steps = adapt_steps
+
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        verbs = super().closing(context, work)
+        if not self.adapt_steps:
+            return verbs
+        others = tuple(verb for verb in verbs if not isinstance(verb, Train))
+        return (msgspec.structs.replace(work.train(self.tuning, epochs=1, report=False), steps=self.adapt_steps), *others)
 
 
 def _only(batch: TorchTensors, half: Tensor) -> TorchTensors:

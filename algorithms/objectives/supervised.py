@@ -168,9 +168,9 @@ class Supervised:
 
     def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and ``variance.LAYER`` (channels,) at the input of
-        each BatchNorm layer, ``gradient`` (classes, K) of the cross-entropy by the head's weights. Windows without a label have no part in
-        the gradient."""
-        last = self.key(tensors, "head.weight")
+        each BatchNorm layer, ``gradient`` (classes, inputs) of the cross-entropy by the weights of the last layer. Windows without a label
+        have no part in the gradient."""
+        last = self.key(tensors, f"{self.model.last_layer}.weight")
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, TorchTensors]:
             with watch_norms(self.model) as met:

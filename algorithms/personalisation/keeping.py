@@ -87,9 +87,7 @@ class Keeping(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        with torch.no_grad():
-            made = super().answer(tensors, torch.zeros(2, *self.model.shape))
-        memory = empty(self.memory_size, made.features.shape[1], made.logits.shape[1])
+        memory = empty(self.memory_size, self.model.num_features, self.model.num_classes)
         before = {slot_of(key, "before"): torch.zeros_like(tensors[key]) for key in self.moving(tensors)} if self.recipe.tunes else {}
         judged = {LOSSES: torch.zeros(self.memory_size, len(self.recipe.of(GENERAL))), JUDGED: torch.zeros(self.memory_size)}
         return tensors | memory | before | (judged if self.recipe.tunes else {})

@@ -1,11 +1,15 @@
 """What a paper's table or figure is here: settings, the paper's numbers, and how both are printed side by side."""
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from algorithms.registry import read_algorithm
+from benchmarks.papers import har
+from benchmarks.papers.budget import passes
+from benchmarks.papers.intervals import estimate
 from simulation.compare import Asked, Job, run_all
 from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition
@@ -19,6 +23,13 @@ Row = Mapping[str, Any]
 def accuracy(row: Row) -> float | None:
     """Mean accuracy over devices and seeds, in per cent; under attack, over the honest devices."""
     return None if row["accuracy"]["mean"] is None else 100 * float(row["accuracy"]["mean"])
+
+
+def pooled_best(row: Row) -> float | None:
+    """Accuracy over all test examples together, of the round in which it is best, in per cent: how PFLlib reports. It chooses the round by
+    the test part."""
+    values = row.get("by_seed", {}).get("pooled_best")
+    return statistics.fmean(values) if values else None
 
 
 def success_rate(row: Row) -> float | None:
@@ -56,11 +67,31 @@ def rounds(row: Row) -> float | None:
     return None if reached is None else float(reached)
 
 
+SEEDED: dict[Metric, str] = {accuracy: "accuracy", pooled_best: "pooled_best"}
+"""Metrics of which a row has one number for each seed, under this name."""
+
+
+def of_seeds(row: Row, metric: Metric) -> list[float]:
+    """One number for each seed; none where the row has none."""
+    found: list[float] = row.get("by_seed", {}).get(SEEDED.get(metric, ""), [])
+    return found
+
+
+def by_seed(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """What `SEEDED` names, in per cent, from the results of one algorithm in the order of seeds; nothing where a run has failed."""
+    if any(r.get("failed") for r in results):
+        return {}
+    best = [max((v for v in r["pooled_by_round"] if v is not None), default=None) for r in results]
+    found = {"accuracy": [r["accuracy"]["mean"] for r in results], "pooled_best": best}
+    return {name: [round(100 * v, 4) for v in values] for name, values in found.items() if None not in values}
+
+
 @dataclass(frozen=True)
 class Setting:
-    """One column: the data, how they are assigned, and what is run on them. `full` holds what the paper's own setting has instead."""
+    """One column: the data, how they are assigned, and what is run on them. `night` holds what a night's run has instead."""
 
     data: str
+    """As a user writes it, or a form of UCI HAR (`har.FORMS`)."""
     partition: str = "user"
     rounds: int = 20
     local_epochs: int = 1
@@ -70,11 +101,22 @@ class Setting:
     model: str = ""
     attack: str = ""
     newcomers: int = 0
-    full: Mapping[str, Any] = field(default_factory=dict)
+    night: Mapping[str, Any] = field(default_factory=dict)
 
-    def asked(self, algorithms: Sequence[str], full: bool) -> Asked:
-        """The comparison of these algorithms in this setting."""
-        own = replace(self, **self.full) if full else self
+    def at(self, night: bool) -> "Setting":
+        """What is run: the setting itself, or that of a night."""
+        return replace(self, **self.night, night={}) if night else self
+
+    def describe(self) -> str:
+        """How much is trained, in words."""
+        many, seeds = ("" if n == 1 else "s" for n in (self.rounds, self.seeds))
+        passes = "one pass" if self.local_epochs == 1 else f"{self.local_epochs} passes"
+        return f"{self.rounds} round{many} of {passes}, batches of {self.batch_size}, {self.seeds} seed{seeds}"
+
+    def asked(self, algorithms: Sequence[str], night: bool, folder: Path) -> Asked:
+        """The comparison of these algorithms in this setting; `folder` is where forms of the data lie."""
+        own = self.at(night)
+        data = str(har.path_of(own.data, folder)) if own.data in har.FORMS else own.data
         common = SimulationSettings(
             rounds=own.rounds,
             local_epochs=own.local_epochs,
@@ -84,7 +126,7 @@ class Setting:
             attack=read_attack(own.attack) if own.attack else None,
             newcomers=own.newcomers,
         )
-        return Asked(own.data, tuple(map(read_algorithm, algorithms)), own.seeds, read_partition(own.partition), None, common)
+        return Asked(data, tuple(map(read_algorithm, algorithms)), own.seeds, read_partition(own.partition), None, common)
 
 
 @dataclass(frozen=True)
@@ -103,51 +145,78 @@ class Table:
     only: Mapping[str, Iterable[str]] = field(default_factory=dict)
     tall: bool = False
     """Whether settings are rows and there is one algorithm."""
+    hour: Sequence[str] | None = None
+    """The algorithms that an hour has time for; None: all of them. The others, and the rows of a table without any, are a night's."""
 
-    def jobs(self, full: bool) -> list[Job]:
+    def jobs(self, night: bool, folder: Path) -> list[Job]:
         """Every run the table needs."""
-        return [job for name in self.columns for job in self.asked(name, full).jobs()]
+        return [job for name in self.columns for job in self.asked(name, night, folder).jobs()]
 
-    def asked(self, column: str, full: bool) -> Asked:
+    def asked(self, column: str, night: bool, folder: Path) -> Asked:
         """The comparison behind a column."""
-        return self.columns[column].asked(tuple(self.only.get(column, self.algorithms)), full)
+        chosen = [a for a in self.only.get(column, self.algorithms) if night or self.hour is None or a in self.hour]
+        return self.columns[column].asked(chosen, night, folder)
 
-    def measure(self, folder: Path, full: bool, workers: int | None, tell: Callable[[Job, int], None]) -> dict[str, Any]:
-        """Run what is missing; the rows of every column, as `shoal compare` has them."""
-        run_all(self.jobs(full), folder, workers, tell)
-        return {name: tabulate(run_all(self.asked(name, full).jobs(), folder)) for name in self.columns}
+    def measure(self, folder: Path, night: bool, workers: int | None, tell: Callable[[Job, int], None]) -> dict[str, Any]:
+        """Run what is missing; the rows of every column, as `shoal compare` has them, with one number for each seed besides."""
+        for setting in self.columns.values():
+            if setting.data in har.FORMS:
+                har.write(setting.data, folder)
+        run_all(self.jobs(night, folder), folder, workers, tell)
+        return self.collect(folder, night)
+
+    def collect(self, folder: Path, night: bool) -> dict[str, Any]:
+        """The rows of what is finished: a row counts the seeds that are there, which are the first ones."""
+        measured: dict[str, Any] = {}
+        for name, setting in self.columns.items():
+            results = run_all([job for job in self.asked(name, night, folder).jobs() if (folder / f"{job.key}.json").exists()], folder)
+            measured[name] = [
+                row
+                | {
+                    "by_seed": by_seed([r for r in results if r["algorithm"] == row["algorithm"]]),
+                    "trained": replace(setting.at(night), seeds=row["seeds"]).describe(),
+                }
+                for row in tabulate(results)
+            ]
+        return measured
 
     def markdown(self, measured: Mapping[str, Sequence[Row]]) -> str:
-        """Ours, and the paper's number behind a slash where it has one."""
+        """Ours, and the paper's number behind a slash where it has one; what was trained, and how many passes a method makes."""
         if self.tall:
             return self._tall(measured)
+        measured = {column: measured.get(column, []) for column in self.columns}
         heads = [(column, metric) for column in self.columns for metric in self.metrics]
         single = len(self.metrics) == 1
         names = [column if single else f"{column}: {metric}" for column, metric in heads]
-        lines = [f"### {self.title}", "", f"| {next(iter(self.metrics)) if single else ''} | {' | '.join(names)} |"]
-        lines.append("|---" * (len(heads) + 1) + "|")
+        lines = [f"### {self.title}", "", f"| {next(iter(self.metrics)) if single else ''} | {' | '.join(names)} | passes a round |"]
+        lines.append("|---" * (len(heads) + 2) + "|")
         for algorithm, label in self.algorithms.items():
             cells = []
             for column, metric in heads:
                 row = next((r for r in measured[column] if r["algorithm"] == algorithm), None)
                 ours = None if row is None else self.metrics[metric](row)
                 theirs = self.paper.get((label, metric, column))
-                cells.append(_cell(ours, row, metric) + ("" if theirs is None else f" / {theirs:g}"))
+                seeds = [] if row is None else of_seeds(row, self.metrics[metric])
+                cells.append(_cell(ours, row, metric, seeds) + ("" if theirs is None else f" / {theirs:g}"))
             shown = label if label == algorithm else f"{label} (`{algorithm}`)"
-            lines.append(f"| {shown} | {' | '.join(cells)} |")
-        return "\n".join([*lines, "", self.about, ""]) if self.about else "\n".join([*lines, ""])
+            if any(row["algorithm"] == algorithm for rows in measured.values() for row in rows):
+                lines.append(f"| {shown} | {' | '.join(cells)} | {passes(algorithm)} |")
+        trained = {column: " or ".join(dict.fromkeys(row["trained"] for row in rows)) for column, rows in measured.items() if rows}
+        same = set(trained.values())
+        budget = f"{same.pop()}." if len(same) == 1 else "; ".join(f"{column}: {text}" for column, text in trained.items()) + "."
+        return "\n".join([*lines, "", f"{budget[0].upper()}{budget[1:]} {self.about}".strip(), ""])
 
     def _tall(self, measured: Mapping[str, Sequence[Row]]) -> str:
         lines = [f"### {self.title}", "", f"| | {' | '.join(self.metrics)} |", "|---" * (len(self.metrics) + 1) + "|"]
-        for column in self.columns:
+        for column in [c for c in self.columns if measured.get(c)]:
             row = measured[column][0]
             lines.append(f"| {column} | {' | '.join(_cell(made(row), row, name) for name, made in self.metrics.items())} |")
         return "\n".join([*lines, "", self.about, ""])
 
 
-def _cell(value: float | None, row: Row | None, metric: str) -> str:
+def _cell(value: float | None, row: Row | None, metric: str, seeds: Sequence[float] = ()) -> str:
     if value is None or row is None:
         return "diverged" if row is not None and row.get("failed") else "-"
-    text = f"{value:.1f}" if "%" in metric else f"{value:.2f}".rstrip("0").rstrip(".")
-    spread = row["accuracy"]["std"]
-    return f"{text} ±{100 * spread:.1f}" if metric.startswith("accuracy") and row["seeds"] > 1 and spread is not None else text
+    if len(seeds) > 1:
+        return estimate(seeds).show()
+    return f"{value:.1f}" if "%" in metric else f"{value:.2f}".rstrip("0").rstrip(".")

@@ -45,7 +45,7 @@ def load(name_or_path: str) -> FleetData | Pool:
     if name_or_path == "watch":
         return load_watch()
     if name_or_path == "uci-har":
-        return load_uci_har(_find_uci_har())
+        return load_uci_har(find_uci_har())
     if name_or_path in FILES:
         return load_images(name_or_path, _folder(name_or_path))
     path = Path(name_or_path)
@@ -67,7 +67,12 @@ def _folder(name: str) -> Path:
     return Path(folder)
 
 
-def _find_uci_har() -> Path:
+def find_uci_har() -> Path:
+    """Where UCI HAR is in the folder that SHOAL_DATA names.
+
+    Raises:
+        DataError: it is not there.
+    """
     folder = _folder("uci-har")
     for name in UCI_HAR_NAMES:
         if (path := folder / name).exists():

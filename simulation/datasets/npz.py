@@ -33,17 +33,27 @@ def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
     Raises:
         DataError: not such a file; the text says what is wrong with it.
     """
+    arrays = read_npz(path, session)
+    return from_arrays(path.stem, str(path), arrays) if "subject" in arrays else pool_from_arrays(path.stem, str(path), arrays)
+
+
+def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
+    """The arrays of a ``.npz`` file that mean something here, by name, as they are in it. `session`: the one that says the windows'
+    recordings.
+
+    Raises:
+        DataError: not such a file.
+    """
     if path.is_file() and not zipfile.is_zipfile(path):
         raise DataError(f"data {path}: not readable as .npz: expected an archive of arrays, as numpy.savez writes it")
     try:
         with np.load(path, allow_pickle=False) as file:
             stored = {"session" if name == session else name: name for name in file.files}
-            arrays = {name: file[stored[name]] for name in ARRAYS if name in stored}
+            return {name: file[stored[name]] for name in ARRAYS if name in stored}
     except ValueError:
         raise DataError(f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}") from None
     except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"data {path}: not readable as .npz: {error}") from None
-    return from_arrays(path.stem, str(path), arrays) if "subject" in arrays else pool_from_arrays(path.stem, str(path), arrays)
 
 
 def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
-from simulation.datasets.npz import from_arrays, load_npz
-from simulation.datasets.pool import Pool
+from simulation.datasets.npz import from_arrays, read_npz
 from simulation.datasets.windows import FleetData
 from wire.errors import DataError
 from wire.tensors import Array
@@ -32,22 +31,31 @@ def load_uci_har(path: Path) -> FleetData:
     Raises:
         DataError: a file of it is missing or has another shape.
     """
-    data: FleetData | Pool
+    data = from_arrays("uci-har", str(path), read_rows(path))
+    return replace(data, name="uci-har", devices={d: _without_overlap(w) for d, w in data.devices.items()})
+
+
+def read_rows(path: Path) -> dict[str, Array]:
+    """All windows in the order of the original files, as the arrays of a ``.npz`` (`simulation.datasets.npz`): ``X`` (n, 9, 128) float32,
+    ``y`` (n,) and ``subject`` (n,) int.
+
+    Raises:
+        DataError: a file of it is missing or has another shape.
+    """
     if path.suffix == ".npz":
-        data = load_npz(path, session="experiment")
-        if isinstance(data, Pool):
+        arrays = read_npz(path, session="experiment")
+        if "subject" not in arrays:
             raise DataError(f"data {path}: array 'subject' is missing, and UCI HAR has one device per subject")
-    elif path.suffix == ".zip":
+        return arrays
+    if path.suffix == ".zip":
         try:
             with zipfile.ZipFile(path) as archive:
                 names = {name.split(f"{FOLDER}/", 1)[-1]: name for name in archive.namelist()}
-                data = _assemble(path, lambda name: archive.read(names[name]))
+                return _assemble(path, lambda name: archive.read(names[name]))
         except (zipfile.BadZipFile, KeyError) as error:
             raise DataError(f"data {path}: not the zip of {FOLDER}: {error}") from None
-    else:
-        root = path / FOLDER if (path / FOLDER).is_dir() else path
-        data = _assemble(path, lambda name: (root / name).read_bytes())
-    return replace(data, name="uci-har", devices={d: _without_overlap(w) for d, w in data.devices.items()})
+    root = path / FOLDER if (path / FOLDER).is_dir() else path
+    return _assemble(path, lambda name: (root / name).read_bytes())
 
 
 def is_uci_har(path: Path) -> bool:
@@ -57,7 +65,7 @@ def is_uci_har(path: Path) -> bool:
     return path.is_dir() and any((root / "train" / "Inertial Signals").is_dir() for root in (path, path / FOLDER))
 
 
-def _assemble(path: Path, read: Callable[[str], bytes]) -> FleetData:
+def _assemble(path: Path, read: Callable[[str], bytes]) -> dict[str, Array]:
     parts: dict[str, list[Array]] = {"X": [], "y": [], "subject": []}
     try:
         for split in ("train", "test"):
@@ -68,7 +76,7 @@ def _assemble(path: Path, read: Callable[[str], bytes]) -> FleetData:
     except (OSError, ValueError) as error:
         raise DataError(f"data {path}: not {FOLDER}: {error}") from None
     arrays = {name: np.concatenate(values) for name, values in parts.items()}
-    return from_arrays("uci-har", str(path), {**arrays, "channel_names": np.array(SIGNALS), "activity_names": np.array(ACTIVITIES)})
+    return {**arrays, "channel_names": np.array(SIGNALS), "activity_names": np.array(ACTIVITIES)}
 
 
 def _table(text: bytes) -> Array:

@@ -292,10 +292,10 @@ def test_an_extractor_is_trained_on_other_classes_and_then_stays() -> None:
 def test_pretraining_is_repeatable() -> None:
     pool, found = patterns(64, 0), []
     for _ in range(2):
-        network = Classifier(nn.Identity(), nn.Flatten(), nn.Linear(32, 4))
+        head = nn.Linear(32, 4)
         with torch.no_grad():
-            network.head.weight.zero_()
-            network.head.bias.zero_()
-        pretrain(network, pool.train_x, pool.train_y, epochs=2, batch_size=20, seed=4)
-        found.append(network.head.weight.detach().clone())
+            head.weight.zero_()
+            head.bias.zero_()
+        pretrain(Classifier(nn.Identity(), nn.Flatten(), head), pool.train_x, pool.train_y, epochs=2, batch_size=20, seed=4)
+        found.append(head.weight.detach().clone())
     assert torch.equal(found[0], found[1])

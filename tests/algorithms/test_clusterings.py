@@ -5,14 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 
+from algorithms.core.contract import GroupingMemory, LocalModel, Probe, TorchTensors
 from algorithms.groupings.cfl import Cfl, bipartition, compare, mean_norm
-from algorithms.groupings.gap import group_by_gap
+from algorithms.groupings.distfl import DistFL
+from algorithms.groupings.gap import connect, group_by_gap
 from algorithms.groupings.hierarchical import JUMP, METRICS, Hierarchical, cut, pairwise
 from tests.contracts.grouping import (
     SEEDS,
@@ -183,3 +187,39 @@ class TestGap:
     @pytest.mark.parametrize("count", [1, 2])
     def test_one_pair_has_no_gap(self, count: int) -> None:
         assert group_by_gap(1 - np.eye(count))[0].tolist() == [0] * count
+
+
+class TestFixedDivergence:
+    """DistFL as its authors' code groups."""
+
+    @given(count=st.integers(1, 12), threshold=st.floats(0.01, 0.5), seed=st.integers(0, 1000))
+    def test_chains_of_near_devices_are_groups(self, count: int, threshold: float, seed: int) -> None:
+        divergences = np.random.default_rng(seed).uniform(0, 1, (count, count))
+        _, labels = connected_components(divergences < threshold, directed=False)
+        groups = connect(divergences, threshold)
+        np.testing.assert_array_equal(np.equal.outer(groups, groups), np.equal.outer(labels, labels))
+        assert groups[0] == 0
+
+    def test_groups_once_after_the_rounds_and_places_who_comes_later(self) -> None:
+        grouping = DistFL(signature="noise", num_inputs=4, cut="fixed", after=3)
+        answers = {"a": 0.0, "b": 0.1, "c": 4.0, "d": 4.1}
+        found, memory = [], GroupingMemory()
+        for late in ({}, {}, {}, {"c": 0.0}, {"e": 4.05}, {"f": -4.0}):
+            answers |= late
+            models = [LocalModel(d, 10, 1, grouping.start(memory, d), {"shared/z": np.array([z], np.float32)}) for d, z in answers.items()]
+            memory = grouping.group(memory, models, ANSWERING, 0).memory
+            found.append(dict(memory.membership))
+        assert found[:2] == [dict.fromkeys("abcd", "0")] * 2
+        assert found[2]["a"] == found[2]["b"] != found[2]["c"] == found[2]["d"]
+        assert found[3] == found[2]  # c answers otherwise now, and stays
+        assert found[4] == found[3] | {"e": found[2]["d"]}
+        assert found[5].keys() == set("abcdef")
+        assert found[5]["f"] not in found[4].values()
+
+
+def answer(tensors: TorchTensors, x: torch.Tensor) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+    z = tensors["shared/z"]
+    return torch.sigmoid(torch.stack([z, -z], 1)).repeat(len(x), 1), []
+
+
+ANSWERING = Probe(answer, (1, 4), (), ())

@@ -30,10 +30,11 @@ def made_or_reason(name: str) -> Field | str:
         return str(error)
 
 
+RESPONSES = ("responses", "responses:cut=gap", "responses:cut=fixed:after=2")
 NAMES = [
     *(spelled(name) for name in OBJECTIVES),
     *(f"fedavg+{spelled(name)}" for name in GROUPINGS),
-    *(f"distfl:num_inputs=10:iterations=3:signature={s}" for s in ("responses", "responses:cut=gap", "noise", "statistics", "labels")),
+    *(f"distfl:num_inputs=10:iterations=3:signature={s}" for s in (*RESPONSES, "noise", "statistics", "labels")),
     *(f"fedavg+{name}" for name in MEANS),
     *(f"fedavg+{name}" for name in PRIVACY),
     "dbe+distfl:num_inputs=10:iterations=3+irls",
@@ -103,7 +104,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         ("ifca:n=2", "no option of ifca; it has k=2"),
         ("fedavg:mu=1", "no option of fedavg"),
         ("distfl:signature=x", "signature is 'x', expected responses or noise"),
-        ("distfl:cut=gap", "cut 'gap' with signature 'both': expected test, or gap with signature responses or noise"),
+        ("distfl:cut=gap", "cut 'gap' with signature 'both': expected test, or gap or fixed with signature responses or noise"),
         ("fedavg+gaussian+median", "uniform mean"),
         ("distfl+gaussian", "survey"),
         ("dbe+gaussian", "no privacy mechanism covers"),

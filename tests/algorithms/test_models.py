@@ -17,6 +17,7 @@ from algorithms.models.har_cnn import HarCnn
 from algorithms.models.registry import MODELS, default_model, make_model
 from algorithms.models.resnet import resnet18
 from algorithms.models.vgg import vgg11
+from algorithms.registry import make_objective, read_algorithm
 from export.onnx_graph import capture_onnx
 from wire.bundle import Window
 from wire.errors import ConfigError
@@ -73,6 +74,54 @@ class TestEveryModel:
             torch.manual_seed(3)
             weights.append([p.detach().numpy().tobytes() for p in NARROW[name](window, 4, sizes(window)).parameters()])
         assert weights[0] == weights[1]
+
+
+class TestWhereAModelIsSplit:
+    @pytest.mark.parametrize(("name", "window", "features"), [("har-cnn-dbe", HAR, 1664), ("cnn4", DIGITS, 1024)])
+    def test_before_all_linear_layers(self, name: str, window: Window, features: int) -> None:
+        torch.manual_seed(0)
+        whole = make_model(name, window, 6, sizes(window)).eval()
+        torch.manual_seed(0)
+        split = make_model(f"{name}:cut=convolutions", window, 6, sizes(window)).eval()
+        assert isinstance(split.head, nn.Sequential)
+        assert (split.num_features, split.num_classes, whole.num_classes) == (features, 6, 6)
+        assert split.last_layer == f"head.{len(split.head) - 1}"
+        assert isinstance(split.get_submodule(split.last_layer), nn.Linear)
+        x = torch.randn(3, *window.shape)
+        assert torch.equal(whole(x), split(x))
+        with watch_representation(split) as seen:
+            split(x)
+        assert seen[0].shape == (3, features)
+
+    @pytest.mark.parametrize("algorithm", ["fedgen", "dbe-fedgen", "fedrod", "mr-fedrod"])
+    def test_what_needs_a_linear_head_says_so(self, algorithm: str) -> None:
+        model = make_model("cnn4:cut=convolutions", DIGITS, 10, sizes(DIGITS))
+        with pytest.raises(ConfigError, match=r"fed(gen|rod) .*: expected a head of one linear layer, the model's has 3 layers .*cut=last"):
+            make_objective(read_algorithm(algorithm), model).initial()
+
+    def test_the_survey_takes_the_last_layer(self) -> None:
+        model = make_model("cnn4:cut=convolutions", DIGITS, 10, sizes(DIGITS))
+        objective = make_objective(read_algorithm("fedavg"), model)
+        batch = {"x": torch.rand(4, 1, 28, 28), "y": torch.tensor([0, 1, 2, 3])}
+        assert objective.graphs()["survey"](objective.initial(), batch, {})["metric/gradient"].shape == (10, 512)
+
+    def test_fedper_keeps_the_whole_head(self) -> None:
+        objective = make_objective(read_algorithm("fedper"), make_model("cnn4:cut=convolutions", DIGITS, 10, sizes(DIGITS)))
+        assert sorted(k for k in objective.initial() if k.startswith("private/")) == [
+            f"private/head.{n}.{part}" for n in (0, 2) for part in ("bias", "weight")
+        ]
+
+    def test_options_that_there_are_not(self) -> None:
+        with pytest.raises(ConfigError, match="cut is 'middle', expected last or convolutions"):
+            make_model("cnn4:cut=middle", DIGITS, 10, sizes(DIGITS))
+        with pytest.raises(ConfigError, match="'cut' is no option of mlp"):
+            make_model("mlp:cut=last", DIGITS, 10, sizes(DIGITS))
+
+    def test_heads_that_cannot_be(self) -> None:
+        with pytest.raises(ConfigError, match="begins and ends with Linear"):
+            Classifier(nn.Identity(), nn.Flatten(), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
+        with pytest.raises(ConfigError, match="no BatchNorm in it"):
+            Classifier(nn.Identity(), nn.Flatten(), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
 
 
 class TestSizesOfThePapers:

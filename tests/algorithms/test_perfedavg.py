@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algorithms.core.contract import TorchTensors
+from algorithms.core.contract import ObjectiveMemory, TorchTensors, Work
 from algorithms.models.har_cnn import HarCnn
-from algorithms.objectives.perfedavg import PerFedAvg
+from algorithms.objectives.perfedavg import PerFedAvg, PerFedAvgServer
 from tests.contracts.objective import (
     Device,
     assert_holds,
@@ -20,6 +20,7 @@ from tests.contracts.objective import (
     step_both,
 )
 from wire.errors import ConfigError
+from wire.messages import Evaluate, Train
 
 
 class TestSteps:
@@ -94,6 +95,14 @@ class TestSteps:
         optimiser = sgd(module, momentum=0.0)
         step_both(device, "adapt", module, optimiser, batches())
         assert_holds(device.tensors, module)
+
+
+@pytest.mark.parametrize(("options", "epochs", "steps"), [({}, 1, None), ({"fine_tune_epochs": 3}, 3, None), ({"adapt_steps": 1}, 1, 1)])
+def test_devices_adapt_over_passes_or_over_batches(options: dict[str, int], epochs: int, steps: int | None) -> None:
+    adapt, evaluate = PerFedAvgServer(**options).closing(ObjectiveMemory(), Work(16, 5))
+    assert isinstance(adapt, Train)
+    assert (adapt.graph, adapt.epochs, adapt.steps, adapt.report) == ("adapt", epochs, steps, False)
+    assert isinstance(evaluate, Evaluate)
 
 
 def assert_close_to(device: Device, module: nn.Module, rtol: float) -> None:

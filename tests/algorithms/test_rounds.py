@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State
-from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe, Work
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe, Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
 from wire.errors import ConfigError
@@ -88,6 +88,9 @@ class Watching:
     def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
         self.seen = list(models)
         return Grouped(GroupingMemory({m.device_id: "0" for m in models}))
+
+    def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
+        raise NotImplementedError
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
         raise NotImplementedError

@@ -5,12 +5,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algorithms.models.classifier import Classifier
+from algorithms.objectives.dbe import with_domain_bias
+from algorithms.objectives.fedavg import FedAvg
 from tests.contracts.objective import (
     CLASSES,
     SIZES,
     Device,
     assert_holds,
     assert_metrics,
+    assert_used,
     batches,
     descend,
     features_of,
@@ -19,6 +23,13 @@ from tests.contracts.objective import (
     small_model,
 )
 from tests.known import known
+
+
+def classifier_with_layers() -> Classifier:
+    """A representation of 6 values and a head of two layers."""
+    torch.manual_seed(0)
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(32, 6), nn.ReLU())
+    return Classifier(nn.Identity(), extractor, nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, CLASSES)))
 
 
 class TestSteps:
@@ -140,6 +151,37 @@ class TestSteps:
             batch = batches()[0]
             expected = torch.softmax(module.head(features_of(module, batch["x"]) + bias), 1)
             torch.testing.assert_close(device.run("predict", batch)["output/probabilities"], expected.detach(), rtol=1e-4, atol=1e-6)
+
+    def test_domain_bias_before_a_head_of_several_layers(self) -> None:
+        model = classifier_with_layers()
+        device, module = Device(with_domain_bias(FedAvg, "dbe")(model), lr=0.05, kappa=3.0, mean_momentum=0.4), classifier_with_layers()
+        device.scatter("received/consensus", 4, size=0.5)
+        consensus, mean, bias = device.tensors["received/consensus"], torch.zeros(6), nn.Parameter(torch.zeros(6))
+        optimiser = torch.optim.SGD([*module.parameters(), bias], lr=0.05, momentum=0.9)
+        for batch in batches():
+            device.run("step", batch)
+            z = module.extractor(batch["x"])
+            mean = 0.6 * mean.detach() + 0.4 * z.mean(0)
+            descend(optimiser, F.cross_entropy(module.head(z + bias), batch["y"]) + 3.0 * F.mse_loss(mean, consensus) / 2)
+        assert device.tensors["private/bias"].abs().max() > 0
+        torch.testing.assert_close(device.tensors["private/bias"], bias.detach(), rtol=1e-4, atol=1e-6)
+        assert_holds(device.tensors, module)
+        batch = batches()[0]
+        assert_used(device, module.head(module.extractor(batch["x"]) + bias), batch)
+
+    def test_the_consensus_is_what_a_pass_in_training_leaves(self) -> None:
+        device, module = Device(make("dbe-fedavg"), lr=0.05, mean_momentum=0.4), small_model().train()
+        mean, optimiser = torch.zeros(module.head.in_features), sgd(module)
+        for batch in batches():
+            device.run("warm", batch)
+            z = features_of(module, batch["x"])
+            mean = 0.6 * mean + 0.4 * z.mean(0).detach()
+            descend(optimiser, F.cross_entropy(module.head(z), batch["y"]))
+        device.run("represent")
+        torch.testing.assert_close(device.tensors["response/represent.mean"], mean, rtol=1e-4, atol=1e-6)
+        with torch.no_grad():
+            stale = features_of(module.eval(), torch.cat([b["x"] for b in batches()])).mean(0)
+        assert (device.tensors["response/represent.mean"] - stale).abs().max() > 0.01
 
     @pytest.mark.parametrize("base", ["fedavg", "fedprox", "scaffold", "moon", "fedgen"])
     def test_warm_is_a_step_of_the_objective_alone(self, base: str) -> None:

@@ -315,6 +315,13 @@ def test_steps_of_objectives_equal_float64(fleet: FleetData, name: str) -> None:
     check_objective(fleet, name, "step")
 
 
+def test_graphs_of_dbe_before_a_head_of_several_layers_equal_float64(fleet: FleetData) -> None:
+    objective = objective_for_fleet(fleet, read_algorithm("dbe"), 0, "har-cnn-dbe:cut=convolutions")
+    windows = fleet.devices["d0"]
+    found = check_parity(export_programs(fleet, objective, 32), objective, windows.train_x, windows.train_y, steps=5)
+    assert found.step_error < 1e-4
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", [*OBJECTIVES, "fedavg+dp-sgd"])

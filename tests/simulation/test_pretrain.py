@@ -29,7 +29,7 @@ def test_the_objective_starts_from_the_extractor_and_a_fresh_head(other: str) ->
     for name, value in extractor.state_dict().items():
         assert torch.equal(made.extractor.state_dict()[name], value)
     plain = objective_for_fleet(data, read_algorithm("fedavg"), 3).model
-    assert torch.equal(made.head.weight, plain.head.weight)
+    assert torch.equal(made.linear_head("made").weight, plain.linear_head("plain").weight)
     assert not torch.equal(made.extractor.state_dict()["conv1.weight"], plain.extractor.state_dict()["conv1.weight"])
 
 

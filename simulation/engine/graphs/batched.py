@@ -156,7 +156,7 @@ class BatchedGraphs(EagerGraphs):
     def _learn(self, objective: Objective, window: tuple[int, ...]) -> None:
         """Run every graph once over two devices, to learn how it can be run."""
         inputs = {name: value.to(self.device) for name, value in example_inputs(objective, window).items()}
-        inputs[names.Y] = torch.arange(len(inputs[names.Y])) % objective.model.head.out_features
+        inputs[names.Y] = torch.arange(len(inputs[names.Y])) % objective.model.num_classes
         for graph, function in self._functions.items():
             held, batch, hyper = parts_of(inputs)
             outputs = function(held, batch, hyper)
