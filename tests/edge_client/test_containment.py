@@ -92,7 +92,6 @@ class TestPlans:
             ("failed", m.Choose((digest(JUNK),))),
             ("failed", m.Respond(digest(JUNK))),
             ("failed", m.Train(8, hyper={"lr": 1e30})),
-            ("data", m.Train(8, holdout=0.975)),
             ("policy", m.Train(8, 10_000)),
             ("policy", m.Train(4096, steps=2**31)),
         ],

@@ -8,6 +8,7 @@ import pytest
 
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
+from edge_client.core.held import held_out
 from edge_client.core.session import MOST_TRIES
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
@@ -257,7 +258,7 @@ class TestWhatIsSaid:
         device.turn()
         device.release(2, other_model(device))
         said = device.in_use()
-        assert said.evaluated.num_examples == said.before.num_examples == 10
+        assert said.evaluated.num_examples == said.before.num_examples == held_out(len(y), 0.25).sum()
 
     def test_unsigned_releases_and_those_of_others_are_ignored(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
         device = Device(fleet, exported, tmp_path / "state", signed=True)
