@@ -19,11 +19,12 @@ from rich.status import Status
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.sql_store import SqlStore
-from aggregator.core.summary import Comparison, EdgeSummary, PhonesSummary, Summary, summarize
+from aggregator.core.summary import EdgeSummary, PhonesSummary, Summary, summarize
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from export.describe import MIN_BATCH
 from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX
+from shoal.beside import comparison_of, model_of_the_group, newcomers_without_labels, training_alone
 from shoal.commands import options as opt
 from shoal.folders import prepare_folder
 from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
@@ -34,6 +35,7 @@ from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
 from simulation.objective import objective_for_fleet
+from simulation.simulate import SimulationSettings
 from wire.bundle import EXECUTORCH
 from wire.errors import ConfigError, ShoalError
 from wire.keys import PrivateKey
@@ -100,11 +102,19 @@ def demo(
             other, _ = _serve(console, out, FEDAVG, {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
         edge = EdgeSummary(processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded())
         phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.phones_rss_bytes())
-    summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison={"fedavg": _comparison(other)})
+    with console.status("beside it, simulated: training alone, and two newcomers without labels"):
+        settings = SimulationSettings(algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed)
+        comparison = {"fedavg": comparison_of(other), "alone": training_alone(fleet, settings)}
+        if group := model_of_the_group(summary, store.rounds()):
+            comparison["group"] = group
+        joined = newcomers_without_labels(fleet, settings)
+    summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison=comparison)
     files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(str(spec))))
     store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold", soft_wrap=True)
+    for line in joined:
+        console.print(line, soft_wrap=True)
     traffic = f"{megabytes(summary.bytes.up)} up, {megabytes(summary.bytes.down)} down"
     if chosen:
         console.print(
@@ -189,17 +199,6 @@ def _get(port: int, path: str) -> Any:
             return json.load(response)
     except (urllib.error.URLError, TimeoutError, ConnectionError):
         return None
-
-
-def _comparison(summary: Summary) -> Comparison:
-    return Comparison(
-        mean=summary.accuracy.mean,
-        std=summary.accuracy.std,
-        worst=summary.accuracy.worst,
-        worst_tenth=summary.accuracy.worst_tenth,
-        accuracy_by_round=summary.accuracy_by_round,
-        devices={device_id: device.accuracy for device_id, device in summary.devices.items()},
-    )
 
 
 def _make_room(out: Path) -> None:
