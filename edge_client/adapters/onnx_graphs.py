@@ -2,6 +2,7 @@
 
 import onnxruntime
 
+from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError
 from wire.onnx_model import INPUT, OUTPUT
@@ -48,13 +49,16 @@ class OnnxModel:
 
 
 class OnnxGraphs:
-    """Sessions are made when a graph is first run. One thread per session: a device has other work to do."""
+    """Sessions are made when a graph is first run. One thread per session: a device has other work to do. It has little memory, too: only
+    graphs that train keep theirs between two runs, and a graph over the tensors alone has its session for one run."""
 
     max_batch: int | None = None
 
     def __init__(self, bundle: Bundle, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1) -> None:
         self._bundle, self._providers, self._threads = bundle, list(providers), threads
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._frugal = onnxruntime.RunOptions()
+        self._frugal.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         """Run a graph on the arrays it names; others in `inputs` are ignored.
@@ -66,8 +70,12 @@ class OnnxGraphs:
         described = self._bundle.manifest.graphs[graph]
         if missing := [name for name in described.inputs if name not in inputs]:
             raise BundleError(f"graph {graph!r}: input {missing[0]!r} is missing")
+        trains = any(names.role_of(output) == names.NEXT for output in described.outputs)
+        of_examples = names.X in described.inputs
+        if not of_examples:
+            del self._sessions[graph]
         try:
-            outputs = session.run(None, {name: inputs[name] for name in described.inputs})
+            outputs = session.run(None, {name: inputs[name] for name in described.inputs}, None if trains and of_examples else self._frugal)
         except Exception as error:  # onnxruntime's exceptions share no base but Exception
             raise BundleError(f"graph {graph!r}: {str(error)[:300]}") from None
         return dict(zip(described.outputs, outputs, strict=True))

@@ -22,7 +22,7 @@ def test_demo(tmp_path: Path) -> None:
     done = shoal("demo", "--devices", "10", "--rounds", "3", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert (summary["algorithm"], summary["data"], summary["rounds"]) == ("distfl", "watch", 3)
+    assert (summary["algorithm"], summary["data"], summary["rounds"]) == ("personal", "watch", 3)
     assert sorted(summary["devices"])[:2] == ["p01-left", "p01-right"]
     assert all(0 <= device["accuracy"] <= 1 for device in summary["devices"].values())
     assert 0 <= summary["comparison"]["fedavg"]["worst"] <= summary["comparison"]["fedavg"]["mean"] <= 1
