@@ -1,0 +1,129 @@
+"""What devices keep: ``python -m benchmarks.personal``.
+
+The grid of `shoal compare --scenarios` on the watches and UCI HAR, with every number of labels and three seeds; and what the choice costs a
+board beside its usual round. It goes on where it was stopped. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithms.algorithm import SURVEY
+from algorithms.core.contract import ObjectiveMemory, Work
+from algorithms.registry import make_algorithm, read_algorithm
+from benchmarks.results.report import describe_machine, put
+from benchmarks.stopwatch import seconds_of
+from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.executor import Executor
+from export.publish import publish
+from simulation.datasets.catalog import load_data
+from simulation.objective import objective_for_fleet
+from wire.keys import new_key
+from wire.messages import Plan
+from wire.tensors import Tensors
+
+OUT = Path(__file__).parent / "results" / "personal.json"
+EPOCHS = (1, 2, 5)
+ALGORITHMS = "fedavg,local,distfl,lg-net,ifca:k=2,fedavg+knn-per,personal"
+DIGEST = "a" * 64
+
+
+def cost(data: str, epochs: int, turns: int = 7) -> dict[str, Any]:
+    """Seconds (the median of so many turns) of a usual round of a board with onnxruntime, with and without the survey of its first round,
+    and of what it does after the last round, as `personal` and as LG-Net."""
+    fleet, work = load_data(data), Work(32, epochs)
+    windows = next(iter(fleet.devices.values()))
+    seconds: dict[str, float] = {}
+    for name in ("personal", "lg-net"):
+        spec = read_algorithm(name)
+        objective = objective_for_fleet(fleet, spec, 0)
+        bundle = publish(objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name=fleet.name).bundle
+        executor, coordinator = Executor(bundle, OnnxGraphs(bundle), windows), make_algorithm(spec).coordinator
+        model = {spec.key: bundle.initial[spec.key] for spec in bundle.manifest.received()}
+        usual = coordinator.programs(ObjectiveMemory(), work)[""]
+        programs = {"usual": usual, "usual with survey": (SURVEY, *usual), "closing": coordinator.closing(ObjectiveMemory(), work)}
+        for kind, verbs in programs.items():
+            plan = Plan("r", 1, 1, 0, "d", bundle.digest, DIGEST, tuple(verbs), 1, 1e12)
+            seconds[f"{name}, {kind}"] = _median(executor, plan, model, turns)
+    ratio = {name: seconds[f"{name}, closing"] / seconds[f"{name}, usual"] for name in ("personal", "lg-net")}
+    return {"data": data, "epochs": epochs, "windows": windows.num_train, "seconds": seconds, "ratio": ratio}
+
+
+def _median(executor: Executor, plan: Plan, model: Tensors, turns: int) -> float:
+    """Seconds of a plan, once its graphs are loaded."""
+
+    def carry_out() -> None:
+        executor.execute(plan, model, {}, lambda _: {})
+
+    carry_out()
+    return float(np.median(seconds_of(carry_out, turns)))
+
+
+def grid(folder: Path, arguments: list[str]) -> dict[str, Any]:
+    """The grid, by `shoal compare --scenarios`; runs that `folder` has are not made again."""
+    subprocess.run([sys.executable, "-m", "shoal", "compare", "--scenarios", *arguments, "--out", str(folder)], check=True)
+    found: dict[str, Any] = json.loads((folder / "compare.json").read_text())
+    return found
+
+
+def text(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    machine = f"Machine: {results['machine']}. Made by `python -m benchmarks.personal`; numbers in `results/personal.json`."
+    asked = f"`shoal compare --scenarios {' '.join(results['arguments'])}`"
+    lines = [machine, "", f"{asked}. Mean accuracy over devices, and in brackets the worst tenth of them, in %, mean of the seeds.", ""]
+    rows = results["grid"]["cells"]
+    names = [row["algorithm"] for row in rows[0]["algorithms"]]
+    lines += [f"| data, split, labels | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+    for cell in rows:
+        told = [_told(row["accuracy"]) for row in cell["algorithms"]]
+        lines += [f"| {cell['data']}, {cell['split']}, {cell['labels']} | {' | '.join(told)} |"]
+    lines += [
+        "",
+        "| over all cells | mean | worst tenth | macro F1 | below the best, mean | best or within 0.5 points |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in results["grid"]["overall"]:
+        near = f"{row['near_best']} of {row['cells']}"
+        shares = [
+            f"{100 * value:.1f}"
+            for value in (*(row["accuracy"][key] for key in ("mean", "worst_tenth")), row["macro_f1"]["mean"], row["below_best"])
+        ]
+        lines += [f"| {row['algorithm']} | {' | '.join(shares)} | {near} |"]
+    lines += ["", "A board with onnxruntime: what it does after the last round, in usual rounds of its own (evaluate, train).", ""]
+    lines += ["| data | epochs of a round | windows | usual round, ms | `personal` | `lg-net` |", "|---|---|---|---|---|---|"]
+    for made in results["cost"]:
+        usual = 1000 * made["seconds"]["personal, usual"]
+        ratios = f"{made['ratio']['personal']:.2f} | {made['ratio']['lg-net']:.2f}"
+        lines += [f"| {made['data']} | {made['epochs']} | {made['windows']} | {usual:.0f} | {ratios} |"]
+    return "\n".join(lines)
+
+
+def _told(accuracy: dict[str, Any]) -> str:
+    return "-" if accuracy["mean"] is None else f"{100 * accuracy['mean']:.1f} ({100 * accuracy['worst_tenth']:.1f})"
+
+
+def main() -> None:
+    """Measure, write the results, print the tables."""
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("--folder", type=Path, default=Path("runs/personal-grid"), help="where finished runs are kept")
+    reader.add_argument("--data", default="watch,uci-har", help="data sets of the grid")
+    options = reader.parse_args()
+    arguments = ["--algorithms", ALGORITHMS, "--reference", "fedavg", "--data", options.data, "--rounds", "12", "--local-epochs", "2"]
+    results = {
+        "machine": describe_machine(),
+        "arguments": arguments,
+        "cost": [cost(data, epochs) for data in ("watch", "uci-har") for epochs in EPOCHS],
+        "grid": grid(options.folder, arguments),
+    }
+    OUT.write_text(json.dumps(results, indent=1) + "\n")
+    put("personal", f"## What devices keep\n\n{text(results)}")
+    print(text(results))
+
+
+if __name__ == "__main__":
+    main()
