@@ -16,6 +16,7 @@ from aggregator.core.eligibility import read_rule
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
 from aggregator.core.state import DeviceLost, Event, RoundAggregated, RunState
+from algorithms.personalisation.kept import Kept
 from wire.errors import ConfigError, ShoalError
 from wire.messages import CheckIn, Decline, InUse, Update
 from wire.topics import check_name
@@ -146,6 +147,10 @@ class Devices:
         examples = update.trained.num_examples
         event = core.Reported(self._clock(), update.device_id, update.train_s, bytes_up, update.bytes_received, examples)
         self._take(update.device_id, event)
+
+    def on_kept(self, device_id: str, campaign: str, number: int, kept: Kept) -> None:
+        """A device says what it keeps after the last round of a campaign, and why."""
+        self._take(device_id, core.Keeps(self._clock(), device_id, campaign, number, kept))
 
     def on_groups(self, campaign: str, number: int, groups: Mapping[str, str]) -> None:
         """A campaign's round has put devices into groups."""
