@@ -2,13 +2,13 @@
 too."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from wire import names
 from wire.messages import LARGEST_COUNT
-from wire.tensors import Array, Tensors
+from wire.tensors import Tensors
 
 CHOOSE = "choose"
 """The graph that chooses."""
@@ -35,10 +35,11 @@ def kept_of(candidates: Sequence[str], tensors: Tensors) -> Kept | None:
     """What an update's tensors ``response/choose.kept`` (candidates,), ``response/choose.loss`` (candidates,) and
     ``response/choose.windows`` () say of these candidates. None where it is not told, and where what is told cannot be: not exactly one
     candidate is kept, a loss is below 0 or not finite, or the windows are not a number of windows."""
-    said = [tensors.get(names.response(CHOOSE, name)) for name in (KEPT, LOSS, WINDOWS)]
-    kept, loss, windows = (value.reshape(-1).tolist() if _is_number(value) else [] for value in said)
-    if not candidates or (len(kept), len(loss), len(windows)) != (len(candidates), len(candidates), 1):
+    layout = {KEPT: (len(candidates),), LOSS: (len(candidates),), WINDOWS: ()}
+    said = {name: tensors[key] for name in layout if (key := names.response(CHOOSE, name)) in tensors}
+    if not candidates or {name: value.shape for name, value in said.items() if value.dtype.kind == "f"} != layout:
         return None
+    kept, loss, windows = (value.ravel().tolist() for value in said.values())
     flags = [_whole(value, 1) for value in kept]
     count = _whole(windows[0], LARGEST_COUNT)
     if count is None or sorted(flag if flag is not None else -1 for flag in flags) != [0] * (len(flags) - 1) + [1]:
@@ -46,12 +47,8 @@ def kept_of(candidates: Sequence[str], tensors: Tensors) -> Kept | None:
     if not all(math.isfinite(value) and value >= -ROUNDING for value in loss):
         return None
     chosen = candidates[flags.index(1)]
-    losses: Mapping[str, float] = {name: round(max(0.0, value), 6) for name, value in zip(candidates, loss, strict=True)} if count else {}
+    losses = {name: round(max(0.0, value), 6) for name, value in zip(candidates, loss, strict=True)} if count else {}
     return Kept(chosen, count, losses.get(chosen), {name: value for name, value in losses.items() if name != chosen})
-
-
-def _is_number(value: Array | None) -> bool:
-    return value is not None and value.dtype.kind == "f"
 
 
 def _whole(value: float, most: int) -> int | None:
