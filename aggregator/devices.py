@@ -2,7 +2,7 @@
 
 An order is safe when it returns. Telemetry is written together, every `SAVE_EVERY_S` seconds and at a stop: a kill loses what came since,
 which devices say again when they check in at the next start. Lost then are counts of these seconds (`Entry.updates`, `Entry.declines`),
-changes of group, and what devices said they keep, which the round's record has; tags and bans never are (`tests/aggregator/test_devices.py`).
+changes of group, and what devices keep, which the round's record has too; tags and bans never are (`tests/aggregator/test_devices.py`).
 """
 
 import logging
