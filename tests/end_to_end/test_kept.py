@@ -21,7 +21,7 @@ from edge_client.adapters.state import FolderState
 from edge_client.agent import Agent
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import EngineOptions
+from simulation.engine.options import BackendName, EngineOptions
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
@@ -41,7 +41,7 @@ CANDIDATES = read_algorithm(ALGORITHM).candidates
 
 
 @pytest.mark.parametrize("backend", ["native", "messages"])
-def test_a_simulation_says_what_every_device_keeps_and_why(backend: str) -> None:
+def test_a_simulation_says_what_every_device_keeps_and_why(backend: BackendName) -> None:
     data = synthetic_fleet(3)
     done = simulate(data, SimulationSettings(read_algorithm(ALGORITHM), 1, batch_size=8), engine=EngineOptions(backend))
     summary = done.summary
