@@ -1,8 +1,8 @@
 """The registry of a running service: what messages say of devices, what operators order, and who may be asked.
 
 An order is safe when it returns. Telemetry is written together, every `SAVE_EVERY_S` seconds and at a stop: a kill loses what came since,
-which devices say again when they check in at the next start. Lost then are counts of these seconds (`Entry.updates`, `Entry.declines`) and
-changes of group; tags and bans never are (`tests/aggregator/test_devices.py`).
+which devices say again when they check in at the next start. Lost then are counts of these seconds (`Entry.updates`, `Entry.declines`),
+changes of group, and what devices keep, which the round's record has too; tags and bans never are (`tests/aggregator/test_devices.py`).
 """
 
 import logging
@@ -16,6 +16,7 @@ from aggregator.core.eligibility import read_rule
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
 from aggregator.core.state import DeviceLost, Event, RoundAggregated, RunState
+from algorithms.personalisation.kept import Kept
 from wire.errors import ConfigError, ShoalError
 from wire.messages import CheckIn, Decline, InUse, Update
 from wire.topics import check_name
@@ -146,6 +147,10 @@ class Devices:
         examples = update.trained.num_examples
         event = core.Reported(self._clock(), update.device_id, update.train_s, bytes_up, update.bytes_received, examples)
         self._take(update.device_id, event)
+
+    def on_kept(self, device_id: str, campaign: str, number: int, kept: Kept) -> None:
+        """A device says what it keeps after the last round of a campaign, and why."""
+        self._take(device_id, core.Keeps(self._clock(), device_id, campaign, number, kept))
 
     def on_groups(self, campaign: str, number: int, groups: Mapping[str, str]) -> None:
         """A campaign's round has put devices into groups."""

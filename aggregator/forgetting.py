@@ -75,6 +75,7 @@ def _record(record: RoundRecord, blobs: Blobs, device_id: str) -> RoundRecord:
         groups={d: group for d, group in record.groups.items() if d != device_id},
         notes=_without(record.notes, device_id),
         views=_views(record.views, blobs, device_id),
+        kept={d: kept for d, kept in record.kept.items() if d != device_id},
     )
 
 

@@ -174,7 +174,8 @@ class Inbox:
         if reading.state is not None:
             said = (message.num_train, message.num_test, message.runtime, message.bundle, message.moved)
             eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
-            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible, message.encodings))
+            withholds = message.policy is not None and message.policy.withholds
+            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible, message.encodings, withholds))
 
     def _update(self, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)
@@ -195,6 +196,8 @@ class Inbox:
                 reading.update = payload
                 reading.events.append(UpdateAdmitted(self._clock(), reading.device_id, message.round, verdict))
                 self._devices.on_update(message, len(payload))
+                if verdict.kept is not None:
+                    self._devices.on_kept(reading.device_id, reading.state.settings.name, message.round, verdict.kept)
 
     def _offer(self, payload: bytes, reading: Reading) -> None:
         message: Offer = decode(payload, Offer)

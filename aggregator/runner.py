@@ -270,7 +270,9 @@ class Runner:
                     moved[campaign.name].append(DeviceLost(now_s, device_id))
             if target not in held:
                 said = (device.num_train, device.num_test, device.runtime, device.bundle)
-                moved[target.name].append(DeviceCheckedIn(now_s, device_id, *said, eligible=target.may_ask(device_id)))
+                moved[target.name].append(
+                    DeviceCheckedIn(now_s, device_id, *said, eligible=target.may_ask(device_id), withholds=device.withholds)
+                )
         for name, events in moved.items():
             if events:
                 self.campaigns[name].dispatch(*events)

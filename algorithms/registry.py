@@ -194,6 +194,11 @@ class AlgorithmSpec:
         return _make_privacy(self).in_step()
 
     @property
+    def candidates(self) -> tuple[str, ...]:
+        """The names of what devices choose from when a run is over; empty where they do not choose."""
+        return _make_personalisation(self).candidates
+
+    @property
     def trains_as_fedavg(self) -> bool:
         """Whether devices train by FedAvg's own step as it is, so that one bundle serves FedAvg and this algorithm."""
         named = self.objective.name, self.personalisation.name

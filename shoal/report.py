@@ -16,6 +16,7 @@ from rich.table import Table
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import Summary, TimeSummary
+from algorithms.personalisation.kept import Kept
 from wire.tensors import Array, decode_tensors
 
 mpl.use("Agg")
@@ -125,6 +126,8 @@ def device_table(summary: Summary) -> Table:
         table.add_column("macro F1", justify="right")
     for name in summary.comparison:
         table.add_column(name, justify="right")
+    if summary.kept:
+        table.add_column("keeps")
     rows = sorted(summary.devices.items(), key=lambda item: _by_group(item[1].group, item[0]))
     if len(rows) > MOST_ROWS:
         table.caption = f"and {len(rows) - MOST_ROWS:,} more in summary.json"
@@ -132,8 +135,25 @@ def device_table(summary: Summary) -> Table:
         group = "-" if device.group is None else str(device.group)
         cells = [percent(device.macro_f1)] if summary.macro_f1 else []
         cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
+        cells += [kept_text(device.kept)] if summary.kept else []
         table.add_row(device_id, group, str(device.num_train), str(device.num_test), percent(device.accuracy), *cells)
     return table
+
+
+def kept_text(kept: Kept | None) -> str:
+    """What a device keeps, in a few words."""
+    return kept.candidate if kept else "not told"
+
+
+def reason_text(kept: Kept | None) -> str:
+    """Why it keeps that: the losses that it went by; empty where it has not told."""
+    if kept is None:
+        return ""
+    if kept.loss is None:
+        return "no windows to judge by"
+    windows = f"{kept.windows} window{'' if kept.windows == 1 else 's'}"
+    others = ", ".join(f"{name}: {loss:.3f}" for name, loss in kept.others.items())
+    return f"loss {kept.loss:.3f} on {windows}" + (f"; {others}" if others else "")
 
 
 def time_text(time: TimeSummary) -> str:
@@ -198,6 +218,9 @@ def _write_page(path: Path, summary: Summary, pictures: Sequence[tuple[str, Path
         verdict=verdict(summary),
         scenario=scenario_text(summary),
         percent=percent,
+        kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
+        kept_text=kept_text,
+        reason_text=reason_text,
         megabytes=megabytes,
     )
     path.write_text(page)

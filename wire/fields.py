@@ -99,3 +99,14 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """Windows that have to be behind each reported measurement, and behind each training."""
     tell_classes: bool = False
     """Whether a check-in may say how many training windows there are of each class."""
+
+    @property
+    def needs_cover(self) -> bool:
+        """Whether nothing may leave the device that no clipping or noise covers."""
+        return self.max_clip_norm is not None or bool(self.min_noise_multiplier)
+
+    @property
+    def withholds(self) -> bool:
+        """Whether an aggregator is not to ask for measurements that it can do without: no mechanism covers them, and it cannot know how
+        many windows are behind one."""
+        return self.needs_cover or self.min_windows > 1

@@ -40,6 +40,7 @@ class DeviceLine(BaseModel):
     last_seen_s: float
     campaign: str
     release: int
+    kept: str | None = Field(description="What it keeps of the last campaign of which it has told that; null: it has not told.")
     declines: int
     last_decline: str
     """Its reason."""
@@ -121,6 +122,7 @@ def _line(run: RunState | None, device_id: str, entry: Entry) -> DeviceLine:
         last_seen_s=entry.last_seen_s,
         campaign=entry.campaign,
         release=entry.release,
+        kept=entry.kept.kept.candidate if entry.kept else None,
         declines=entry.declines,
         last_decline=entry.decline.reason if entry.decline else "",
         eligible=device is not None and device.eligible,

@@ -1,5 +1,6 @@
 """What the HTTP API says of a service and its campaigns. Times are Unix seconds."""
 
+from collections import Counter
 from typing import Any, Literal
 
 import msgspec
@@ -84,6 +85,7 @@ class SettingsView(BaseModel):
     quorum: float
     pace_s: float
     hours: str
+    candidates: list[str]
     update_encoding: Encoding
 
 
@@ -125,6 +127,7 @@ class RoundView(BaseModel):
     devices: int
     groups: int
     accuracy: SpreadView = Field(description="Of the models that devices received in the round.")
+    kept: dict[str, int] = Field(description="After the last round: how many devices keep what, of those that tell.")
     bytes_up: int
     bytes_down: int
     notes: dict[str, Any] = Field(description="What the algorithm says of the round; docs/operate.md names what matters.")
@@ -181,6 +184,7 @@ def round_view(record: RoundRecord) -> RoundView:
         devices=len(record.evaluated),
         groups=count_groups(record.groups),
         accuracy=SpreadView.model_validate(msgspec.to_builtins(spread(accuracy_of(record).values()))),
+        kept=dict(sorted(Counter(kept.candidate for kept in record.kept.values()).items())),
         bytes_up=record.bytes_up,
         bytes_down=record.bytes_down,
         notes=msgspec.json.decode(msgspec.json.encode(record.notes)),  # what is not finite becomes null

@@ -10,6 +10,7 @@ from aggregator.core.plan import place_of_plan, plan_for
 from aggregator.core.round import OPEN
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import Received, RunState
+from algorithms.personalisation.kept import kept_of
 from wire import names
 from wire.bundle import Layout
 from wire.errors import WrongLayout
@@ -87,6 +88,7 @@ def admit(
         trained=update.trained,
         bytes_up=num_bytes,
         bytes_down=update.bytes_received,
+        kept=kept_of(settings.candidates, tensors),
     )
 
 

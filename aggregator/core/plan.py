@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from algorithms.core.keys import NEWCOMER
-from wire.messages import Digest, Encoding, Plan, Verb
+from wire.messages import Apply, Digest, Encoding, Evaluate, Plan, Verb
 
 SEED_STRIDE = 1_000_003
 """A prime larger than any number of rounds: runs of neighbouring seeds share no round's seed."""
@@ -33,10 +35,19 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
     if device_id in state.flights:
         return state.flights[device_id].verbs
     if state.phase == "evaluating":
-        return state.programs["closing"]
+        closing = state.programs["closing"]
+        return without_measurements(state.settings, closing) if state.devices[device_id].withholds else closing
     start, usual = state.cohort[device_id], state.starts.get(device_id, NEWCOMER)
     surveyed_anew = state.programs.get(NEW) if start == NEWCOMER != usual else None
     return surveyed_anew or program_for(state.programs, device_id, start)
+
+
+def without_measurements(settings: RunSettings, verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
+    """The same verbs, of which nothing is reported but how well a model answers."""
+    return tuple(
+        replace(verb, report=False) if isinstance(verb, Apply | Evaluate) and verb.report and settings.responses.get(verb.graph) else verb
+        for verb in verbs
+    )
 
 
 def make_plan(

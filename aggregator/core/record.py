@@ -7,6 +7,7 @@ import msgspec
 
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.state import Event, OpenPhase, Report, RoundAggregated, RunState, UpdateAdmitted
+from algorithms.personalisation.kept import Kept
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 
@@ -30,6 +31,8 @@ class RoundRecord(msgspec.Struct, frozen=True):
     """What the algorithm says about the round: tests between groups, epsilon."""
     views: MaybeDigest = ""
     """The blob with the round's distance matrices (`aggregator.aggregation.encode_views`); empty when none were computed."""
+    kept: dict[str, Kept] = {}
+    """By device, what it keeps when the run is over; devices that do not tell are left out."""
 
 
 def make_record(
@@ -61,6 +64,7 @@ def make_record(
         bytes_down=sum(report.bytes_down for report in reports.values()),
         notes=dict(notes),
         views=views,
+        kept={device_id: report.kept for device_id, report in reports.items() if report.kept is not None},
     )
 
 

@@ -7,12 +7,13 @@ later, since a device says it again (`aggregator.registry`).
 =============== ==================================================================
 event           what it does to the device's entry
 =============== ==================================================================
-Told            it says what it is and how it is; it is online
+Told            it says what it is and how it is; it is online. What it keeps is forgotten where its owner no longer lets it say so
 Seen            it is online
 Left            it is not online
 Asked           it was given a plan by a campaign
 Declined        it did not carry out a plan, and why
 Reported        its update was taken: seconds of training, bytes
+Keeps           what it keeps when a campaign is over, and why
 Grouped         campaigns put devices into groups: the last `HISTORY` changes stay
 ReleaseTaken    which release it uses, and why not the one that was offered
 Tagged, Untagged tags are added, taken away
@@ -31,6 +32,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
+from algorithms.personalisation.kept import Kept
 from wire.messages import CheckIn, DeclineReason
 
 HISTORY = 8
@@ -70,6 +72,15 @@ class Training(msgspec.Struct, frozen=True, gc=False):
     bytes_down: int
 
 
+class KeptModel(msgspec.Struct, frozen=True):
+    """What a device keeps of a campaign that is over."""
+
+    at_s: float
+    campaign: str
+    round: int
+    kept: Kept
+
+
 class Ban(msgspec.Struct, frozen=True, gc=False):
     """Since when a device is banned, and why."""
 
@@ -101,6 +112,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes_down: int = 0
     """Of its last update, and of what it fetched for it."""
     training: Training | None = None
+    kept: KeptModel | None = None
+    """What it said last that it keeps; None: it has not told."""
     group: str = ""
     groups: tuple[GroupChange, ...] = ()
     release: int = 0
@@ -168,6 +181,14 @@ class Reported(_OfDevice, frozen=True):
     """That it was trained on; 0: it was not."""
 
 
+class Keeps(_OfDevice, frozen=True):
+    """A device says what it keeps when a campaign is over."""
+
+    campaign: str
+    round: int
+    kept: Kept
+
+
 class Grouped(msgspec.Struct, frozen=True):
     """A campaign has grouped devices: by device, its group."""
 
@@ -211,7 +232,7 @@ class Forgotten(_OfDevice, frozen=True):
 
 
 Order = Tagged | Untagged | Banned | Unbanned | Forgotten
-Event = Told | Seen | Left | Asked | Declined | Reported | Grouped | ReleaseTaken | Order
+Event = Told | Seen | Left | Asked | Declined | Reported | Keeps | Grouped | ReleaseTaken | Order
 
 
 def step(state: Registry, event: Event) -> Registry:
@@ -229,7 +250,9 @@ def step(state: Registry, event: Event) -> Registry:
 
 
 def _tell(entry: Entry, event: Told) -> Entry:
-    return replace(entry, said=event.said, first_seen_s=entry.first_seen_s or event.at_s, last_seen_s=event.at_s, online=True)
+    kept = None if event.said.policy is not None and event.said.policy.withholds else entry.kept
+    first_s = entry.first_seen_s or event.at_s
+    return replace(entry, said=event.said, first_seen_s=first_s, last_seen_s=event.at_s, online=True, kept=kept)
 
 
 def _see(entry: Entry, event: Seen) -> Entry:
@@ -255,6 +278,10 @@ def _report(entry: Entry, event: Reported) -> Entry:
         training = Training(event.examples, event.train_s, answer_s, event.bytes_up, event.bytes_down)
         entry = replace(entry, training=training)
     return replace(entry, updates=entry.updates + 1, train_s=event.train_s, bytes_up=event.bytes_up, bytes_down=event.bytes_down)
+
+
+def _keep(entry: Entry, event: Keeps) -> Entry:
+    return replace(entry, kept=KeptModel(event.at_s, event.campaign, event.round, event.kept))
 
 
 def _release(entry: Entry, event: ReleaseTaken) -> Entry:
@@ -298,6 +325,7 @@ _TRANSITIONS: Mapping[type[Event], Callable[[Entry, Any], Entry | None]] = {
     Asked: _ask,
     Declined: _decline,
     Reported: _report,
+    Keeps: _keep,
     ReleaseTaken: _release,
     Tagged: _tag,
     Untagged: _untag,

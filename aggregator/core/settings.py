@@ -23,6 +23,10 @@ B = TypeVar("B", bound="NamedAlgorithm")
 class NamedAlgorithm(Protocol):
     """An algorithm as `RunSettings.for_bundle` reads it; ``str`` is its name."""
 
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The names of what devices choose from when a run is over; empty where they do not choose."""
+
     def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
         """The hyper-parameters of a run: those in the name, and those that were given besides, which take their place."""
 
@@ -82,6 +86,8 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """By graph: what an update must carry that reports a training with it."""
     responses: dict[str, Layout]
     """By graph: what an update must carry when it was evaluated or applied."""
+    candidates: tuple[str, ...] = ()
+    """The names of what devices choose from when the run is over (`algorithms.personalisation.kept`); empty where they do not choose."""
     days: Bound = 0.0
     """No round of training is opened so many days after the start; 0: at any time."""
     max_update_norm: Bound = 1e6
@@ -130,7 +136,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
         **others: Any,
     ) -> "RunSettings":
         """The settings of a run that trains with this bundle. Of `training` only the fields of `TrainingSettings` are read; of
-        the algorithm its name, ``str(training.algorithm)``, and the hyper-parameters in it. `others`: further fields.
+        the algorithm its name, ``str(training.algorithm)``, its candidates, and the hyper-parameters in it. `others`: further fields.
 
         Raises:
             ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`, or the objective cannot have its value.
@@ -141,6 +147,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
         return cls(
             **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name not in ("algorithm", "hyper")},
             algorithm=str(training.algorithm),
+            candidates=training.algorithm.candidates,
             hyper=hyper,
             run_id=run_id,
             data=data,

@@ -11,6 +11,7 @@ from immutables import Map
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.settings import Ended, RunSettings
+from algorithms.personalisation.kept import Kept
 from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
 
 OpenPhase = Literal["preparing", "training", "evaluating"]
@@ -43,6 +44,8 @@ class Device(msgspec.Struct, frozen=True):
     """Whether its data have moved since its last survey, as it says; until a round with another survey of it is over."""
     encodings: tuple[str, ...] = ()
     """As in `CheckIn`."""
+    withholds: bool = False
+    """As in `DeviceCheckedIn`."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +57,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Summed over its training steps."""
     bytes_up: int
     bytes_down: int
+    kept: Kept | None = None
+    """What the device keeps when the run is over; None where it is not told."""
 
 
 class Received(Report, frozen=True, kw_only=True):
@@ -223,6 +228,8 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     moved: bool = False
     eligible: bool = True
     encodings: tuple[str, ...] = ()
+    withholds: bool = False
+    """Whether its owner does not let it say what it keeps when the run is over, and why (`Policy.withholds`)."""
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):

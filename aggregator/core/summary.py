@@ -13,6 +13,7 @@ import msgspec
 from aggregator.core.budget import why_ended
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
+from algorithms.personalisation.kept import Kept
 
 PACKAGES = ("shoal", "torch", "onnxruntime", "numpy", "scikit-learn", "paho-mqtt")
 """The packages whose versions a summary names."""
@@ -39,6 +40,15 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     """Of the model that it was given after the last round, on its own test examples; None without any."""
     macro_f1: float | None = None
     """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where only accuracies were reported."""
+    kept: Kept | None = None
+    """What it keeps, and why; None where it has not told."""
+
+
+class KeptCounts(msgspec.Struct, frozen=True):
+    """How many devices keep what, by candidate in the order in which devices consider them, and how many have not told."""
+
+    candidates: dict[str, int]
+    not_told: int
 
 
 class Groups(msgspec.Struct, frozen=True):
@@ -181,6 +191,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     accuracy: Spread
     macro_f1: Spread | None = None
     accuracy_by_round: list[Spread]
+    kept: KeptCounts | None = None
+    """None where devices do not choose what they keep."""
     groups: Groups
     epsilon: float | None
     """What the privacy mechanism has spent; None without one."""
@@ -213,6 +225,7 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
     final = next((r for r in reversed(records) if r.phase == "evaluating"), None)
     accuracies = accuracy_of(final) if final else {}
     updates = sum(len(r.evaluated) for r in training)
+    kept = final.kept if final else {}
     return Summary(
         algorithm=settings.algorithm,
         data=settings.data,
@@ -227,11 +240,13 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
                 num_train=device.num_train,
                 num_test=device.num_test,
                 accuracy=accuracies.get(device_id),
+                kept=kept.get(device_id),
             )
             for device_id, device in sorted(state.devices.items())
         },
         accuracy=spread(accuracies.values()),
         accuracy_by_round=[spread(accuracy_of(r).values()) for r in records[len(preparing) + 1 :]],
+        kept=_count_kept(settings.candidates, [kept.get(d) for d in state.devices]) if settings.candidates else None,
         groups=Groups(count_groups(state.starts), [count_groups(r.groups) for r in training]),
         epsilon=training[-1].notes.get("epsilon") if training else None,
         bytes=Traffic(up=sum(r.bytes_up for r in records), down=sum(r.bytes_down for r in records)),
@@ -264,6 +279,11 @@ def group_number(key: str | None) -> int | None:
 def count_groups(starts: Mapping[str, str]) -> int:
     """How many different groups devices are in, by the keys of the models that they start from."""
     return len({key for device_id, key in starts.items() if device_id and key.isdigit()})
+
+
+def _count_kept(candidates: Sequence[str], kept: Sequence[Kept | None]) -> KeptCounts:
+    told = [k.candidate for k in kept if k is not None]
+    return KeptCounts({name: told.count(name) for name in candidates}, len(kept) - len(told))
 
 
 def _version(package: str) -> str:

@@ -20,6 +20,11 @@ class Personalisation(Protocol):
     grouping: ClassVar[str]
     """Name of the grouping that goes with it where none is named; empty when any will do."""
 
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The names of what devices choose from, in the order of what they report (`algorithms.personalisation.kept`); empty where they do
+        not choose."""
+
     def device(self, base: type[Supervised], name: str) -> type[Supervised]:
         """The device's half of an objective of this name, with what this needs."""
 
@@ -33,6 +38,7 @@ class Served:
     name: ClassVar[str] = "served"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
     grouping: ClassVar[str] = ""
+    candidates: tuple[str, ...] = ()
 
     def device(self, base: type[Supervised], name: str) -> type[Supervised]:
         return base
@@ -50,6 +56,10 @@ class _Kept:
     recipe: ClassVar[Recipe]
     memory, holdout, epochs = MEMORY, 0.25, 0
 
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return tuple(map(str, self.recipe.candidates))
+
     def device(self, base: type[Supervised], name: str) -> type[Supervised]:
         own = {
             "name": f"{name}+{self.name}",
@@ -58,7 +68,6 @@ class _Kept:
             "recipe": self.recipe,
             "memory_size": self.memory,
             "sgd_graphs": base.sgd_graphs,
-            "model_answers": base.model_answers,
         }
         return type(f"{base.__name__}{type(self).__name__}", (Keeping, base), own)
 

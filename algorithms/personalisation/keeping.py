@@ -29,6 +29,7 @@ from algorithms.core.probe import norm_layers, watch_norms
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised, batch_metrics, following_values, slot_of
+from algorithms.personalisation.kept import CHOOSE, KEPT, LOSS, WINDOWS
 from algorithms.personalisation.memory import KEYS, LABELS, SHARE, Memory, answer, empty, unit
 from wire import names
 from wire.messages import Apply, Evaluate, Train, Verb
@@ -39,8 +40,6 @@ FEWEST = 3
 """Windows held out, at least, for a choice by them."""
 GENERAL, TUNED = "general", "tuned"
 LOSSES, JUDGED = names.slot("memory.losses"), names.slot("memory.judged")
-KEPT, LOSS, WINDOWS = "kept", "loss", "windows"
-"""What ``choose`` reports: 1 for the candidate that is kept, the mean loss of each over the windows held out, and how many these are."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Keeping(Supervised):
         return tensors | memory | before | (judged if self.recipe.tunes else {})
 
     def graphs(self) -> Mapping[str, GraphFunction]:
-        graphs: dict[str, GraphFunction] = {"memorise": self.memorise, "choose": self.choose}
+        graphs: dict[str, GraphFunction] = {"memorise": self.memorise, CHOOSE: self.choose}
         if self.recipe.recalibrates:
             graphs = {"gauge": self.gauge, "recalibrate": self.recalibrate} | graphs
         if self.recipe.tunes:
@@ -237,7 +236,7 @@ class KeepingServer(DefaultCoordinator):
         gauge = (Evaluate("windows", "gauge", report=False), Apply("recalibrate", report=False)) if self.recipe.recalibrates else ()
         tune = (Apply("remember", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
         tuned = tune if self.recipe.tunes else ()
-        return (*before, *gauge, memorise, *tuned, Apply("choose", report=self.reports), Evaluate("test", "assess"))
+        return (*before, *gauge, memorise, *tuned, Apply(CHOOSE, report=self.reports), Evaluate("test", "assess"))
 
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """The objective's own training, on the windows that are not held out; nothing of it is reported."""

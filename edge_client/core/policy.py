@@ -46,7 +46,7 @@ def _epochs(verb: Verb, num_train: int) -> float:
 def _unprotected(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str]) -> str | None:
     """What leaves the device without the clipping and noise that the policy asks for. No mechanism covers what a graph measures, and a
     graph may measure a gradient: nothing of that leaves, before training or after it."""
-    if policy.max_clip_norm is None and not policy.min_noise_multiplier:
+    if not policy.needs_cover:
         return None
     rule = "max_clip_norm" if policy.max_clip_norm is not None else "min_noise_multiplier"
     for verb in verbs:

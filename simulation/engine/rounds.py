@@ -22,6 +22,7 @@ from algorithms.algorithm import Contribution, State
 from algorithms.core.contract import Grouped, Programs
 from algorithms.core.keys import NEWCOMER
 from algorithms.means.streaming import Branch
+from algorithms.personalisation.kept import kept_of
 from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic
@@ -104,7 +105,13 @@ class Rounds:
             opened_at_s=invited.opened_at_s,
             closed_at_s=invited.closed_at_s,
             reports={
-                d.device_id: Report(evaluated=d.evaluated, trained=d.trained, bytes_up=self.traffic.up(d), bytes_down=down[d.device_id])
+                d.device_id: Report(
+                    evaluated=d.evaluated,
+                    trained=d.trained,
+                    bytes_up=self.traffic.up(d),
+                    bytes_down=down[d.device_id],
+                    kept=kept_of(settings.candidates, d.tensors),
+                )
                 for d in received
             },
             groups={} if preparing else {d: self._start(state, d) for d in state.memory.membership},

@@ -1,0 +1,58 @@
+"""What a device says it keeps when a run is over, and why: read from what the graph ``choose`` reported. Without torch, for the round core
+too."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from wire import names
+from wire.messages import LARGEST_COUNT
+from wire.tensors import Tensors
+
+CHOOSE = "choose"
+"""The graph that chooses."""
+KEPT, LOSS, WINDOWS = "kept", "loss", "windows"
+"""What it reports: 1 for the candidate that is kept, the mean loss of each over the windows held out, and how many these are."""
+ROUNDING = 1e-3
+"""Runtimes of devices round: a number so near to 0 or 1 is that, and a loss so little below 0 is 0."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a device keeps, and why."""
+
+    candidate: str
+    """The name of the candidate that it keeps."""
+    windows: int
+    """Windows held out that candidates were judged on; with too few of them, the first candidate is kept."""
+    loss: float | None = None
+    """The candidate's mean loss over these windows; None without any."""
+    others: dict[str, float] = {}
+    """The mean losses of the other candidates, by name; empty without windows."""
+
+
+def kept_of(candidates: Sequence[str], tensors: Tensors) -> Kept | None:
+    """What an update's tensors ``response/choose.kept`` (candidates,), ``response/choose.loss`` (candidates,) and
+    ``response/choose.windows`` () say of these candidates. None where it is not told, and where what is told cannot be: not exactly one
+    candidate is kept, a loss is below 0 or not finite, or the windows are not a number of windows."""
+    layout = {KEPT: (len(candidates),), LOSS: (len(candidates),), WINDOWS: ()}
+    said = {name: tensors[key] for name in layout if (key := names.response(CHOOSE, name)) in tensors}
+    if not candidates or {name: value.shape for name, value in said.items() if value.dtype.kind == "f"} != layout:
+        return None
+    kept, loss, windows = (value.ravel().tolist() for value in said.values())
+    flags = [_whole(value, 1) for value in kept]
+    count = _whole(windows[0], LARGEST_COUNT)
+    if count is None or sorted(flag if flag is not None else -1 for flag in flags) != [0] * (len(flags) - 1) + [1]:
+        return None
+    if not all(math.isfinite(value) and value >= -ROUNDING for value in loss):
+        return None
+    chosen = candidates[flags.index(1)]
+    losses = {name: round(max(0.0, value), 6) for name, value in zip(candidates, loss, strict=True)} if count else {}
+    return Kept(chosen, count, losses.get(chosen), {name: value for name, value in losses.items() if name != chosen})
+
+
+def _whole(value: float, most: int) -> int | None:
+    """The whole number from 0 to `most` that a value stands for; None if it stands for none."""
+    if not math.isfinite(value) or abs(value - round(value)) > ROUNDING or not 0 <= round(value) <= most:
+        return None
+    return round(value)

@@ -1,0 +1,131 @@
+"""A run with `personal` ends: every device keeps a model of its own, and the summary says which, unless it may not be told."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from aggregator.adapters.memory import MemoryBlobs, MemoryStore
+from aggregator.campaign import Campaign
+from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.summary import Summary, summarize
+from aggregator.runner import Runner
+from algorithms.core.probe import make_probe
+from algorithms.registry import make_algorithm, read_algorithm
+from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.adapters.state import FolderState
+from edge_client.agent import Agent
+from export.bundle import capture_graphs
+from simulation.datasets.windows import FleetData
+from simulation.engine.options import BackendName, EngineOptions
+from simulation.local.broker import EmbeddedBroker
+from simulation.objective import objective_for_fleet
+from simulation.simulate import SimulationSettings, simulate
+from tests.bundles import pack_graphs
+from tests.conftest import synthetic_fleet
+from tests.end_to_end.test_objectives_on_devices import aggregator
+from wire import names
+from wire.bundle import unpack
+from wire.links.mqtt import BrokerAddress, MqttLink
+from wire.links.port import Will
+from wire.messages import Policy
+from wire.tensors import Tensors
+from wire.topics import Topics
+
+ALGORITHM = "fedavg+personal:memory=16"
+CANDIDATES = read_algorithm(ALGORITHM).candidates
+
+
+@pytest.mark.parametrize("backend", ["native", "messages"])
+def test_a_simulation_says_what_every_device_keeps_and_why(backend: BackendName) -> None:
+    data = synthetic_fleet(3)
+    done = simulate(data, SimulationSettings(read_algorithm(ALGORITHM), 1, batch_size=8), engine=EngineOptions(backend))
+    summary = done.summary
+    told = {d: device.kept for d, device in summary.devices.items() if device.kept is not None}
+    assert sorted(told) == sorted(data.devices)
+    for kept in told.values():
+        assert kept.loss is not None
+        assert {kept.candidate, *kept.others} == set(CANDIDATES)
+        assert 3 <= kept.windows <= 16, "a quarter of 40 windows is held out, and some of them are remembered"
+        assert all(0 <= loss < 7 for loss in (kept.loss, *kept.others.values()))
+    assert summary.kept is not None
+    assert summary.kept.not_told == 0
+    assert list(summary.kept.candidates) == list(CANDIDATES)
+    assert sum(summary.kept.candidates.values()) == 3
+    for device in summary.devices.values():
+        assert device.accuracy is not None, "the model that is kept is tested"
+
+
+def test_with_a_privacy_mechanism_nothing_is_told() -> None:
+    algorithm = read_algorithm(f"{ALGORITHM}+local-gaussian:noise_multiplier=0.01+none")
+    summary = simulate(synthetic_fleet(3), SimulationSettings(algorithm, 1, batch_size=8)).summary
+    assert [device.kept for device in summary.devices.values()] == [None] * 3
+    assert summary.kept is not None
+    assert summary.kept.not_told == 3
+    assert msgspec.to_builtins(summary)["devices"]["d0"]["kept"] is None
+
+
+def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_the_same(tmp_path: Path) -> None:
+    policies = {"d0": Policy(tell_classes=True), "d1": Policy(min_windows=2), "d2": Policy(max_clip_norm=1.0)}
+    summary, runner, campaign = run_on_devices(synthetic_fleet(3, num_windows=24), policies, tmp_path)
+    final = campaign.store.rounds()[-1]
+    assert (final.phase, sorted(final.evaluated)) == ("evaluating", ["d0", "d1", "d2"]), "all have carried out the last plan"
+    assert {d: device.kept is not None for d, device in summary.devices.items()} == {"d0": True, "d1": False, "d2": False}
+    assert summary.kept is not None
+    assert summary.kept.not_told == 2
+    entries = {d: runner.devices.entry(d).kept for d in policies}
+    assert entries["d1"] is entries["d2"] is None
+    assert entries["d0"] is not None
+    assert (entries["d0"].campaign, entries["d0"].kept) == (campaign.name, summary.devices["d0"].kept)
+    shares = [float(c.rpartition(" ")[2]) for c in CANDIDATES]
+    for device_id in policies:
+        private = own(tmp_path / device_id, campaign)
+        assert any(np.isclose(private["private/memory.share"], share) for share in shares), "it has chosen"
+        assert np.linalg.norm(private["private/memory.keys"], axis=1).max() == pytest.approx(1.0, abs=1e-4), "and remembers its windows"
+        assert names.part(private, names.KEPT), "and has a model of its own"
+
+
+def own(folder: Path, campaign: Campaign) -> Tensors:
+    """What the device has stored of the run."""
+    state = campaign.known()
+    return FolderState(folder).private(state.settings.run_id, state.round + 1)
+
+
+def run_on_devices(data: FleetData, policies: Mapping[str, Policy], folder: Path) -> tuple[Summary, Runner, Campaign]:
+    """One run of edge clients with these policies, over a real broker."""
+    algorithm = read_algorithm(ALGORITHM)
+    objective = objective_for_fleet(data, algorithm, 0)
+    bundle = unpack(pack_graphs(capture_graphs(objective, data.window.shape), data, objective))
+    training, times = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=8), {"deadline_s": 60.0, "grace_s": 10.0}
+    settings = RunSettings.for_bundle(bundle, training, run_id="kept", data=data.name, min_devices=3, **times)
+    topics, probe = Topics("f"), make_probe(objective.model, data.window.shape)
+    with EmbeddedBroker() as broker:
+        address = BrokerAddress.parse(broker.url, None, None, None)
+        with aggregator(address, topics) as runner, devices(address, topics, data, policies, folder):
+            campaign = runner.add(settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs())
+            runner.run(lambda: runner.finished)
+    return summarize(campaign.known(), campaign.store.rounds(), 1.0), runner, campaign
+
+
+@contextmanager
+def devices(address: BrokerAddress, topics: Topics, data: FleetData, policies: Mapping[str, Policy], folder: Path) -> Iterator[None]:
+    stopping, links, threads = threading.Event(), [], []
+    for device_id, windows in data.devices.items():
+        link = MqttLink(address, f"f.{device_id}", Will(topics.device(device_id, "status"), b""))
+        agent = Agent(device_id, topics, link, windows, FolderState(folder / device_id), OnnxGraphs, policy=policies[device_id])
+        threads.append(threading.Thread(target=agent.run, args=(stopping.is_set,), daemon=True))
+        links.append(link)
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join(timeout=20)
+        for link in links:
+            link.close()
