@@ -142,7 +142,9 @@ class Bundle:
         held = decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0]
         zero = [spec for spec in self.manifest.of_role(*ZERO_UNLESS_SAID) if spec.key not in held]
         if (size := sum(spec.num_bytes for spec in zero)) > BUNDLE_BYTES:
-            raise LimitExceeded(f"bundle {self.manifest.name}: its tensors that start at zero take {size} bytes, at most {BUNDLE_BYTES} are accepted")
+            raise LimitExceeded(
+                f"bundle {self.manifest.name}: its tensors that start at zero take {size} bytes, at most {BUNDLE_BYTES} are accepted"
+            )
         return held | {spec.key: np.zeros(spec.shape, spec.dtype) for spec in zero}
 
     def graph_bytes(self, name: str) -> bytes:

@@ -65,8 +65,19 @@ def _message(rng: random.Random) -> m.Message:
     name, sha = f"d.{rng.randrange(10**6)}_-", f"{rng.getrandbits(256):064x}"
     hyper = {text(): rng.uniform(-1, 1) * 10.0 ** rng.randrange(-8, 18) for _ in range(rng.randrange(4))}
     verbs: list[m.Verb] = [
-        m.Train(rng.randrange(2, 4097), rng.randrange(1, 9), rng.choice([None, 7, 2**31]), hyper, name, rng.random() < 0.5, share(), rng.choice([0, 9])),
-        m.Evaluate(rng.choice(["train", "test", "holdout", "windows"]), name, rng.choice(["received", "initial"]), share(), rng.random() < 0.5),
+        m.Train(
+            rng.randrange(2, 4097),
+            rng.randrange(1, 9),
+            rng.choice([None, 7, 2**31]),
+            hyper,
+            name,
+            rng.random() < 0.5,
+            share(),
+            rng.choice([0, 9]),
+        ),
+        m.Evaluate(
+            rng.choice(["train", "test", "holdout", "windows"]), name, rng.choice(["received", "initial"]), share(), rng.random() < 0.5
+        ),
         m.Choose((sha, "0" * 64), name),
         m.Annotate(name, name),
         m.Apply(name, rng.random() < 0.5),

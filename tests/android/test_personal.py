@@ -1,4 +1,4 @@
-"""What a device keeps when a run is over: the Kotlin client on a desktop JVM, the board's client and eager torch choose and answer alike."""
+"""What a device keeps when a run is over: the Kotlin client on a desktop JVM, the board's client and eager torch choose alike."""
 
 import subprocess
 from dataclasses import dataclass, replace
@@ -68,7 +68,9 @@ class Prepared:
         made = {}
         for device_id, windows in self.devices.items():
             executor = Executor(self.bundle, graphs, windows)
-            result = executor.execute(structs.replace(self.plan, device_id=device_id), self.model, {}, lambda name: pytest.fail(f"no blob {name}"))
+            result = executor.execute(
+                structs.replace(self.plan, device_id=device_id), self.model, {}, lambda name: pytest.fail(f"no blob {name}")
+            )
             made[device_id] = Outcome(result.tensors, result.private, executor.predict(self.model, result.private, windows.test_x))
         return made
 
@@ -96,7 +98,7 @@ def written(case: Path) -> Outcome:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """The closing plan after a little training, for devices with all labels, few, wrong ones, one label and none."""
+    """The closing plan after a little training, for devices with all labels, few, wrong ones, one, none, and many windows."""
     data = synthetic_fleet(5, num_windows=60)
     spec = read_algorithm(ALGORITHM)
     objective = objective_for_fleet(data, spec, 0)
@@ -118,6 +120,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         "wrong": deceived(data.devices["d3"]),
         "one": unlabelled(data.devices["d4"], 1),
         "none": unlabelled(data.devices["d4"], 0),
+        "many": synthetic_fleet(2, num_windows=120, seed=5).devices["d1"],  # more than a program takes at once
     }
     return Prepared(path, objective, bundle, model, plan, devices)
 
