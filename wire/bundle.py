@@ -137,12 +137,14 @@ class Bundle:
         """The initial value of every tensor that has one, by ``ROLE/NAME``; not to be written into.
 
         Raises:
-            LimitExceeded: they take more memory than a tensor file may.
+            LimitExceeded: those that start at zero take more memory than a bundle may.
         """
         held = decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0]
         zero = [spec for spec in self.manifest.of_role(*ZERO_UNLESS_SAID) if spec.key not in held]
-        if (size := sum(spec.num_bytes for spec in zero)) > RECEIVED_FILES.total_bytes:
-            raise LimitExceeded(f"bundle {self.manifest.name}: its tensors that start at zero take {size} bytes")
+        if (size := sum(spec.num_bytes for spec in zero)) > BUNDLE_BYTES:
+            raise LimitExceeded(
+                f"bundle {self.manifest.name}: its tensors that start at zero take {size} bytes, at most {BUNDLE_BYTES} are accepted"
+            )
         return held | {spec.key: np.zeros(spec.shape, spec.dtype) for spec in zero}
 
     def graph_bytes(self, name: str) -> bytes:

@@ -65,11 +65,22 @@ def _message(rng: random.Random) -> m.Message:
     name, sha = f"d.{rng.randrange(10**6)}_-", f"{rng.getrandbits(256):064x}"
     hyper = {text(): rng.uniform(-1, 1) * 10.0 ** rng.randrange(-8, 18) for _ in range(rng.randrange(4))}
     verbs: list[m.Verb] = [
-        m.Train(rng.randrange(2, 4097), rng.randrange(1, 9), rng.choice([None, 7, 2**31]), hyper, name, rng.random() < 0.5, share()),
-        m.Evaluate(rng.choice(["train", "test", "holdout"]), name, rng.choice(["received", "initial"]), share(), rng.random() < 0.5),
+        m.Train(
+            rng.randrange(2, 4097),
+            rng.randrange(1, 9),
+            rng.choice([None, 7, 2**31]),
+            hyper,
+            name,
+            rng.random() < 0.5,
+            share(),
+            rng.choice([0, 9]),
+        ),
+        m.Evaluate(
+            rng.choice(["train", "test", "holdout", "windows"]), name, rng.choice(["received", "initial"]), share(), rng.random() < 0.5
+        ),
         m.Choose((sha, "0" * 64), name),
         m.Annotate(name, name),
-        m.Apply(name),
+        m.Apply(name, rng.random() < 0.5),
         m.Respond(sha, name),
         m.Protect(rng.uniform(1e-9, 10), rng.choice([0.0, rng.random()])),
     ]
@@ -177,12 +188,16 @@ def _tensor_file(rng: np.random.Generator) -> bytes:
 RESPONSES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "survey": (("gradient", (2, 3)), ("weight", ())),
     "double": (("norm", ()),),
+    "places": (("place", ()), ("count", ()), ("held", ()), ("label", ())),
+    "shift": (("first", ()),),
 }
 MOVED = ("slot/m", "shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p")
 SUMS = ("metric/loss_sum", "metric/num_correct")
+PLACES = {"places": ("metric/place", "metric/count", "metric/held", "metric/label")}
+SHIFT = {"shift": ("next/shared/b", "next/statistic/n.running_mean", "metric/first")}
 EXAMPLES = {"weigh": ("output/weight",), "predict": ("output/probabilities",)}
 STEP = {"step": (*(names.following(key) for key in MOVED), *SUMS), "double": ("next/private/p", "metric/norm")}
-OUTPUTS = {**STEP, **EXAMPLES, "evaluate": SUMS, "survey": ("metric/gradient", "metric/weight")}
+OUTPUTS = {**STEP, **EXAMPLES, **PLACES, **SHIFT, "evaluate": SUMS, "survey": ("metric/gradient", "metric/weight")}
 MANIFEST = Manifest(
     name="fake",
     version=3,
@@ -216,7 +231,7 @@ class FakeGraphs:
     max_batch = None
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
-        """Run one of the six graphs."""
+        """Run one of the graphs."""
         named: dict[str, Callable[[Tensors], Tensors]] = {
             "step": self._step,
             "evaluate": self._evaluate,
@@ -224,6 +239,8 @@ class FakeGraphs:
             "weigh": lambda i: {"output/weight": _sums(i) / F32(64)},
             "double": lambda i: {"next/private/p": i["private/p"] * F32(2), "metric/norm": i["private/p"][0]},
             "predict": lambda i: {"output/probabilities": _probabilities(_sums(i))},
+            "places": self._places,
+            "shift": self._shift,
         }
         return {name: np.asarray(value, F32) for name, value in named[graph](inputs).items()}
 
@@ -244,6 +261,19 @@ class FakeGraphs:
     def _evaluate(self, i: Tensors) -> Tensors:
         size = F32(len(i["batch/y"]))
         return {"metric/loss_sum": np.abs(i["shared/w"][0, 0]) * size, "metric/num_correct": F32((i["batch/y"] == 1).sum())}
+
+    def _places(self, i: Tensors) -> Tensors:
+        """Sums that tell each window's place, its class and its examples apart; whole numbers."""
+        sums = _sums(i).astype(np.float64)
+        place = (sums + 1) * i["batch/index"]
+        held, label = (sums * i["batch/held"]).sum(), (sums * i["batch/y"]).sum()
+        return {"metric/place": place.sum(), "metric/count": i["batch/count"].sum(), "metric/held": held, "metric/label": label}
+
+    def _shift(self, i: Tensors) -> Tensors:
+        """Moves the model by what ``places`` measured; a power of two keeps it dyadic."""
+        moved = i["response/places.held"] / F32(64)
+        following = {"next/shared/b": i["shared/b"] + moved, "next/statistic/n.running_mean": i["statistic/n.running_mean"] - moved}
+        return {**following, "metric/first": i["shared/b"][0]}
 
     def _survey(self, i: Tensors) -> Tensors:
         weight = F32(i["batch/weight"].sum()) if "batch/weight" in i else F32(0)
@@ -289,7 +319,7 @@ def _write_executor_cases(folder: Path) -> None:
     def small(*shape: int) -> Array:
         return rng.integers(-8, 9, shape).astype(F32)
 
-    windows = Windows(small(41, 2, 4), rng.integers(0, 3, 41), small(19, 2, 4), rng.integers(0, 3, 19))
+    windows = Windows(small(41, 2, 4), rng.integers(0, 3, 41), small(19, 2, 4), rng.integers(0, 3, 19), small(14, 2, 4))
     initial = {s.key: small(*s.shape) for s in MANIFEST.tensors if s.role != "received"}
     payload = pack(MANIFEST, {f"{name}.onnx": name.encode() for name in MANIFEST.graphs}, initial, key)
     (folder / "bundle.zip").write_bytes(payload)
@@ -299,6 +329,7 @@ def _write_executor_cases(folder: Path) -> None:
     (folder / "voucher").write_bytes(vouch(key, "f", service.public_key(), until_s))
     (folder / "other.pem").write_bytes(public_pem(new_key()))
     arrays = {"train_x": windows.train_x, "train_y": windows.train_y, "test_x": windows.test_x, "test_y": windows.test_y}
+    arrays["unlabelled_x"] = windows.unlabelled_x
     (folder / "windows.safetensors").write_bytes(encode_tensors(arrays))
     models = [{s.key: small(*s.shape) for s in MANIFEST.received()} for _ in range(3)]
     models[1]["shared/w"][0, 0] = 0
@@ -311,6 +342,7 @@ def _write_executor_cases(folder: Path) -> None:
     still_name = digest(encode_tensors(still))
     blobs[still_name] = still
     (folder / "blobs" / still_name).write_bytes(encode_tensors(still))
+    places, still_places = (m.Evaluate("windows", "places", holdout=0.25, report=report) for report in (True, False))
     plans: list[tuple[str, tuple[m.Verb, ...]]] = [
         (first, (m.Evaluate(), m.Train(8, 3), m.Evaluate("train"))),
         (first, (m.Annotate("weigh", "weight"), m.Evaluate("train", "survey"), m.Train(16, steps=7, hyper={"lr": 0.3, "mu": 0.9}))),
@@ -322,6 +354,19 @@ def _write_executor_cases(folder: Path) -> None:
         (still_name, (m.Train(8, 2), m.Protect(0.5, 0.01), m.Evaluate())),
         (first, (m.Train(2, 1, hyper={"lr": 1e-3}), m.Evaluate(report=False), m.Apply("double"))),
         (first, ()),
+        (first, (places, m.Apply("shift"), m.Evaluate("train", "survey"))),
+        (
+            second,
+            (
+                m.Annotate("weigh", "weight"),
+                m.Train(4, report=False, least=41),
+                m.Evaluate("windows", "survey"),
+                still_places,
+                m.Apply("shift", report=False),
+            ),
+        ),
+        (second, (m.Train(4, holdout=0.25, least=33), m.Evaluate("holdout", holdout=0.25))),
+        (second, (m.Train(4, holdout=0.25, least=32), m.Evaluate("windows", "survey"))),
     ]
     private: Tensors = {}
     for number, (model, verbs) in enumerate(plans, start=1):

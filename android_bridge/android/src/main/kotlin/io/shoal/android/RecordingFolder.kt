@@ -1,6 +1,7 @@
 package io.shoal.android
 
 import io.shoal.core.DataException
+import io.shoal.core.NO_LABEL
 import io.shoal.core.Recording
 import io.shoal.core.Tensor
 import java.io.File
@@ -11,7 +12,7 @@ import java.io.IOException
  * appears whole or not at all.
  */
 internal class RecordingFolder(private val folder: File) {
-    /** Keeps samples (n, channels) of one class. */
+    /** Keeps samples (n, channels) of one class; with an empty [label] nobody has said of which. */
     fun add(samples: Tensor, channels: List<String>, label: String) {
         require(samples.shape.getOrNull(1) == channels.size) { "samples $samples for the channels $channels" }
         folder.mkdirs()
@@ -46,7 +47,7 @@ internal class RecordingFolder(private val folder: File) {
     /**
      * All recordings, in the order they were made.
      *
-     * @throws DataException a file is of other channels, or has a label that [classes] does not name
+     * @throws DataException a file is of other channels, or has a label that [classes] does not name; a sample may have none
      */
     fun read(channels: List<String>, classes: List<String>): List<Recording> = files().map { read(it, channels, classes) }
 
@@ -64,10 +65,9 @@ internal class RecordingFolder(private val folder: File) {
             val fields = row.split(',')
             val values = fields.drop(1).map { it.toDoubleOrNull()?.toFloat() }
             if (values.size != channels.size || values.any { it == null }) throw DataException("$file: row '$row' does not fit $header")
-            val label = classes.indexOf(fields[0])
-            if (label < 0) throw DataException("$file: label '${fields[0]}', expected one of $classes")
+            if (fields[0].isNotEmpty() && fields[0] !in classes) throw DataException("$file: label '${fields[0]}', expected one of $classes")
             numbers += FloatArray(channels.size) { values[it]!! }
-            labels += label.toLong()
+            labels += if (fields[0].isEmpty()) NO_LABEL else classes.indexOf(fields[0]).toLong()
         }
         val samples = FloatArray(numbers.size * channels.size) { numbers[it / channels.size][it % channels.size] }
         Recording(Tensor.of(samples, listOf(numbers.size, channels.size)), labels.toLongArray())

@@ -36,14 +36,15 @@ public class SensorRecorder @JvmOverloads constructor(
     public val recording: Boolean get() = current != null
 
     /**
-     * Begins to record what [label] names; what was being recorded is kept first.
+     * Begins to record what [label] names, or without one what the user does not name; what was being recorded is kept first.
      *
      * @throws ConfigException the spec has no such class, or Android does not give the sensors
      */
-    public fun start(label: String) {
-        if (label !in spec.classes) throw ConfigException("label '$label', expected one of ${spec.classes}")
+    @JvmOverloads
+    public fun start(label: String? = null) {
+        if (label != null && label !in spec.classes) throw ConfigException("label '$label', expected one of ${spec.classes}")
         stop()
-        val take = Take(label)
+        val take = Take(label.orEmpty())
         val periodUs = (1_000_000 / spec.rateHz).toInt()
         for (sensor in sensors) {
             if (!manager.registerListener(take, sensor, periodUs, take.handler)) {

@@ -2,6 +2,7 @@ package io.shoal.android
 
 import io.shoal.core.ConfigException
 import io.shoal.core.DataException
+import io.shoal.core.NO_LABEL
 import io.shoal.core.FolderStorage
 import io.shoal.core.Session
 import io.shoal.core.Tensor
@@ -211,8 +212,12 @@ class SensorTest {
         }
         assertFailsWith<DataException> { recordings.read(listOf("a", "b"), listOf("down", "up")) }
         assertFailsWith<DataException> { recordings.read(listOf("a", "b", "c"), listOf("down")) }
+        recordings.add(samples, listOf("a", "b", "c"), "")
+        val more = recordings.read(listOf("a", "b", "c"), listOf("down", "up"))
+        assertEquals(List(10) { NO_LABEL }, more.last().labels.toList())
+        assertEquals(listOf(6, 3), windowsOf(more, 4, 2).let { listOf(it.numTrain, it.numUnlabelled) })
         recordings.trim(recordings.numBytes() - 1)
-        assertEquals(listOf(0L), recordings.read(listOf("a", "b", "c"), listOf("down", "up")).map { it.labels[0] })
+        assertEquals(listOf(0L, NO_LABEL), recordings.read(listOf("a", "b", "c"), listOf("down", "up")).map { it.labels[0] })
     }
 }
 

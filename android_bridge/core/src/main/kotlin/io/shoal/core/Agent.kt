@@ -36,7 +36,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private val admission = Admission(self, topics, time, log)
     private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
     private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock, around.mostBytes)
-    private val releases = Releases(deviceId, storage, loaded, policy, Trial(around.windows, deviceId, policy), log)
+    private val releases = Releases(deviceId, storage, loaded, policy, Trial(around.windows, policy), log)
     private val traffic = Traffic(storage, clock)
     private val outbox = Outbox(self, topics, link, traffic, around)
     private val downloads =

@@ -19,21 +19,22 @@ import io.shoal.core.wire.checkLayout
  * What carrying out a plan gave: the model it started from (a digest), metrics, the tensors of the update, and what the device keeps
  * afterwards: `private/NAME`, `column/COLUMN`, and until its next plan `kept/ROLE/NAME` of a model that it has trained for itself alone.
  */
-internal class PlanResult(
-    val model: String,
-    val evaluated: Metrics,
-    val trained: Metrics,
-    val numSteps: Long,
-    val tensors: Tensors,
-    val private: Tensors,
+public class PlanResult internal constructor(
+    public val model: String,
+    public val evaluated: Metrics,
+    public val trained: Metrics,
+    public val numSteps: Long,
+    public val tensors: Tensors,
+    public val private: Tensors,
 )
 
 /**
- * Carries out plans with one bundle's graphs over one device's windows. Knows verbs, no algorithm (`wire/SPEC.md`, 'Plans').
+ * Carries out plans with one bundle's graphs over one device's windows. Knows verbs, no algorithm (`wire/SPEC.md`, 'Plans'). It checks no
+ * policy and no signature: [Phone] does, and is what an app takes part with.
  *
  * @throws DataException the windows do not fit the bundle
  */
-internal class Executor(
+public class Executor(
     private val bundle: Bundle,
     private val graphs: Graphs,
     private val windows: Windows,
@@ -51,7 +52,7 @@ internal class Executor(
      * @throws WrongLayout the model's tensors are not the manifest's
      * @throws DataException training is asked of a device with fewer than `min_batch` windows, or in batches larger than the graphs take
      */
-    fun execute(
+    public fun execute(
         plan: Plan,
         model: Tensors,
         private: Tensors,
@@ -108,7 +109,7 @@ internal class Executor(
      *
      * @throws DataException examples of another shape, or none
      */
-    fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
+    public fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
         val window = bundle.manifest.window.shape
         if (x.dtype != DType.FLOAT32 || x.shape.drop(1) != window || x.shape.isEmpty() || x.rows == 0) {
             throw DataException("examples $x, bundle ${bundle.manifest.name} expects float32 of at least one by $window")
@@ -130,10 +131,10 @@ internal class Executor(
      * @throws WrongLayout its tensors are not the manifest's, or its answer has another shape
      * @throws DataException its answer is none, or the device has no window to ask it about
      */
-    fun tryOut(model: Tensors, private: Tensors) {
+    internal fun tryOut(model: Tensors, private: Tensors) {
         val manifest = bundle.manifest
         checkLayout(model, manifest.received().map { it.layout }, "offered model")
-        val windows = if (windows.numTest > 0) windows.testX else windows.trainX
+        val windows = if (windows.numTest > 0) windows.testX else windows.some
         val x = windows.take(IntArray(minOf(windows.rows, TRIED)) { it })
         if (x.rows == 0) throw DataException("no window to try the offered model on")
         val answer = predict(model, private, x)

@@ -57,8 +57,9 @@ internal class Job(
     }
 
     fun train(verb: Train) {
-        val held = heldOut(windows.numTrain, verb.holdout, plan.deviceId)
+        val held = heldOut(windows.numTrain, verb.holdout)
         val examples = held.indices.filterNot { held[it] }.toIntArray()
+        if (examples.size < verb.least) return
         if (examples.size < manifest.minBatch) {
             throw DataException("${examples.size} training windows: at least ${manifest.minBatch} are needed")
         }
@@ -120,7 +121,7 @@ internal class Job(
         advance(outputs, report = false)
         val metrics = Names.part(outputs, Names.METRIC).mapKeys { Names.response(verb.graph, it.key) }
         tensors += metrics
-        sent += declared(verb.graph, metrics)
+        if (verb.report) sent += declared(verb.graph, metrics)
     }
 
     fun respond(verb: Respond) {
@@ -208,18 +209,15 @@ internal class Job(
 
     /** The sums of a graph's metrics over a split, and how many examples it has. */
     private fun sums(graph: String, held: Tensors, split: String, holdout: Double = 0.0): Sums {
-        val (x, y) = if (split == "test") Pair(windows.testX, windows.testY) else Pair(windows.trainX, windows.trainY)
-        var order = Generator(0).permutation(y.size) // recordings are sorted by class; a batch should not be
-        if (split == "holdout") {
-            val mask = heldOut(y.size, holdout, plan.deviceId)
-            order = order.filter { mask[it] }.toIntArray()
-        }
+        val over = Split.of(windows, split, holdout)
         val totals = LinkedHashMap<String, Total>()
-        for (part in ranges(order.size)) {
-            val outputs = graphs.run(graph, held + batch(x, y, order.sliceArray(part), training = split != "test") + hyper)
+        for (part in ranges(over.order.size)) {
+            val chosen = over.order.sliceArray(part)
+            val places = over.places.mapValues { it.value.take(chosen) }
+            val outputs = graphs.run(graph, held + batch(over.x, over.y, chosen, over.labelled) + places + hyper)
             for ((name, value) in Names.part(outputs, Names.METRIC)) totals.getOrPut(name) { Total(value.shape) }.add(graph, value)
         }
-        return Sums(totals, order.size)
+        return Sums(totals, over.order.size)
     }
 
     private fun ranges(numExamples: Int) = evaluationRanges(numExamples, manifest.minBatch, graphs.maxBatch)

@@ -64,7 +64,7 @@ private fun unprotected(policy: Policy, verbs: List<Verb>, measuring: Set<String
     if (policy.maxClipNorm == null && leastNoise == 0.0) return null
     val rule = if (policy.maxClipNorm != null) "max_clip_norm" else "min_noise_multiplier"
     for (verb in verbs) {
-        val measures = verb is Apply || verb is Respond || (verb is Evaluate && verb.report && verb.graph in measuring)
+        val measures = (verb is Apply && verb.report) || verb is Respond || (verb is Evaluate && verb.report && verb.graph in measuring)
         if (measures) return "$rule: ${verb.type} reports what neither clipping nor noise covers"
     }
     if (verbs.none { it is Train && it.report }) return null
@@ -88,8 +88,8 @@ private fun tooFewWindows(policy: Policy, verbs: List<Verb>, numTrain: Int, numT
             verb is Choose || verb is Respond -> numTrain
             else -> continue
         }
-        val nothingMeasured = verb is Evaluate && count == 0
-        if (count < policy.minWindows && !nothingMeasured) {
+        val leftOut = if (verb is Train) count < verb.least else verb is Evaluate && count == 0
+        if (count < policy.minWindows && !leftOut) {
             return "min_windows: ${verb.type} is over $count, ${policy.minWindows} are the least"
         }
     }

@@ -22,7 +22,7 @@ internal class Tried(private val executor: Executor, private val model: Tensors,
 }
 
 /** What is found out about a model before it is taken into use: how well it answers, and how fast (`edge_client/trial.py`). */
-internal class Trial(private val windows: Windows, private val deviceId: String, private val policy: Policy) {
+internal class Trial(private val windows: Windows, private val policy: Policy) {
     /**
      * The windows that no training saw: the test windows; without any, those that the plans of this device hold out. None where its owner
      * does not permit evaluations, or asks for more windows behind one.
@@ -31,7 +31,7 @@ internal class Trial(private val windows: Windows, private val deviceId: String,
         var (x, y) = Pair(windows.testX, windows.testY)
         if (y.rows == 0) {
             val share = plan?.verbs.orEmpty().maxOfOrNull { if (it is Train) it.holdout else if (it is Evaluate) it.holdout else 0.0 } ?: 0.0
-            val mask = heldOut(windows.numTrain, share, deviceId)
+            val mask = heldOut(windows.numTrain, share)
             val chosen = mask.indices.filter { mask[it] }.toIntArray()
             x = windows.trainX.take(chosen)
             y = windows.trainY.take(chosen)
@@ -62,7 +62,7 @@ internal class Trial(private val windows: Windows, private val deviceId: String,
 
     /** What a prediction of one window takes: the median of a few. */
     fun latencyMs(tried: Tried): Double {
-        val x = (if (windows.numTrain > 0) windows.trainX else windows.testX).take(IntArray(1))
+        val x = windows.some.take(IntArray(1))
         val took = List(TIMES) {
             val beganNs = System.nanoTime()
             tried.predict(x)

@@ -23,6 +23,12 @@ class ContainmentTest {
 
     private fun device(policy: Policy? = null, loader: GraphLoader = FakeLoader()) = FakeAggregator(storage(), policy = policy, loader = loader)
 
+    /** So many of the training windows. */
+    private fun first(count: Int): Windows {
+        val (all, chosen) = Pair(Fixture.windows, IntArray(count) { it })
+        return Windows(all.trainX.take(chosen), all.trainY.take(chosen), all.testX, all.testY)
+    }
+
     /** A loader that fails, or whose graphs do. */
     private class Failing(private val inLoad: Throwable? = null, private val inRun: Throwable? = null) : GraphLoader {
         override val runtime = "failing"
@@ -37,9 +43,9 @@ class ContainmentTest {
 
     @Test
     fun `what a plan or its bundle does wrong is a decline`() {
-        fun declined(number: Int, keys: List<PublicKey>, versions: Map<String, Long>, verb: Verb): String {
+        fun declined(number: Int, keys: List<PublicKey>, versions: Map<String, Long>, verb: Verb, windows: Windows = Fixture.windows): String {
             val storage = FolderStorage(File(folder, "$number")).apply { save(Session(versions = versions)) }
-            val device = FakeAggregator(storage, Fixture.keys)
+            val device = FakeAggregator(storage, Fixture.keys, windows = windows)
             val foreign = FakeAggregator(storage, keys)
             val asked = if (keys === Fixture.keys) device else foreign
             asked.up()
@@ -51,8 +57,9 @@ class ContainmentTest {
         assertTrue("bundle: bundle fake: version 3 offered, version 4" in declined(2, Fixture.keys, mapOf("fake" to 4), Evaluate()))
         assertTrue("failed: graph 'predict'" in declined(3, Fixture.keys, emptyMap(), Train(8, graph = "predict")))
         assertTrue("failed: plan: no graph 'none'" in declined(4, Fixture.keys, emptyMap(), Annotate("none", "x")))
-        assertTrue("data: 1 training windows" in declined(5, Fixture.keys, emptyMap(), Train(8, holdout = 0.976)))
-        assertTrue("policy: min_windows" in declined(6, Fixture.keys, emptyMap(), Train(8, holdout = 0.99)))
+        assertTrue("data: 1 training windows" in declined(5, Fixture.keys, emptyMap(), Train(8, holdout = 0.5), first(3)))
+        assertTrue("policy: min_windows" in declined(6, Fixture.keys, emptyMap(), Train(8, holdout = 0.5), first(2)))
+        assertEquals("", declined(7, Fixture.keys, emptyMap(), Train(8, holdout = 0.5, least = 1), first(2)), "the verb is left out")
     }
 
     @Test

@@ -24,6 +24,15 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
                 val rows = firsts.flatMap { listOf(it, (1 - it) / 2, (1 - it) / 2) }.toFloatArray()
                 mapOf("output/probabilities" to Tensor.of(rows, listOf(firsts.size, 3)))
             }
+            "places" -> places(inputs)
+            "shift" -> {
+                val moved = first(inputs, "response/places.held") / 64
+                mapOf(
+                    "next/shared/b" to each(inputs, "shared/b") { b, _ -> b + moved },
+                    "next/statistic/n.running_mean" to each(inputs, "statistic/n.running_mean") { m, _ -> m - moved },
+                    "metric/first" to Tensor.scalar(first(inputs, "shared/b")),
+                )
+            }
             else -> throw BundleException("no graph '$graph'")
         }
     }
@@ -65,6 +74,19 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
         return mapOf(
             "metric/gradient" to each(i, "shared/w") { w, _ -> w * order },
             "metric/weight" to Tensor.scalar(i["batch/weight"]?.toFloatArray()?.sum() ?: 0f),
+        )
+    }
+
+    private fun places(i: Tensors): Tensors {
+        val sums = sums(i)
+        val (index, held) = listOf("batch/index", "batch/held").map { i.getValue(it).toFloatArray() }
+        val y = i.getValue("batch/y").toLongArray()
+        fun sum(of: (Int) -> Float) = Tensor.scalar(sums.indices.sumOf { of(it).toDouble() }.toFloat())
+        return mapOf(
+            "metric/place" to sum { (sums[it] + 1) * index[it] },
+            "metric/count" to sum { i.getValue("batch/count").toFloatArray()[it] },
+            "metric/held" to sum { sums[it] * held[it] },
+            "metric/label" to sum { sums[it] * y[it] },
         )
     }
 

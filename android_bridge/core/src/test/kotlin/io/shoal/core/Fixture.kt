@@ -37,7 +37,7 @@ object Fixture {
     fun windowsIn(file: File): Windows {
         val tensors = decodeTensors(file.readBytes()).tensors
         val (trainX, trainY, testX, testY) = listOf("train_x", "train_y", "test_x", "test_y").map(tensors::getValue)
-        return Windows(trainX, trainY, testX, testY)
+        return Windows(trainX, trainY, testX, testY, tensors.getValue("unlabelled_x"))
     }
 
     fun plan(

@@ -136,7 +136,7 @@ class HostileTest {
         { IllegalArgumentException() }, { BundleException("bad") }, { DataException("bad") }, { java.io.IOException("bad") }, { Error() },
     ).let { it[random.nextInt(it.size)]() }
 
-    private fun graph() = listOf("step", "step", "evaluate", "survey", "weigh", "double", "predict", "none")[random.nextInt(8)]
+    private fun graph() = listOf("step", "step", "evaluate", "survey", "weigh", "double", "predict", "places", "shift", "none")[random.nextInt(10)]
 
     private fun verb(): Verb = when (random.nextInt(10)) {
         0, 1, 2 -> Train(
@@ -147,9 +147,10 @@ class HostileTest {
             if (random.nextInt(3) == 0) graph() else "step",
             random.nextInt(4) > 0,
             listOf(0.0, 0.3, 0.999)[random.nextInt(3)],
+            listOf(0L, 0L, 35L)[random.nextInt(3)],
         )
         3, 4 -> Evaluate(
-            listOf("train", "test", "holdout")[random.nextInt(3)],
+            listOf("train", "test", "holdout", "windows")[random.nextInt(4)],
             graph(),
             listOf("received", "initial")[random.nextInt(2)],
             listOf(0.0, 0.1)[random.nextInt(2)],
@@ -157,7 +158,7 @@ class HostileTest {
         )
         5 -> Choose(List(1 + random.nextInt(3)) { digest(blobs[random.nextInt(blobs.size)]) }, graph())
         6 -> Annotate(graph(), listOf("weight", "weight", "x", "y")[random.nextInt(4)])
-        7 -> Apply(graph())
+        7 -> Apply(graph(), random.nextBoolean())
         8 -> Respond(digest(blobs[random.nextInt(blobs.size)]), graph())
         else -> protect()
     }
@@ -244,7 +245,7 @@ class HostileTest {
         assertTrue(norm <= clipNorm || update.trained.numExamples == 0L || noisy(deltas), "a change of norm $norm left")
         assertTrue(tensors.keys.none { "leak" in it })
         if (update.trained.numExamples > 0 && deltas.isNotEmpty()) {
-            assertTrue(tensors.keys.none { Names.roleOf(it) == Names.RESPONSE && "survey" !in it && "double" !in it && "predict" !in it })
+            assertTrue(tensors.keys.none { Names.roleOf(it) == Names.RESPONSE && "survey" !in it && "double" !in it && "predict" !in it && "places" !in it && "shift" !in it })
         }
     }
 

@@ -7,6 +7,7 @@ import org.junit.jupiter.api.TestFactory
 import java.io.File
 import kotlin.test.Test
 import kotlin.test.assertContentEquals
+import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 
 class RecordingsTest {
@@ -20,6 +21,20 @@ class RecordingsTest {
             val made = mapOf("train_x" to cut.trainX, "train_y" to cut.trainY, "test_x" to cut.testX, "test_y" to cut.testY)
             assertContentEquals(File(case, "windows.safetensors").readBytes(), encodeTensors(made))
         }
+    }
+
+    @Test
+    fun `samples without a label make windows without one`() {
+        val samples = Tensor.of(FloatArray(120) { it.toFloat() }, listOf(40, 3))
+        val named = windowsOf(listOf(Recording(samples, LongArray(40) { if (it < 16) 1 else NO_LABEL })), 4, 4)
+        assertEquals(listOf(4, 0, 5), listOf(named.numTrain, named.numTest, named.numUnlabelled))
+        assertEquals(48f, named.unlabelledX.floats().get(0))
+        val nameless = windowsOf(listOf(Recording(samples, LongArray(40) { NO_LABEL })), 4, 4)
+        assertEquals(listOf(0, 0, 9), listOf(nameless.numTrain, nameless.numTest, nameless.numUnlabelled))
+        val other = Tensor.allocate(DType.FLOAT32, listOf(1, 3, 5))
+        assertFailsWith<DataException> { Windows(named.trainX, named.trainY, named.testX, named.testY, other) }
+        val broken = Tensor.of(FloatArray(12) { Float.NaN }, listOf(1, 3, 4))
+        assertFailsWith<DataException> { Windows(named.trainX, named.trainY, named.testX, named.testY, broken) }
     }
 
     @Test

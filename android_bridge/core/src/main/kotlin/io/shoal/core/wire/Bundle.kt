@@ -5,6 +5,7 @@ import io.shoal.core.LimitExceeded
 import io.shoal.core.Malformed
 import io.shoal.core.StaleBundle
 import io.shoal.core.TamperedBundle
+import io.shoal.core.Tensor
 import io.shoal.core.Tensors
 
 /** A verified bundle: [files] holds the bytes of each file by name, [digest] is the hash of the whole archive. */
@@ -13,8 +14,22 @@ public class Bundle private constructor(
     public val files: Map<String, ByteArray>,
     public val digest: String,
 ) {
-    /** The initial value of every tensor that has one, by `ROLE/NAME`; not to be written into. */
-    public val initial: Tensors by lazy { decodeTensors(files.getValue(INITIAL), Limits.RECEIVED).tensors }
+    /**
+     * The initial value of every tensor that has one, by `ROLE/NAME`; not to be written into. A private or slot tensor for which the file has
+     * no value starts at zero.
+     *
+     * @throws LimitExceeded those that start at zero take more memory than a bundle may
+     */
+    public val initial: Tensors by lazy {
+        val held = decodeTensors(files.getValue(INITIAL), Limits.RECEIVED).tensors
+        val zero = manifest.ofRole(Names.PRIVATE, Names.SLOT).filter { it.key !in held }
+        var size = 0L
+        for (spec in zero) { // a shape may promise more bytes than a Long holds
+            size += minOf(Tensor.numBytes(spec.dtype, spec.shape), MAX_BYTES + 1L)
+            if (size > MAX_BYTES) throw LimitExceeded("bundle ${manifest.name}: its tensors that start at zero take more than $MAX_BYTES bytes")
+        }
+        held + zero.associate { it.key to Tensor.allocate(it.dtype, it.shape) }
+    }
 
     /** @throws BundleException the bundle has no such graph */
     public fun graph(name: String): Graph = manifest.graphs[name]

@@ -39,8 +39,13 @@ internal inline fun <reified T : Message> decode(payload: ByteArray): T {
     return message as? T ?: throw Malformed("message of ${payload.size} bytes: its type is '${message.type}', expected $expected")
 }
 
-/** Reads one message of any type; see [decode]. */
-internal fun decodeAny(payload: ByteArray): Message {
+/**
+ * Reads one message of any type.
+ *
+ * @throws LimitExceeded more than 64 KiB
+ * @throws Malformed not JSON, another type, or a field missing or wrong; the text says which
+ */
+public fun decodeAny(payload: ByteArray): Message {
     if (payload.size > MESSAGE_BYTES) throw LimitExceeded("message of ${payload.size} bytes: at most $MESSAGE_BYTES are accepted")
     return messageOf(Fields(parseJson(payload), "message"))
 }

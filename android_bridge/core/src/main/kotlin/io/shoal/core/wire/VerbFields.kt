@@ -12,6 +12,7 @@ internal fun fieldsOf(verb: Verb): Map<String, Any?> = linkedMapOf<String, Any?>
         "graph" to verb.graph,
         "report" to verb.report,
         "holdout" to verb.holdout,
+        "least" to verb.least,
     )
     is Evaluate -> linkedMapOf(
         "split" to verb.split,
@@ -22,7 +23,7 @@ internal fun fieldsOf(verb: Verb): Map<String, Any?> = linkedMapOf<String, Any?>
     )
     is Choose -> linkedMapOf("models" to verb.models, "graph" to verb.graph)
     is Annotate -> linkedMapOf("graph" to verb.graph, "column" to verb.column)
-    is Apply -> linkedMapOf("graph" to verb.graph)
+    is Apply -> linkedMapOf("graph" to verb.graph, "report" to verb.report)
     is Respond -> linkedMapOf("inputs" to verb.inputs, "graph" to verb.graph)
     is Protect -> linkedMapOf("clip_norm" to verb.clipNorm, "noise_std" to verb.noiseStd)
 }
@@ -37,9 +38,10 @@ internal fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("
         graph = f.name("graph", "step"),
         report = f.bool("report", true),
         holdout = f.share("holdout"),
+        least = f.count("least", 0),
     )
     "evaluate" -> Evaluate(
-        split = f.oneOf("split", listOf("train", "test", "holdout"), "test"),
+        split = f.oneOf("split", listOf("train", "test", "holdout", "windows"), "test"),
         graph = f.name("graph", "evaluate"),
         model = f.oneOf("model", listOf("received", "initial"), "received"),
         holdout = f.share("holdout"),
@@ -53,7 +55,7 @@ internal fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("
         Choose(models, f.name("graph", "evaluate"))
     }
     "annotate" -> Annotate(f.name("graph"), f.name("column"))
-    "apply" -> Apply(f.name("graph"))
+    "apply" -> Apply(f.name("graph"), f.bool("report", true))
     "respond" -> Respond(f.digest("inputs"), f.name("graph", "predict"))
     "protect" -> Protect(
         clipNorm = f.double("clip_norm", expected = "above 0") { it > 0 },

@@ -6,7 +6,10 @@ public sealed interface Verb {
     public val type: String
 }
 
-/** Run a step graph over the training windows: [epochs] passes, or exactly [steps] batches when given. */
+/**
+ * Run a step graph over the training windows: [epochs] passes, or exactly [steps] batches when given. A device that has fewer than [least]
+ * windows besides those held out leaves the verb out.
+ */
 public data class Train(
     val batchSize: Int,
     val epochs: Int = 1,
@@ -15,11 +18,15 @@ public data class Train(
     val graph: String = "step",
     val report: Boolean = true,
     val holdout: Double = 0.0,
+    val least: Long = 0,
 ) : Verb {
     override val type: String get() = "train"
 }
 
-/** Sum a graph's metrics over a split (`train test holdout`), on the tensors as they are (`received`) or the bundle's `initial` ones. */
+/**
+ * Sum a graph's metrics over a split (`train test holdout windows`), on the tensors as they are (`received`) or the bundle's `initial` ones.
+ * The split `windows` is the training windows and after them those without labels.
+ */
 public data class Evaluate(
     val split: String = "test",
     val graph: String = "evaluate",
@@ -40,8 +47,8 @@ public data class Annotate(val graph: String, val column: String) : Verb {
     override val type: String get() = "annotate"
 }
 
-/** Run a graph once over the tensors alone. */
-public data class Apply(val graph: String) : Verb {
+/** Run a graph once over the tensors alone. What it measures goes back only with [report]. */
+public data class Apply(val graph: String, val report: Boolean = true) : Verb {
     override val type: String get() = "apply"
 }
 

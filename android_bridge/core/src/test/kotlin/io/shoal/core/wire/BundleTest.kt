@@ -2,8 +2,10 @@ package io.shoal.core.wire
 
 import io.shoal.core.BundleException
 import io.shoal.core.Fixture
+import io.shoal.core.LimitExceeded
 import io.shoal.core.StaleBundle
 import io.shoal.core.TamperedBundle
+import io.shoal.core.Tensors
 import io.shoal.core.WireException
 import java.io.ByteArrayOutputStream
 import java.util.zip.CRC32
@@ -22,6 +24,30 @@ class BundleTest {
         assertEquals(listOf(2, 4), bundle.manifest.window.shape)
         assertEquals(listOf("w", "b", "n.running_mean", "n.running_var", "c"), bundle.manifest.received().map { it.name })
         assertEquals(setOf("shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p", "slot/m"), bundle.initial.keys)
+    }
+
+    @Test
+    fun `a private or slot tensor without a value starts at zero`() {
+        val said = Fixture.bundle.initial
+        val left = said - "slot/m" - "private/p"
+        val bundle = Bundle.unpack(zip(rewritten(left)))
+        assertEquals(left.keys + setOf("slot/m", "private/p"), bundle.initial.keys)
+        for (key in left.keys) assertEquals(left[key], bundle.initial[key])
+        for (key in listOf("slot/m", "private/p")) {
+            assertEquals(said.getValue(key).shape, bundle.initial.getValue(key).shape)
+            assertTrue(bundle.initial.getValue(key).toFloatArray().all { it == 0f })
+        }
+        assertEquals(setOf("slot/m", "private/p"), Bundle.unpack(zip(rewritten(said - "shared/w"))).initial.keys - left.keys)
+    }
+
+    @Test
+    fun `tensors that start at zero cannot take more memory than a bundle may`() {
+        for (shape in listOf("[4096, 4097]", "[2147483647, 2147483647, 2147483647]")) {
+            val files = rewritten(Fixture.bundle.initial - "slot/m") { it.replaceFirst(Regex("(\"m\",.*?\"shape\": )\\[.*?]", RegexOption.DOT_MATCHES_ALL), "$1$shape") }
+            val bundle = Bundle.unpack(zip(files))
+            val error = assertFailsWith<LimitExceeded> { bundle.initial }
+            assertTrue("start at zero" in error.message!!)
+        }
     }
 
     @Test
@@ -97,6 +123,15 @@ class BundleTest {
         for (pem in listOf("", "nonsense", "-----BEGIN PUBLIC KEY-----\n!!\n-----END PUBLIC KEY-----", "-----END PUBLIC KEY-----")) {
             assertFailsWith<BundleException> { PublicKey.parse(pem) }
         }
+    }
+
+    /** The unsigned files of a bundle with these initial values, whose manifest names their hash. */
+    private fun rewritten(initial: Tensors, changed: (String) -> String = { it }): Map<String, ByteArray> {
+        val files = files()
+        val payload = encodeTensors(initial)
+        val text = files.getValue("manifest.json").decodeToString().replace(digest(files.getValue("initial.safetensors")), digest(payload))
+        val made = changed(text).also { assertTrue(it != files.getValue("manifest.json").decodeToString()) }
+        return files - "manifest.sig" + ("manifest.json" to made.toByteArray()) + ("initial.safetensors" to payload)
     }
 
     private fun files(): Map<String, ByteArray> = readStoredZip(Fixture.payload)

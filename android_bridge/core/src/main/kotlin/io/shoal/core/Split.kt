@@ -1,0 +1,47 @@
+package io.shoal.core
+
+import io.shoal.core.random.Generator
+import io.shoal.core.wire.Names
+
+/**
+ * The examples that a verb `evaluate` goes over: [x] and [y], and in [order] which of them, in the order of batches. [labelled]: they are
+ * training windows alone, each with its entry in the columns of these. [places]: further inputs, a number for each example.
+ */
+internal class Split private constructor(
+    val x: Tensor,
+    val y: Tensor,
+    val order: IntArray,
+    val labelled: Boolean,
+    val places: Tensors,
+) {
+    companion object {
+        /** The split of this name (`train test holdout windows`) of a device's windows. */
+        fun of(windows: Windows, name: String, holdout: Double): Split = when (name) {
+            "test" -> Split(windows.testX, windows.testY, shuffled(windows.numTest), false, emptyMap())
+            "windows" -> everyWindow(windows, holdout)
+            "holdout" -> {
+                val mask = heldOut(windows.numTrain, holdout)
+                val order = shuffled(windows.numTrain).filter { mask[it] }.toIntArray()
+                Split(windows.trainX, windows.trainY, order, true, emptyMap())
+            }
+            else -> Split(windows.trainX, windows.trainY, shuffled(windows.numTrain), true, emptyMap())
+        }
+
+        /** The training windows and after them those without labels, whose class is -1 (`wire/SPEC.md`, 'Windows'). */
+        private fun everyWindow(windows: Windows, holdout: Double): Split {
+            val count = windows.numTrain + windows.numUnlabelled
+            val mask = heldOut(windows.numTrain, holdout)
+            val places = mapOf(
+                Names.INDEX to FloatArray(count) { it.toFloat() },
+                Names.COUNT to FloatArray(count) { count.toFloat() },
+                Names.HELD to FloatArray(count) { if (it < mask.size && mask[it]) 1f else 0f },
+            )
+            val x = concatenate(listOf(windows.trainX, windows.unlabelledX))
+            val y = concatenate(listOf(windows.trainY, Tensor.of(LongArray(windows.numUnlabelled) { -1 })))
+            return Split(x, y, shuffled(count), false, places.mapValues { Tensor.of(it.value) })
+        }
+
+        /** Recordings are sorted by class; a batch should not be. */
+        private fun shuffled(count: Int): IntArray = Generator(0).permutation(count)
+    }
+}

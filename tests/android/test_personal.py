@@ -1,0 +1,141 @@
+"""What a device keeps when a run is over: the Kotlin client on a desktop JVM, the board's client and eager torch choose alike."""
+
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from algorithms.algorithm import exchanged
+from algorithms.core.contract import Objective, Work
+from algorithms.core.keys import NEWCOMER
+from algorithms.core.probe import make_probe
+from algorithms.registry import make_algorithm, read_algorithm
+from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.core.ports import Graphs, Windows
+from edge_client.executor import Executor
+from export.bundle import capture_graphs
+from simulation.engine.graphs.eager import EagerGraphs
+from simulation.objective import objective_for_fleet
+from tests.android.bridge import host_command
+from tests.bundles import pack_graphs
+from tests.conftest import synthetic_fleet
+from wire.bundle import Bundle, unpack
+from wire.codec import digest, encode
+from wire.messages import Plan, Train
+from wire.tensors import Array, Tensors, decode_tensors, encode_tensors
+
+ALGORITHM = "personal"
+KEPT = "response/choose.kept"
+TOLERANCE = 1e-4
+
+
+def unlabelled(windows: Windows, labelled: int) -> Windows:
+    """The device with labels for its first so many windows alone."""
+    x, y = windows.train_x, windows.train_y
+    return replace(windows, train_x=x[:labelled], train_y=y[:labelled], unlabelled_x=x[labelled:])
+
+
+def deceived(windows: Windows) -> Windows:
+    """The device whose labels are those of other classes."""
+    return replace(windows, train_y=(windows.train_y + 1) % 3, test_y=(windows.test_y + 1) % 3)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one client made of a plan: the tensors of the update, what the device keeps, its answers to its test windows."""
+
+    update: Tensors
+    kept: Tensors
+    answers: Array
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An algorithm's bundle, its objective, the closing plan, the model and the devices."""
+
+    path: Path
+    objective: Objective
+    bundle: Bundle
+    model: Tensors
+    plan: Plan
+    devices: dict[str, Windows]
+
+    def on(self, graphs: Graphs) -> dict[str, Outcome]:
+        """Carried out by the Python client over these graphs."""
+        made = {}
+        for device_id, windows in self.devices.items():
+            executor = Executor(self.bundle, graphs, windows)
+            result = executor.execute(
+                structs.replace(self.plan, device_id=device_id), self.model, {}, lambda name: pytest.fail(f"no blob {name}")
+            )
+            made[device_id] = Outcome(result.tensors, result.private, executor.predict(self.model, result.private, windows.test_x))
+        return made
+
+    def on_the_jvm(self) -> dict[str, Outcome]:
+        """Carried out by the Kotlin client over ExecuTorch."""
+        folder = self.path.with_name("cases")
+        for device_id, windows in self.devices.items():
+            case = folder / device_id
+            case.mkdir(parents=True)
+            (case / "plan.json").write_bytes(encode(structs.replace(self.plan, device_id=device_id)))
+            (case / "model.safetensors").write_bytes(encode_tensors(self.model))
+            arrays = {name: getattr(windows, name) for name in ("train_x", "train_y", "test_x", "test_y")}
+            arrays["unlabelled_x"] = windows.unlabelled_x.reshape(-1, *windows.train_x.shape[1:])
+            (case / "windows.safetensors").write_bytes(encode_tensors(arrays))
+        done = subprocess.run([*host_command("PlansKt"), str(self.path), str(folder)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return {device_id: written(folder / device_id) for device_id in self.devices}
+
+
+def written(case: Path) -> Outcome:
+    """What the Kotlin client wrote."""
+    update, kept, answers = (decode_tensors((case / f"{name}.safetensors").read_bytes())[0] for name in ("update", "kept", "answers"))
+    return Outcome(update, kept, answers["probabilities"])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """The closing plan after a little training, for devices with all labels, few, wrong ones, one, none, and many windows."""
+    data = synthetic_fleet(5, num_windows=60)
+    spec = read_algorithm(ALGORITHM)
+    objective = objective_for_fleet(data, spec, 0)
+    payload = pack_graphs(capture_graphs(objective, data.window.shape, ("onnx", "executorch")), data, objective)
+    path = tmp_path_factory.mktemp("personal") / "device.shoal"
+    path.write_bytes(payload)
+    bundle, algorithm = unpack(payload), make_algorithm(spec)
+    received = exchanged(bundle.initial)
+    start = Plan("run", 1, 1, 0, "d0", digest(payload), "0" * 64, (Train(16, 3),), 5, 1e9)
+    trained = Executor(bundle, EagerGraphs(objective), data.devices["d0"]).execute(start, received, {}, lambda name: pytest.fail(name))
+    model = {key: trained.tensors.get(key, value) for key, value in received.items()}
+    model |= {key: received[key] + trained.tensors[f"delta/{key.removeprefix('shared/')}"] for key in received if key.startswith("shared/")}
+    state = algorithm.begin(bundle.initial, make_probe(objective.model, data.window.shape), 0)
+    verbs = algorithm.programs(state, Work(16, 5), {NEWCOMER: "0" * 64})["closing"]
+    plan = Plan("run", 1, 2, 0, "d0", digest(payload), "0" * 64, verbs, 11, 1e9)
+    devices = {
+        "all": data.devices["d1"],
+        "few": unlabelled(data.devices["d2"], 20),
+        "wrong": deceived(data.devices["d3"]),
+        "one": unlabelled(data.devices["d4"], 1),
+        "none": unlabelled(data.devices["d4"], 0),
+        "many": synthetic_fleet(2, num_windows=120, seed=5).devices["d1"],  # more than a program takes at once
+    }
+    return Prepared(path, objective, bundle, model, plan, devices)
+
+
+@pytest.mark.timeout(600)
+def test_three_clients_keep_the_same_candidate_and_answer_alike(prepared: Prepared) -> None:
+    eager = prepared.on(EagerGraphs(prepared.objective))
+    board = prepared.on(OnnxGraphs(prepared.bundle))
+    phone = prepared.on_the_jvm()
+    assert {np.argmax(outcome.update[KEPT]) for outcome in eager.values()} >= {0, 1}, "the devices keep different candidates"
+    for device_id, expected in eager.items():
+        assert expected.update[KEPT].sum() == 1
+        assert any(key.startswith("kept/") for key in expected.kept)
+        for client in (board[device_id], phone[device_id]):
+            assert np.array_equal(client.update[KEPT], expected.update[KEPT]), device_id
+            assert client.update.keys() == expected.update.keys()
+            assert client.kept.keys() == expected.kept.keys()
+            assert float(np.abs(client.answers - expected.answers).max()) <= TOLERANCE, device_id
