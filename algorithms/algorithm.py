@@ -1,4 +1,4 @@
-"""An algorithm is four choices: objective, grouping, mean, privacy. This is how they make one round's new models."""
+"""An algorithm is five choices: objective, grouping, mean, privacy, personalisation. This is how they make one round's new models."""
 
 import hashlib
 import math
@@ -82,7 +82,8 @@ class State:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Four choices under one name. `objective` is the name of the objective its bundle was exported with, `coordinator` its server half."""
+    """Five choices under one name. `objective` is the name of the device's half, with which its bundle was
+    exported, `coordinator` the server's half; what a device keeps is in both."""
 
     name: str
     objective: str

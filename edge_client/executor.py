@@ -199,13 +199,14 @@ class _Job:
 
     def evaluate(self, verb: Evaluate, initial: Tensors) -> None:
         """Sum a graph's metrics over a split. ``loss_sum`` and ``num_correct`` become the metrics of the model as it is now; other sums
-        become responses."""
+        become responses, which over no windows are zero for later graphs and are not reported."""
         held = {**self.tensors, **initial} if verb.model == "initial" else self.tensors
         sums, count = self._sums(verb.graph, held, verb.split, verb.holdout)
         if "num_correct" in sums:
             self.result.evaluated = Metrics(count, float(sums.pop("loss_sum")), round(float(sums.pop("num_correct"))))
         responses = {names.response(verb.graph, k): np.asarray(v / max(1, count), np.float32) for k, v in sums.items()}
-        self.tensors |= responses
+        nothing = () if count else self._manifest.responses(verb.graph)
+        self.tensors |= responses | {key: np.zeros(shape, dtype) for key, dtype, shape in nothing}
         self.result.tensors |= responses if verb.report else {}
 
     def choose(self, verb: Choose) -> None:

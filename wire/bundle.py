@@ -137,15 +137,19 @@ class Bundle:
         """The initial value of every tensor that has one, by ``ROLE/NAME``; not to be written into.
 
         Raises:
-            LimitExceeded: those that start at zero take more memory than a bundle may.
+            LimitExceeded: those that start at zero take more than `BUNDLE_BYTES`.
+            BundleError: one of them has a shape that no tensor has.
         """
-        held = decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0]
+        held, name = decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0], self.manifest.name
         zero = [spec for spec in self.manifest.of_role(*ZERO_UNLESS_SAID) if spec.key not in held]
+        if wrong := [spec for spec in zero if min(spec.shape, default=0) < 0]:
+            raise BundleError(f"bundle {name}: tensor {wrong[0].key!r} has shape {wrong[0].shape}")
         if (size := sum(spec.num_bytes for spec in zero)) > BUNDLE_BYTES:
-            raise LimitExceeded(
-                f"bundle {self.manifest.name}: its tensors that start at zero take {size} bytes, at most {BUNDLE_BYTES} are accepted"
-            )
-        return held | {spec.key: np.zeros(spec.shape, spec.dtype) for spec in zero}
+            raise LimitExceeded(f"bundle {name}: its tensors that start at zero take {size} bytes, at most {BUNDLE_BYTES} are accepted")
+        try:
+            return held | {spec.key: np.zeros(spec.shape, spec.dtype) for spec in zero}
+        except (ValueError, OverflowError) as error:  # more dimensions, or larger ones, than numpy has
+            raise BundleError(f"bundle {name}: a tensor that starts at zero cannot be made: {error}") from None
 
     def graph_bytes(self, name: str) -> bytes:
         """The bytes of one graph.

@@ -52,6 +52,8 @@ class Objective(Protocol):
     citation: ClassVar[str]
     model_answers: ClassVar[bool]
     """Whether ``evaluate`` and ``predict`` say what the model itself answers, and nothing else."""
+    has_memory: ClassVar[bool]
+    """Whether ``predict``, other than ``evaluate``, answers by what the device remembers as well."""
     model: Classifier
     """The model whose structure the functions use; its own values are never read or changed after `initial`."""
     hyper: Mapping[str, float]

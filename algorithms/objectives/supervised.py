@@ -69,6 +69,7 @@ class Supervised:
     """The training graphs that are plain SGD. A class that overrides a method of `TRAINING` inherits none: it declares its own."""
     model_answers: ClassVar[bool] = True
     """See `Objective`. A class that overrides a method of `ANSWERS` does not inherit it."""
+    has_memory: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Protocol
 
-from algorithms.core.limits import AT_LEAST_ONE, Limits
+from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.keeping import GENERAL, TUNED, Candidate, Keeping, KeepingServer, Recipe
@@ -47,8 +47,8 @@ class Served:
         return base
 
 
-class _Kept:
-    """Makes both halves by a recipe."""
+class Kept:
+    """Makes both halves by a recipe; the others derive from it."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
@@ -76,7 +76,7 @@ class _Kept:
         return type(f"{base.__name__}{type(self).__name__}", (KeepingServer, base), own)
 
 
-class Personal(_Kept):
+class Personal(Kept):
     """The default: BatchNorm estimated anew, neighbours among the device's windows, and half-way to a model tuned on them."""
 
     name: ClassVar[str] = "personal"
@@ -97,7 +97,7 @@ class Personal(_Kept):
         self.memory, self.holdout, self.epochs = memory, holdout, epochs
 
 
-class Recalibrated(_Kept):
+class Recalibrated(Kept):
     """The model that the algorithm gives the device, with BatchNorm's statistics estimated anew on its windows; needs no labels."""
 
     name: ClassVar[str] = "recalibrated"
@@ -106,7 +106,7 @@ class Recalibrated(_Kept):
     memory: int = 8
 
 
-class KnnPer(_Kept):
+class KnnPer(Kept):
     """The model mixed with the nearest labelled windows of the device, in the share that serves its held-out windows best."""
 
     name: ClassVar[str] = "knn-per"
@@ -114,7 +114,7 @@ class KnnPer(_Kept):
     recipe: ClassVar[Recipe] = Recipe(
         tuple(Candidate(GENERAL, step / 10) for step in range(11)), errors=0.0, recalibrates=False, unlabelled=False
     )
-    limits: ClassVar[dict[str, Limits]] = {"memory": AT_LEAST_ONE, "holdout": Limits(above=0, below=1)}
+    limits: ClassVar[dict[str, Limits]] = {"memory": Limits(low=1, high=4096), "holdout": Limits(above=0, below=1)}
 
     def __init__(self, memory: int = MEMORY, holdout: float = 0.25) -> None:
         """`memory`, `holdout`: as those of `Personal`."""

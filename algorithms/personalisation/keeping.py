@@ -4,7 +4,7 @@ The candidates are made one after the other, by verbs that every client has:
 
 1. ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated anew on all windows of the device, labelled or not (Y. Li et al.,
    Adaptive Batch Normalization, Pattern Recognition 2018), as far as there are enough of them.
-2. ``memorise`` and ``remember``: the device remembers its windows, see `algorithms.personalisation.memory`.
+2. ``memorise`` and ``baseline``: the device remembers its windows, see `algorithms.personalisation.memory`.
 3. The objective's own training, on the windows that are not held out, and ``blend``: the model half-way between the one before training
    and the one after it (M. Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022).
 4. ``memorise`` again, and ``choose``.
@@ -12,7 +12,7 @@ The candidates are made one after the other, by verbs that every client has:
 A candidate is a model, and a share of the device's neighbours in its answer. The choice goes through the candidates in their order, and
 takes the first one that is not worse than the best by more than so many standard errors of the difference, over the windows held out.
 These have been trained on in earlier rounds and flatter candidates that trust the model, which is why three standard errors are asked
-for. Without windows to judge by, the first candidate is kept.
+for. Without windows to judge by, the first candidate is kept. A training whose model no longer answers with numbers has no candidate.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised, batch_metrics, following_values, slot_of
 from algorithms.personalisation.kept import CHOOSE, KEPT, LOSS, WINDOWS
-from algorithms.personalisation.memory import KEYS, LABELS, SHARE, Memory, answer, empty, unit
+from algorithms.personalisation.memory import KEYS, LABELS, SHARE, WORST, Memory, answer, empty, unit
 from wire import names
 from wire.messages import Apply, Evaluate, Train, Verb
 
@@ -38,8 +38,10 @@ PRIOR = 16.0
 """The statistics of the group count as much as so many windows of the device."""
 FEWEST = 3
 """Windows held out, at least, for a choice by them."""
+TRAINED = 2
+"""Windows with labels, at least, for a training."""
 GENERAL, TUNED = "general", "tuned"
-LOSSES, JUDGED = names.slot("memory.losses"), names.slot("memory.judged")
+LOSSES = names.slot("memory.losses")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Recipe:
 class Keeping(Supervised):
     """Mixed in before an objective: the graphs that make candidates and choose, and answers by what was kept."""
 
+    has_memory: ClassVar[bool] = True
     recipe: ClassVar[Recipe]
     memory_size: ClassVar[int]
 
@@ -88,15 +91,15 @@ class Keeping(Supervised):
         tensors = super().initial()
         memory = empty(self.memory_size, self.model.num_features, self.model.num_classes)
         before = {slot_of(key, "before"): torch.zeros_like(tensors[key]) for key in self.moving(tensors)} if self.recipe.tunes else {}
-        judged = {LOSSES: torch.zeros(self.memory_size, len(self.recipe.of(GENERAL))), JUDGED: torch.zeros(self.memory_size)}
-        return tensors | memory | before | (judged if self.recipe.tunes else {})
+        losses = {LOSSES: torch.zeros(self.memory_size, len(self.recipe.of(GENERAL)))} if self.recipe.tunes else {}
+        return tensors | memory | before | losses
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         graphs: dict[str, GraphFunction] = {"memorise": self.memorise, CHOOSE: self.choose}
         if self.recipe.recalibrates:
             graphs = {"gauge": self.gauge, "recalibrate": self.recalibrate} | graphs
         if self.recipe.tunes:
-            graphs |= {"remember": self.remember, "blend": self.blend}
+            graphs |= {"baseline": self.baseline, "blend": self.blend}
         return {**super().graphs(), **graphs, "assess": lambda tensors, batch, hyper: self.assess(tensors, batch)}
 
     def moving(self, tensors: TorchTensors) -> list[str]:
@@ -149,11 +152,11 @@ class Keeping(Supervised):
         keys, guess, labels, held = (tensors[names.response("memorise", name)] for name in ("keys", "guess", "labels", "held"))
         return Memory(keys, guess, labels, held.squeeze(1))
 
-    def remember(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def baseline(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Keep the memory of the model before training, its losses over the windows held out, and the model itself."""
         memory = self.memorised(tensors)
-        losses, judged = memory.losses(self.recipe.of(GENERAL))
-        kept = {KEYS: torch.clone(memory.keys), LABELS: memory.smoothed(memory.weights(), memory.known), LOSSES: losses, JUDGED: judged}
+        losses, _ = memory.losses(self.recipe.of(GENERAL))
+        kept = {KEYS: torch.clone(memory.keys), LABELS: memory.smoothed(memory.weights(), memory.known), LOSSES: losses}
         before = {slot_of(key, "before"): torch.clone(tensors[key]) for key in self.moving(tensors)}
         return following_values({**kept, **before})
 
@@ -174,14 +177,16 @@ class Keeping(Supervised):
             columns.append(by_model[candidate.model][:, at[candidate.model]])
             at[candidate.model] += 1
         every = torch.stack(columns, 1)
-        kept = first_good(every, judged, recipe.errors)
+        is_tuned = torch.tensor([float(candidate.model == TUNED) for candidate in recipe.candidates])
+        answers = (memory.guess.sum() >= 0).to(every.dtype)  # not where a guess is no number
+        kept = first_good(every, judged, recipe.errors, 1 - is_tuned * (1 - answers))
         shares = torch.tensor([candidate.share for candidate in recipe.candidates], dtype=kept.dtype)
         labels = memory.smoothed(memory.weights(), memory.known)
         following = {KEYS: torch.clone(memory.keys), LABELS: labels, SHARE: (kept * shares).sum()}
         if recipe.tunes:
-            tuned = (kept * torch.tensor([c.model == TUNED for c in recipe.candidates])).sum()
-            following |= {key: tuned * following[key] + (1 - tuned) * tensors[key] for key in (KEYS, LABELS)}
-            following |= {key: tuned * tensors[key] + (1 - tuned) * tensors[slot_of(key, "before")] for key in self.moving(tensors)}
+            tuned = (kept * is_tuned).sum() > 0
+            following |= {key: torch.where(tuned, following[key], tensors[key]) for key in (KEYS, LABELS)}
+            following |= {key: torch.where(tuned, tensors[key], tensors[slot_of(key, "before")]) for key in self.moving(tensors)}
         count = judged.sum()
         said = {KEPT: kept, LOSS: every.sum(0) / count.clamp(min=1.0), WINDOWS: count}
         return following_values(following) | {names.metric(name): value for name, value in said.items()}
@@ -199,17 +204,18 @@ class Keeping(Supervised):
         return answer(tensors, made.features, torch.softmax(made.logits, dim=1))
 
 
-def first_good(losses: Tensor, judged: Tensor, errors: float) -> Tensor:
-    """1 for the first of the candidates whose mean of `losses` (M, candidates), over the rows that are `judged` (M,), is not above the
-    least mean by more than so many standard errors of the difference; 1 for the first where fewer than `FEWEST` rows are judged."""
+def first_good(losses: Tensor, judged: Tensor, errors: float, usable: Tensor) -> Tensor:
+    """1 for the first of the candidates that are `usable` (candidates,) whose mean of `losses` (M, candidates), over the rows that are
+    `judged` (M,), is not above the least mean by more than so many standard errors of the difference; 1 for the first usable one where
+    fewer than `FEWEST` rows are judged. Losses are at most `WORST`; one candidate at least must be usable."""
     count = judged.sum()
-    means = losses.sum(0) / count.clamp(min=1.0)
+    means = losses.sum(0) / count.clamp(min=1.0) + (1 - usable) * 2 * WORST
     best = _first((means <= means.amin(0)).to(losses.dtype))
     apart = (losses - (losses * best).sum(1, keepdim=True)) * judged.unsqueeze(1)
     mean = apart.sum(0) / count.clamp(min=1.0)
     spread = ((apart - mean) * judged.unsqueeze(1)).square().sum(0) / (count - 1).clamp(min=1.0)
     good = (mean <= errors * (spread / count.clamp(min=1.0)).sqrt()) | (count < FEWEST)
-    return _first(good.to(losses.dtype))
+    return _first(good.to(losses.dtype) * usable)
 
 
 def _first(flags: Tensor) -> Tensor:
@@ -231,10 +237,11 @@ class KeepingServer(DefaultCoordinator):
     reports: ClassVar[bool]
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        before = tuple(verb for verb in super().closing(context, work) if verb != Evaluate())
+        own = (verb for verb in super().closing(context, work) if verb != Evaluate())
+        before = tuple(replace(verb, least=TRAINED) if isinstance(verb, Train) else verb for verb in own)
         memorise = Evaluate("windows", "memorise", holdout=self.holdout, report=False)
         gauge = (Evaluate("windows", "gauge", report=False), Apply("recalibrate", report=False)) if self.recipe.recalibrates else ()
-        tune = (Apply("remember", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
+        tune = (Apply("baseline", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
         tuned = tune if self.recipe.tunes else ()
         return (*before, *gauge, memorise, *tuned, Apply(CHOOSE, report=self.reports), Evaluate("test", "assess"))
 
@@ -245,7 +252,7 @@ class KeepingServer(DefaultCoordinator):
             match verb:
                 case Train():
                     epochs = self.epochs or verb.epochs
-                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=self.holdout, least=2))
+                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=self.holdout, least=TRAINED))
                 case Apply() | Evaluate():
                     verbs.append(replace(verb, report=False))
         return tuple(verbs)

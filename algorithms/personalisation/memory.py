@@ -7,6 +7,7 @@ phones have no fast one. A window without a label takes part with what the model
 et al., NIPS 2003, Eq. 4).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,10 @@ NEAREST = 1e-12
 """Where all neighbours together count less than this, there are none: the model answers alone."""
 SPREAD, TIMES = 0.5, 10
 """How much a window without a label takes from its neighbours, and how many times it asks them."""
+LEAST = 1e-3
+"""A probability below this counts as this in a loss."""
+WORST = -math.log(LEAST)
+"""The greatest loss of a window."""
 KEYS, LABELS, SHARE = (names.private(f"memory.{name}") for name in ("keys", "labels", "share"))
 
 
@@ -43,7 +48,8 @@ class Memory:
         """How much each window (column) counts for each other one (row), (M, M); a window does not count for itself."""
         rows = torch.arange(self.keys.shape[0])
         filled = (self.guess.sum(1) > 0).to(self.keys.dtype)
-        return neighbours(self.keys, self.keys, filled) * (rows.unsqueeze(1) != rows).to(self.keys.dtype)
+        others = (rows.unsqueeze(1) != rows).to(self.keys.dtype) * filled.unsqueeze(1)
+        return neighbours(self.keys, self.keys, filled) * others
 
     def smoothed(self, weights: Tensor, known: Tensor) -> Tensor:
         """A label (M, classes) for every window: its own where it is `known` (M,), else what the model and its neighbours say."""
@@ -56,7 +62,8 @@ class Memory:
 
     def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
         """The cross-entropy (M, len(shares)) of the held-out windows with labels, as if these labels were not known, for each share of the
-        neighbours in the answer; and (M,) 1 for each of these windows. Other rows are zero."""
+        neighbours in the answer; and (M,) 1 for each of these windows. Other rows are zero. An answer that is no number has the loss
+        `WORST`."""
         known = self.known
         counted = ((self.held > 0) & known).to(self.keys.dtype)
         weights = self.weights() * (1 - counted)  # they do not help each other
@@ -64,7 +71,8 @@ class Memory:
         columns = []
         for share in shares:
             answer = mixed(self.guess, weights, soft, share)
-            columns.append(-((answer * self.labels).sum(1) + (1 - counted)).clamp(min=1e-3).log() * counted)
+            loss = -((answer * self.labels).sum(1) + (1 - counted)).clamp(min=LEAST).log()
+            columns.append(torch.where(loss <= WORST, loss, WORST) * counted)
         return torch.stack(columns, 1), counted
 
 

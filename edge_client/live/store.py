@@ -127,13 +127,14 @@ class LiveData:
         """Whether the data have moved against the last survey, as `look` found."""
 
     def now(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Windows:
-        """The labelled windows as of now, for training and held out.
+        """The labelled windows as of now, for training and held out, and those that nobody has labelled.
 
         Raises:
             DataError: the window is of other channels, or at another rate, than what is recorded.
         """
         cut = self.cut(window, classes)
-        return Windows(*cut.of((cut.y >= 0) & (cut.sides == TRAIN)), *cut.of((cut.y >= 0) & (cut.sides == HELD_OUT)))
+        train, held_out = (cut.of((cut.y >= 0) & (cut.sides == side)) for side in (TRAIN, HELD_OUT))
+        return Windows(*train, *held_out, cut.of((cut.y < 0) & (cut.sides == TRAIN))[0])
 
     def unlabelled(self, window: Window | None = None) -> Array:
         """The newest windows (n, channels, time) that nobody has labelled and that are not held out."""

@@ -12,13 +12,14 @@ from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.supervised import Pass, Supervised
-from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PRIVACY, TwoHalves, read_algorithm
+from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PERSONALISATION, PRIVACY, TwoHalves, make_objective, read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.simulate import SimulationSettings, simulate
+from tests.contracts.algorithm import tiny_model
 
 TRAINING = ("step", "loss", "correct", "forward", "trained")
-ANSWERS = ("evaluate", "predict", "forward")
+ANSWERS = ("evaluate", "predict", "answer", "forward")
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -78,6 +79,18 @@ class TestInheritance:
         assert other.summary.backend != "native"
         assert other.summary.accuracy_by_round == by_hand.summary.accuracy_by_round
         assert other.state.models != plain.state.models
+
+
+@pytest.mark.parametrize("name", PERSONALISATION)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_what_a_device_keeps_leaves_the_declarations_of_its_objective_and_has_a_memory_where_it_says_so(objective: str, name: str) -> None:
+    base = OBJECTIVES[objective].device
+    spec = read_algorithm(f"{objective}+{name}")
+    made = PERSONALISATION[name]().device(base, objective)
+    assert (made.sgd_graphs, made.model_answers) == (base.sgd_graphs, base.model_answers)
+    assert made.evaluate is base.evaluate
+    assert made.has_memory == (made.predict is not base.predict)
+    assert make_objective(spec, tiny_model(str(spec))).name == (objective if name == "served" else f"{objective}+{name}")
 
 
 def test_only_the_single_group_reads_no_models() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
-from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PRIVACY, listing, make_algorithm, read_algorithm
+from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PERSONALISATION, PRIVACY, listing, make_algorithm, read_algorithm
 from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, finite, make_field, same_bits
 from wire.errors import ConfigError
 
@@ -37,6 +37,7 @@ NAMES = [
     *(f"distfl:num_inputs=10:iterations=3:signature={s}" for s in (*RESPONSES, "noise", "statistics", "labels")),
     *(f"fedavg+{name}" for name in MEANS),
     *(f"fedavg+{name}" for name in PRIVACY),
+    *(f"fedavg+none+{name}" for name in PERSONALISATION),
     "dbe+distfl:num_inputs=10:iterations=3+irls",
     "scaffold+ifca:k=2+trimmed",
 ]
@@ -80,6 +81,21 @@ def test_objectives_compose_with_privacy_or_refuse_with_a_reason(objective: str,
     assert state.epsilon > 0
 
 
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
+def test_objectives_compose_with_what_devices_keep_and_the_rounds_are_those_without(objective: str) -> None:
+    """What a device keeps is decided after the last round: rounds of training have the same bits whatever it is."""
+    grouping = OBJECTIVES[objective].server.grouping or "none"
+    plain = make_field(f"{spelled(objective)}+{grouping}", num_devices=2).play(1)
+    for name in PERSONALISATION:
+        same_bits(plain, make_field(f"{spelled(objective)}+{grouping}+{name}", num_devices=2).play(1))
+
+
+@pytest.mark.parametrize("grouping", list(GROUPINGS))
+@pytest.mark.parametrize("name", list(PERSONALISATION))
+def test_groupings_compose_with_what_devices_keep(grouping: str, name: str) -> None:
+    assert finite(make_field(f"fedavg+{spelled(grouping)}+{name}", num_devices=3).play(1).models)
+
+
 @pytest.mark.parametrize("mean", list(MEANS))
 def test_means_compose_with_a_model_of_which_devices_keep_a_part(mean: str) -> None:
     state = make_field(f"fedper+{mean}", num_devices=4).play(2)
@@ -91,7 +107,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
     rows = listing()
     names = [row["name"] for row in rows]
     assert len(names) == len(set(names))
-    assert {row["choice"] for row in rows} == {"objective", "grouping", "mean", "privacy"}
+    assert {row["choice"] for row in rows} == {"objective", "grouping", "mean", "privacy", "personalisation"}
     assert [row["name"] for row in rows if not row["citation"] and row["name"] != "no-privacy"] == []
 
 
@@ -109,6 +125,10 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         ("distfl+gaussian", "survey"),
         ("dbe+gaussian", "no privacy mechanism covers"),
         ("fedfomo+distfl", "works with the grouping 'individual' alone"),
+        ("fedfomo+distfl+personal", "works with the grouping 'individual' alone"),
+        ("personal+knn-per", "are both a personalisation"),
+        ("personal+gaussian", "survey"),
+        ("personal:memory=4", "memory is '4', expected a whole number from 8 to 4096"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_error(name: str, reason: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aggregator.core.cohort import POLICIES, read_policy, with_cohort
 from algorithms.core.contract import Work
 from algorithms.registry import KINDS, AlgorithmSpec, listing, make_algorithm, make_objective, options_of, read_algorithm, read_privacy
-from algorithms.spec import Choice, Option, Options, Value, read, with_option
+from algorithms.spec import DEFAULT_ALGORITHM, Choice, Option, Options, Value, read, with_option
 from simulation.engine.workers.attacks import ATTACKS, read_attack
 from simulation.partition import PARTITIONS, read_partition
 from simulation.timing.profiles import DISTRIBUTIONS, read_profiles
@@ -88,7 +88,7 @@ def test_algorithms_of_several_choices_are_written_and_read_too(data: st.DataObj
     spec = read_algorithm("+".join(map(str, named)))
     assert spec.named == tuple(named)
     assert read_algorithm(str(spec)) == spec
-    assert set(named) <= {spec.objective, spec.grouping, spec.mean, spec.privacy}
+    assert set(named) <= {spec.objective, spec.grouping, spec.mean, spec.privacy, spec.personalisation}
 
 
 def test_a_mistyped_name_is_told_what_is_like_it() -> None:
@@ -225,8 +225,21 @@ class TestAlgorithmSpec:
     def test_what_is_not_named_is_fedavgs_or_goes_with_what_is(self) -> None:
         spec = read_algorithm("distfl")
         assert [c.name for c in (spec.objective, spec.grouping, spec.mean, spec.privacy)] == ["fedavg", "distfl", "uniform", "no-privacy"]
+        assert spec.personalisation.name == "served"
         assert read_algorithm("fedfomo").grouping.name == "individual"
-        assert read_algorithm("fedavg").mean.name == "weighted"
+        assert read_algorithm("fedfomo+personal").grouping.name == "individual"
+        assert [read_algorithm(f"fedprox+{name}").grouping.name for name in ("served", "personal", "recalibrated", "knn-per")] == [
+            "none",
+            "distfl",
+            "none",
+            "none",
+        ]
+
+    def test_the_default_keeps_what_serves_the_device_best_in_groups_that_are_found(self) -> None:
+        spec = read_algorithm(DEFAULT_ALGORITHM)
+        named = [c.name for c in (spec.objective, spec.grouping, spec.mean, spec.privacy, spec.personalisation)]
+        assert named == ["fedavg", "distfl", "uniform", "no-privacy", "personal"]
+        assert make_algorithm(spec).objective == "fedavg+personal"
 
     def test_privacy_is_added_as_if_the_name_had_it(self) -> None:
         assert read_algorithm("fedavg").with_privacy(read_privacy("gaussian:clip_norm=2")) == read_algorithm("fedavg+gaussian:clip_norm=2")
@@ -244,6 +257,9 @@ class TestAlgorithmSpec:
             ("fedavg:lr=0.1", False),
             ("fedprox", False),
             ("distfl+dp-sgd", False),
+            ("fedavg+served", True),
+            ("fedavg+personal", False),
+            ("recalibrated", False),
         ],
     )
     def test_trains_as_fedavg(self, name: str, same: bool) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.core.batches import batch_slices, training_batches
-from edge_client.core.held import BLOCK, held_out
+from edge_client.core.held import BLOCK, held_out, num_held_out
 from edge_client.core.ports import Windows
 from edge_client.executor import Executor
 from simulation.datasets.windows import FleetData
@@ -15,6 +15,7 @@ from tests.conftest import Exported
 from tests.plans import plan
 from wire import messages as m
 from wire.errors import BundleError, DataError, WrongLayout
+from wire.tensors import Tensors
 
 
 class TestBatches:
@@ -28,6 +29,30 @@ class TestBatches:
         rng = np.random.default_rng(0)
         assert len(list(training_batches(m.Train(8, epochs=3), np.arange(20), 2, rng))) == 9
         assert len(list(training_batches(m.Train(8, steps=7), np.arange(20), 2, rng))) == 7
+
+
+class TestHeldOut:
+    @given(n=st.integers(0, 3000), share=st.floats(0, 1, exclude_max=True))
+    def test_a_share_is_at_least_two_windows_and_within_a_block_of_what_it_says(self, n: int, share: float) -> None:
+        mask = held_out(n, share)
+        assert mask.shape == (n,)
+        assert mask.dtype == np.bool_
+        assert np.array_equal(mask, held_out(n, share))
+        assert num_held_out(n, share) == mask.sum()
+        if share == 0:
+            assert not mask.any()
+            return
+        size = max(1, min(BLOCK, n // 12))
+        assert mask.sum() >= min(2, n)
+        assert mask.sum() <= 3 or abs(int(mask.sum()) - share * n) <= size
+
+    @given(n=st.integers(12, 250).map(lambda blocks: blocks * BLOCK), share=st.floats(0.1, 0.6))
+    def test_whole_blocks_are_held_out_and_evenly_spread(self, n: int, share: float) -> None:
+        mask = held_out(n, share)
+        blocks = [mask[i : i + BLOCK] for i in range(0, n, BLOCK)]
+        assert all(part.all() or not part.any() for part in blocks)
+        places = np.flatnonzero([part.all() for part in blocks])
+        assert set(np.diff(places)) <= {int(1 / share), int(1 / share) + 1}
 
 
 class TestExecutor:
@@ -106,6 +131,39 @@ class TestExecutor:
         verbs = (m.Train(16, holdout=0.25), m.Evaluate("holdout", holdout=0.25))
         result = executor.execute(plan(verbs=verbs), model, {}, lambda _n: {})
         assert (result.trained.num_examples, result.evaluated.num_examples) == ((~mask).sum(), mask.sum())
+
+    def test_a_training_with_fewer_windows_than_it_asks_for_is_left_out(self, fleet: FleetData, exported: Exported) -> None:
+        windows = fleet.devices["d0"]
+        model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
+        few = Windows(windows.train_x[:6], windows.train_y[:6], windows.test_x, windows.test_y)
+        executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), few)
+        done, left_out = (executor.execute(plan(verbs=(m.Train(8, least=n, holdout=0.25),)), model, {}, lambda _n: {}) for n in (3, 4))
+        assert (done.num_steps, left_out.num_steps) == (1, 0)
+        assert left_out.tensors == {}
+        none = Executor(exported.bundle, OnnxGraphs(exported.bundle), Windows(few.train_x[:0], few.train_y[:0], few.test_x, few.test_y))
+        assert none.execute(plan(verbs=(m.Train(8, least=2),)), model, {}, lambda _n: {}).num_steps == 0
+        with pytest.raises(DataError, match="0 training windows: at least 2 are needed"):
+            none.execute(plan(verbs=(m.Train(8),)), model, {}, lambda _n: {})
+
+    def test_what_a_graph_measures_over_no_windows_is_zero_for_later_graphs_and_not_sent(
+        self, fleet: FleetData, exported: Exported
+    ) -> None:
+        windows = fleet.devices["d0"]
+        model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
+        none = Windows(windows.train_x[:0], windows.train_y[:0], windows.test_x, windows.test_y)
+        seen: list[dict[str, np.ndarray]] = []
+
+        class Watched(OnnxGraphs):
+            def run(self, graph: str, inputs: Tensors) -> Tensors:
+                seen.append({k: v for k, v in inputs.items() if k.startswith("response/")})
+                return super().run(graph, {k: v for k, v in inputs.items() if not k.startswith("response/")})
+
+        executor = Executor(exported.bundle, Watched(exported.bundle), none)
+        result = executor.execute(plan(verbs=(m.Evaluate("train", "survey"), m.Evaluate())), model, {}, lambda _n: {})
+        assert result.tensors == {}
+        expected = {key: shape for key, _, shape in exported.bundle.manifest.responses("survey")}
+        assert {key: value.shape for key, value in seen[0].items()} == expected != {}
+        assert not any(value.any() for value in seen[0].values())
 
     def test_a_model_tuned_for_the_device_alone_is_kept_and_not_sent(self, fleet: FleetData, exported: Exported) -> None:
         executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])

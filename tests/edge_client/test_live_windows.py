@@ -65,6 +65,7 @@ class TestWindows:
             assert (((seconds >= 20) & (seconds < 30)).all(1) | (y == 0)).all()
         assert windows.num_train + windows.num_test > 30
         assert len(board.data.unlabelled()) > 60
+        np.testing.assert_array_equal(windows.unlabelled_x, board.data.unlabelled())
 
     def test_no_window_spans_a_gap(self, board: Board) -> None:
         board.record(0, 1000, True)

@@ -43,6 +43,7 @@ def test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_reposi
         (0, "OBJECTIVES", "shrinking", "shrinking:decay=0.1"),
         (1, "GROUPINGS", "by-size", "by-size:examples=20"),
         (2, "MEANS", "middle-half", "middle-half"),
+        (3, "PERSONALISATION", "neighbourly", "fedavg+neighbourly:holdout=0.5"),
     ],
 )
 def test_the_choices_of_the_page_about_extensions_work(
@@ -93,6 +94,20 @@ def test_the_objective_of_the_page_about_extensions_reports_to_its_server(monkey
     assert all(length > 0 for length in state.context.info.values())
 
 
+def test_what_a_device_keeps_of_the_page_about_extensions_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from algorithms import registry
+    from tests.algorithms.test_closing_plans import close, played
+    from tests.contracts.algorithm import tiny_windows
+
+    monkeypatch.setitem(registry.PERSONALISATION, "neighbourly", example(3)["Neighbourly"])
+    result, _ = close(played("neighbourly:holdout=0.5"), tiny_windows(0))
+    assert result.tensors["response/choose.kept"].shape == (3,)
+    assert float(result.tensors["response/choose.windows"]) == 9
+    assert result.num_steps == 0
+    with pytest.raises(ConfigError, match="holdout is '1', expected a number above 0 below 1"):
+        read_algorithm("neighbourly:holdout=1")
+
+
 def test_the_command_of_the_page_about_extensions_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from shoal import cli
 
@@ -101,7 +116,7 @@ def test_the_command_of_the_page_about_extensions_runs(monkeypatch: pytest.Monke
     assert entry is not None
     command = eval(entry[1], {"Command": cli.Command})
     module = types.ModuleType("shoal.commands.windows")
-    exec(PROGRAMS.findall(text)[3], module.__dict__)
+    exec(PROGRAMS.findall(text)[4], module.__dict__)
     assert module.windows.__doc__.startswith(command.summary)
     monkeypatch.setitem(sys.modules, "shoal.commands.windows", module)
     monkeypatch.setitem(cli.COMMANDS, "windows", command)

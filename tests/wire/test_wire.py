@@ -17,7 +17,8 @@ from hypothesis.extra import numpy as hnp
 
 from tests.conftest import Exported
 from wire import messages as m
-from wire.bundle import Manifest, check_version, pack, unpack
+from wire import names as names_of
+from wire.bundle import BUNDLE_BYTES, Bundle, Manifest, check_version, pack, unpack
 from wire.codec import MESSAGE_BYTES, decode, decode_update, digest, encode, encode_update
 from wire.errors import (
     BundleError,
@@ -32,7 +33,7 @@ from wire.errors import (
     WrongLayout,
 )
 from wire.keys import new_key, public_pem, read_private, read_public
-from wire.tensors import Limits, check_layout, decode_tensors, encode_tensors
+from wire.tensors import Limits, TensorSpec, check_layout, decode_tensors, encode_tensors
 from wire.topics import Address, Topics
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
@@ -221,6 +222,56 @@ class TestBundle:
         bundle = exported.bundle
         files = {name: data for name, data in bundle.files.items() if name.endswith(".onnx")}
         assert pack(bundle.manifest, files, bundle.initial) == pack(bundle.manifest, files, bundle.initial)
+
+    @pytest.mark.parametrize("keep", [(), ("private/memory.labels",), ("private/memory.labels", "slot/before.w")])
+    def test_tensors_that_start_at_zero_are_not_in_the_file_and_are_there_all_the_same(
+        self, exported: Exported, keep: tuple[str, ...]
+    ) -> None:
+        """A bundle decodes alike with and without them; only the roles private and slot are left out."""
+        shapes = {"shared/w": (3,), "statistic/w": (2,), "private/memory.labels": (4, 3), "slot/before.w": (3,), "private/a": ()}
+        tensors = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()} | {
+            "private/a": np.float32(2) * np.ones((), np.float32)
+        }
+        manifest = self._of(exported, tensors)
+        payload = pack(manifest, {}, tensors)
+        bundle = unpack(payload)
+        assert set(decode_tensors(bundle.files["initial.safetensors"])[0]) == {"shared/w", "statistic/w", "private/a"}
+        said = {
+            "initial.safetensors": encode_tensors(
+                {k: v for k, v in tensors.items() if k in keep or not k.startswith(("private/m", "slot"))}
+            )
+        }
+        for found in (bundle.initial, Bundle(manifest, said, "", b"").initial):
+            assert found.keys() == tensors.keys()
+            assert all(np.array_equal(found[k], v) and found[k].dtype == v.dtype for k, v in tensors.items())
+
+    def test_tensors_that_start_at_zero_are_bounded(self, exported: Exported) -> None:
+        """A manifest may ask for any shape; nothing is allocated before it is held against the limit of a tensor file."""
+        most = BUNDLE_BYTES // 4
+        manifest = self._of(exported, {"slot/w": np.zeros(1, np.float32)})
+        (spec,) = manifest.tensors
+        for shapes in (((most + 1,),), ((2**40,),), ((most,), (1,))):
+            specs = tuple(msgspec.structs.replace(spec, name=f"w{i}", shape=shape) for i, shape in enumerate(shapes))
+            bundle = unpack(pack(msgspec.structs.replace(manifest, tensors=specs), {}, {}))
+            with pytest.raises(LimitExceeded, match="its tensors that start at zero take"):
+                _ = bundle.initial
+
+    @pytest.mark.parametrize("shape", [(-1,), (2**40, -(2**40)), (1,) * 100, (2**62, 2**62, 0)])
+    def test_a_tensor_that_starts_at_zero_with_a_shape_that_none_has_is_refused(self, exported: Exported, shape: tuple[int, ...]) -> None:
+        manifest = self._of(exported, {"slot/w": np.zeros(1, np.float32)})
+        specs = (msgspec.structs.replace(manifest.tensors[0], shape=shape),)
+        bundle = unpack(pack(msgspec.structs.replace(manifest, tensors=specs), {}, {}))
+        with pytest.raises(BundleError, match=r"has shape|cannot be made"):
+            _ = bundle.initial
+
+    @staticmethod
+    def _of(exported: Exported, tensors: dict[str, Any]) -> Manifest:
+        """A manifest of these tensors, without graphs."""
+        said = [
+            {"name": names_of.name_of(k), "role": names_of.role_of(k), "dtype": str(v.dtype), "shape": v.shape} for k, v in tensors.items()
+        ]
+        specs = msgspec.convert(said, tuple[TensorSpec, ...])
+        return msgspec.structs.replace(exported.bundle.manifest, tensors=specs, graphs={})
 
     def test_signature_is_required_when_a_key_is_trusted(self, exported: Exported) -> None:
         trusted = read_public((exported.folder / "trust.pem").read_bytes())

@@ -35,7 +35,8 @@ class NativeGraphs(EagerGraphs):
             at = self._parts[-1][1].stop if self._parts else 0
             value = tensors[keys[name]]
             self._parts.append((keys[name], slice(at, at + value.numel()), tuple(value.shape)))
-        self._answers = objective.model_answers
+        self._evaluates = objective.model_answers
+        self._predicts = objective.model_answers and not objective.has_memory
 
     def trains(self, graph: str) -> bool:
         return graph in self._sgd
@@ -70,11 +71,11 @@ class NativeGraphs(EagerGraphs):
         return following | {names.following(key): flat[part].reshape(shape) for key, part, shape in changed}
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
-        if graph == "evaluate" and self._answers:
+        if graph == "evaluate" and self._evaluates:
             y = np.ascontiguousarray(inputs[names.Y], np.int64)
             outcome = self._trainer.evaluate(self._flat(inputs), np.ascontiguousarray(inputs[names.X]), y)
             return _metrics(outcome)
-        if graph == "predict" and self._answers:
+        if graph == "predict" and self._predicts:
             return {names.PROBABILITIES: self._trainer.predict(self._flat(inputs), np.ascontiguousarray(inputs[names.X]))}
         return super().run(graph, inputs)
 

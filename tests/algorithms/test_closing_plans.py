@@ -1,0 +1,218 @@
+"""Plans after the last round, carried out on tiny devices: every objective, with any number of labels, and what leaves the device."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from algorithms.objectives.supervised import slot_of
+from algorithms.personalisation.keeping import Keeping
+from algorithms.personalisation.memory import KEYS, LABELS, SHARE
+from algorithms.registry import OBJECTIVES, PRIVACY, make_algorithm, make_objective, read_algorithm
+from edge_client.core.own import own_tensors
+from edge_client.core.ports import Windows
+from edge_client.executor import Executor, Result
+from simulation.engine.graphs.eager import EagerGraphs
+from simulation.engine.graphs.native import NativeGraphs
+from tests.algorithms.test_every_choice import spelled
+from tests.contracts.algorithm import CHANNELS, CLASSES, LENGTH, WORK, Field, make_field, tiny_model, tiny_windows
+from wire import names
+from wire.errors import ConfigError
+from wire.messages import Apply, Evaluate, Plan, Train, Verb
+from wire.tensors import Tensors
+
+KEPT_WAYS = ("personal", "recalibrated", "knn-per")
+
+
+def labelled(windows: Windows, count: int) -> Windows:
+    """The same device with labels for its first windows alone; the others stay as windows without labels."""
+    x, y = windows.train_x, windows.train_y
+    return Windows(x[:count], y[:count], windows.test_x, windows.test_y, x[count:])
+
+
+def close(field: Field, windows: Windows, private: Tensors | None = None, verbs: tuple[Verb, ...] = ()) -> tuple[Result, Tensors]:
+    """Device d0 with these windows carries out the closing plan, or other verbs; its result, and the model that it started from."""
+    received = field.algorithm.received(field.state)
+    blobs = {key: {**model, **received[key]} for key, model in field.state.models.items()}
+    digests = {key: f"{i:064x}" for i, key in enumerate(sorted(blobs))}
+    asked = verbs or field.algorithm.programs(field.state, WORK, digests)["closing"]
+    key = field.algorithm.start(field.state.memory, "d0")
+    plan = Plan("r", 1, 9, 0, "d0", "0" * 64, digests[key], asked, 7, 0.0)
+    executor = Executor(field.bundle, field.executors["d0"]._graphs, windows)
+    return executor.execute(plan, blobs[key], private or {}, lambda digest: {}), blobs[key]
+
+
+def played(name: str, rounds: int = 1) -> Field:
+    field = make_field(name, num_devices=2)
+    field.play(rounds)
+    return field
+
+
+def with_personal(objective: str) -> str:
+    """The objective's name with `personal`, on one group unless it asks for its own grouping."""
+    return f"{spelled(objective)}+personal" + ("" if OBJECTIVES[objective].server.grouping else "+none")
+
+
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
+class TestEveryObjective:
+    """Each objective with `personal`: its closing plan, on devices with all labels, one label, and none."""
+
+    def test_graphs_and_tensors_have_names_of_their_own(self, objective: str) -> None:
+        base = OBJECTIVES[objective].device
+        spec = read_algorithm(with_personal(objective))
+        made: Any = make_objective(spec, tiny_model(str(spec)))
+        plain = make_objective(read_algorithm(f"{spelled(objective)}"), tiny_model(str(spec)))
+        own = {name for name in vars(Keeping) if not name.startswith("_")} - {
+            "initial",
+            "graphs",
+            "predict",
+            "has_memory",
+            "sgd_graphs",
+            "model_answers",
+        }
+        assert [name for name in sorted(own) if hasattr(base, name)] == []
+        assert set(plain.graphs()) < set(made.graphs())
+        tensors = made.initial()
+        assert set(plain.initial()) < set(tensors)
+        slots = [slot_of(key, "before") for key in made.moving(tensors)]
+        assert len(slots) == len(set(slots))
+        assert {k for k in tensors if names.role_of(k) == "private"} - set(made.moving(tensors)) == {KEYS, LABELS, SHARE}
+
+    def test_the_closing_plan_is_carried_out_with_any_labels_and_reports_scores_alone(self, objective: str) -> None:
+        field = played(with_personal(objective))
+        every = tiny_windows(0)
+        for count in (len(every.train_y), 1, 0):
+            windows = labelled(every, count)
+            result, model = close(field, windows, field.kept["d0"] if count > 1 else {})
+            assert set(result.tensors) == {"response/choose.kept", "response/choose.loss", "response/choose.windows"}
+            assert result.tensors["response/choose.kept"].sum() == 1
+            assert all(np.isfinite(value).all() for value in [*result.private.values(), *result.tensors.values()])
+            assert result.evaluated.num_examples == len(every.test_y)
+            executor = Executor(field.bundle, field.executors["d0"]._graphs, windows)
+            answers = executor.predict(model, result.private, every.test_x)
+            np.testing.assert_allclose(answers.sum(1), 1, atol=1e-4)
+            assert (answers.argmax(1) == every.test_y).sum() == result.evaluated.num_correct
+            if count < 2:
+                assert result.num_steps == 0
+                assert result.tensors["response/choose.kept"][0] == 1
+
+
+class TestWhatIsKept:
+    def prefer_general(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from algorithms.personalisation import keeping
+
+        worst = lambda losses, judged, errors, usable: torch.tensor([0.0, 0.0, 1.0, 0.0])  # noqa: E731
+        monkeypatch.setattr(keeping, "first_good", worst)
+
+    @pytest.mark.parametrize("objective", list(OBJECTIVES))
+    def test_without_the_training_every_bit_is_as_it_was_before_it(self, objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same plan is cut off before its training; private tensors too are those that the device has there."""
+        self.prefer_general(monkeypatch)
+        field = played(with_personal(objective))
+        windows, private = tiny_windows(0), field.kept["d0"]
+        verbs = field.algorithm.coordinator.closing(field.state.context, WORK)
+        at = verbs.index(Apply("baseline", report=False))
+        before, model = close(field, windows, private, verbs[: at + 1])
+        after, _ = close(field, windows, private, verbs)
+        assert after.num_steps > before.num_steps
+        one, two = (own_tensors(field.bundle, model, result.private) for result in (before, after))
+        made: Any = make_objective(read_algorithm(with_personal(objective)), tiny_model(with_personal(objective)))
+        for key in made.moving(made.initial()):
+            np.testing.assert_array_equal(one[key], two[key], err_msg=key)
+        np.testing.assert_array_equal(one[KEYS], two[KEYS])
+
+    def test_training_that_diverges_leaves_the_model_as_it_was(self) -> None:
+        field = played("fedavg+personal+none")
+        verbs = tuple(
+            replace_train(verb, hyper={"lr": 1e30}) if isinstance(verb, Train) else verb
+            for verb in field.algorithm.coordinator.closing(field.state.context, WORK)
+        )
+        with np.errstate(all="ignore"):
+            result, model = close(field, labelled(tiny_windows(0), 4), verbs=verbs)  # two windows judge: too few to choose by
+        assert result.num_steps > 0
+        assert result.tensors["response/choose.kept"].tolist() == [0, 0, 1, 0]
+        assert all(np.isfinite(value).all() for value in result.private.values())
+        np.testing.assert_array_equal(result.private["kept/shared/head.weight"], model["shared/head.weight"])
+
+    def test_a_training_that_helps_is_kept_half_way(self) -> None:
+        """A device whose classes are called otherwise than everybody else's."""
+        field = played("fedavg+personal+none", rounds=3)
+        windows = tiny_windows(0)
+        other = Windows(windows.train_x, (windows.train_y + 1) % CLASSES, windows.test_x, (windows.test_y + 1) % CLASSES)
+        served, _ = close(field, other, verbs=(Evaluate(),))
+        result, _ = close(field, other)
+        assert result.evaluated.num_correct > served.evaluated.num_correct
+        assert result.tensors["response/choose.kept"][:2].sum() == 1
+
+    def test_held_out_windows_are_not_trained_on(self) -> None:
+        field = make_field("fedavg+personal:holdout=0.5:epochs=3+none", num_devices=1)
+        result, _ = close(field, tiny_windows(0))
+        assert result.trained.num_examples == 3 * 9
+        assert result.tensors["response/choose.windows"] == 9
+
+    @pytest.mark.parametrize("name", KEPT_WAYS)
+    def test_a_device_without_any_window_keeps_the_model_as_it_is(self, name: str) -> None:
+        field = played(f"fedavg+{name}+none")
+        none = labelled(tiny_windows(0), 0)
+        result, model = close(field, replace(none, unlabelled_x=none.train_x))
+        kept = own_tensors(field.bundle, model, result.private)
+        assert all(np.array_equal(kept[key], value) for key, value in model.items())
+        executor = Executor(field.bundle, field.executors["d0"]._graphs, none)
+        alone = executor.predict(model, {}, none.test_x)
+        np.testing.assert_allclose(executor.predict(model, result.private, none.test_x), alone, atol=1e-6)
+
+    def test_knn_per_takes_the_share_with_the_least_loss(self) -> None:
+        field = played("fedavg+knn-per+none", rounds=2)
+        result, _ = close(field, tiny_windows(0))
+        losses, kept = result.tensors["response/choose.loss"], result.tensors["response/choose.kept"]
+        assert losses.shape == (11,)
+        assert losses[kept.argmax()] == losses.min()
+        assert result.private[SHARE] == pytest.approx(kept.argmax() / 10)
+        assert result.num_steps == 0
+
+
+def replace_train(verb: Train, **changes: Any) -> Train:
+    """The verb with other fields."""
+    import msgspec
+
+    return msgspec.structs.replace(verb, **changes)
+
+
+class TestWhatLeavesTheDevice:
+    @pytest.mark.parametrize("privacy", [name for name in PRIVACY if name != "no-privacy"])
+    @pytest.mark.parametrize("name", KEPT_WAYS)
+    def test_under_a_privacy_mechanism_nothing_is_reported(self, privacy: str, name: str) -> None:
+        field = played(f"fedavg+{name}+none+{privacy}")
+        result, _ = close(field, tiny_windows(0))
+        assert result.tensors == {}
+        assert result.private[KEYS].any()
+
+    def test_no_verb_of_the_plan_reports_but_choose_and_the_last(self) -> None:
+        for objective in OBJECTIVES:
+            spec = read_algorithm(with_personal(objective))
+            coordinator = make_algorithm(spec).coordinator
+            objective_made = make_objective(spec, tiny_model(str(spec)))
+            context = coordinator.begin({k: v.numpy() for k, v in objective_made.initial().items()}, 0)
+            verbs = coordinator.closing(context, WORK)
+            assert verbs[-2:] == (Apply("choose"), Evaluate("test", "assess"))
+            assert [verb for verb in verbs[:-2] if getattr(verb, "report", True)] == []
+
+    def test_default_with_privacy_is_refused_for_the_survey_of_its_grouping(self) -> None:
+        with pytest.raises(ConfigError, match="survey their data for distfl, which no privacy mechanism covers"):
+            make_algorithm(read_algorithm("personal+gaussian"))
+
+
+class TestSimulatedGraphs:
+    def test_the_native_engine_answers_by_the_memory_as_torch_does(self) -> None:
+        """It computes plain answers itself; those of a device that remembers are torch's."""
+        field = played("fedavg+personal+none")
+        result, model = close(field, tiny_windows(0))
+        assert result.private[SHARE] > 0
+        objective = make_objective(read_algorithm("fedavg+personal+none"), tiny_model("fedavg"))
+        held = own_tensors(field.bundle, model, result.private) | {names.X: tiny_windows(0).test_x}
+        native, eager = NativeGraphs(objective, (CHANNELS, LENGTH), ["step"]), EagerGraphs(objective)
+        assert native.trains("step")
+        found, expected = (graphs.run("predict", held)[names.PROBABILITIES] for graphs in (native, eager))
+        np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,222 @@
+"""What a device keeps when a run is over: the choice and the graphs beside plain numpy."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import nn
+
+from algorithms.objectives.supervised import slot_of
+from algorithms.personalisation.keeping import FEWEST, GENERAL, PRIOR, TUNED, first_good
+from algorithms.personalisation.memory import KEYS, SHARE, WORST
+from algorithms.registry import make_algorithm, make_objective, read_algorithm
+from edge_client.core.ports import Windows
+from edge_client.executor import Executor
+from export.describe import describe_bundle
+from simulation.engine.graphs.eager import EagerGraphs
+from tests.algorithms.test_closing_plans import KEPT_WAYS, close, labelled
+from tests.contracts.algorithm import CHANNELS, CLASSES, LENGTH, WORK, make_field, tiny_model, tiny_windows
+from wire import names
+from wire.bundle import Window
+from wire.errors import ConfigError
+from wire.messages import Evaluate, Plan
+from wire.tensors import Tensors
+
+Numbers = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class TestFirstGood:
+    @staticmethod
+    def plain(losses: Numbers, judged: Numbers, errors: float, usable: Numbers) -> int:
+        """The place of the candidate, by loops in float64."""
+        there = [i for i in range(losses.shape[1]) if usable[i]]
+        rows = losses.astype(np.float64)[judged > 0]
+        if len(rows) < FEWEST:
+            return there[0]
+        best = min(there, key=lambda i: rows[:, i].mean())
+        for i in there:
+            apart = rows[:, i] - rows[:, best]
+            if apart.mean() <= errors * math.sqrt(apart.var(ddof=1) / len(rows)):
+                return i
+        raise AssertionError("the best is not worse than itself")
+
+    @settings(deadline=None, max_examples=200)
+    @given(
+        losses=arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.integers(0, 6)),
+        seed=st.integers(0, 999),
+        errors=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+    )
+    def test_it_is_one_and_the_first_within_the_errors(self, losses: Numbers, seed: int, errors: float) -> None:
+        rng = np.random.default_rng(seed)
+        judged = rng.integers(0, 2, len(losses)).astype(np.float32)
+        usable = rng.integers(0, 2, losses.shape[1]).astype(np.float32)
+        usable[rng.integers(len(usable))] = 1
+        losses = np.asarray((losses + rng.uniform(0, 0.01, losses.shape)) * judged[:, None], np.float32)
+        kept = first_good(torch.from_numpy(losses), torch.from_numpy(judged), errors, torch.from_numpy(usable)).numpy()
+        assert sorted(kept)[-1] == kept.sum() == 1
+        assert usable[kept.argmax()] == 1
+        assert kept.argmax() == self.plain(losses, judged, errors, usable)
+
+    def test_the_first_is_kept_where_fewer_than_three_windows_judge(self) -> None:
+        losses = torch.tensor([[5.0, 0.0], [5.0, 0.0], [5.0, 0.0]])
+        for count, expected in ((0, 0), (2, 0), (3, 1)):
+            judged = (torch.arange(3) < count).float()
+            assert int(first_good(losses * judged[:, None], judged, 3.0, torch.ones(2)).argmax()) == expected
+
+    def test_a_better_candidate_within_the_errors_does_not_replace_the_first(self) -> None:
+        """Differences 2, 0, 0: mean 0.667, standard error 0.667."""
+        losses, judged = torch.tensor([[2.0, 0.0], [1.0, 1.0], [1.0, 1.0]]), torch.ones(3)
+        assert int(first_good(losses, judged, 1.01, torch.ones(2)).argmax()) == 0
+        assert int(first_good(losses, judged, 0.99, torch.ones(2)).argmax()) == 1
+
+
+class TestChoose:
+    """The graph ``choose`` alone, on a memory that is set by hand: 8 rows, rows 0 to 3 held out."""
+
+    def chosen(self, tuned_loss: float, general_loss: float) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        objective: Any = make_objective(read_algorithm("fedavg+personal:memory=8+none"), tiny_model("fedavg"))
+        tensors = objective.initial()
+        rng = torch.Generator().manual_seed(0)
+        for key in objective.moving(tensors):
+            tensors[slot_of(key, "before")] = tensors[key]
+            tensors[key] = tensors[key] + torch.randn(tensors[key].shape, generator=rng).abs()
+        probability = math.exp(-tuned_loss)
+        guess = torch.full((8, CLASSES), (1 - probability) / (CLASSES - 1))
+        guess[:, 0] = probability
+        labels = torch.zeros(8, CLASSES)
+        labels[:, 0] = 1
+        width = tensors[KEYS].shape[1]
+        memory = {"keys": torch.zeros(8, width), "guess": guess, "labels": labels, "held": (torch.arange(8) < 4).float()[:, None]}
+        memory["keys"][torch.arange(8), torch.arange(8)] = 1  # nobody has a neighbour
+        tensors |= {names.response("memorise", name): value for name, value in memory.items()}
+        tensors[names.slot("memory.losses")][:4] = general_loss
+        tensors[KEYS][:, 0] = 0.25
+        return tensors, objective.choose(tensors, {}, {})
+
+    def test_the_tuned_model_is_kept_with_its_memory(self) -> None:
+        tensors, outputs = self.chosen(0.1, 2.0)
+        assert outputs["metric/kept"].tolist() == [1, 0, 0, 0]
+        torch.testing.assert_close(outputs["metric/loss"], torch.tensor([0.1, 0.1, 2.0, 2.0]))
+        assert float(outputs["metric/windows"]) == 4
+        assert torch.equal(outputs[names.following(KEYS)], tensors[names.response("memorise", "keys")])
+        assert float(outputs[names.following(SHARE)]) == 0.5
+        assert torch.equal(outputs["next/shared/head.weight"], tensors["shared/head.weight"])
+
+    def test_the_model_before_is_kept_with_the_memory_before(self) -> None:
+        tensors, outputs = self.chosen(3.0, 0.5)
+        assert outputs["metric/kept"].tolist() == [0, 0, 1, 0]
+        assert torch.equal(outputs[names.following(KEYS)], tensors[KEYS])
+        assert torch.equal(outputs["next/shared/head.weight"], tensors["slot/before.head.weight"])
+
+    def test_a_model_that_answers_with_no_number_is_never_kept_whoever_judges(self) -> None:
+        for general_loss in (0.5, WORST):
+            tensors, outputs = self.chosen(math.nan, general_loss)
+            assert outputs["metric/kept"].tolist() == [0, 0, 1, 0]
+            assert all(torch.equal(outputs[f"next/{k}"], tensors[slot_of(k, "before")]) for k in ("shared/head.weight", "shared/head.bias"))
+            assert all(bool(torch.isfinite(value).all()) for value in outputs.values())
+
+
+class TestBlend:
+    def test_it_is_the_mean_of_the_models_before_and_after(self) -> None:
+        objective: Any = make_objective(read_algorithm("ditto+personal+none"), tiny_model("ditto"))
+        tensors = objective.initial()
+        for number, key in enumerate(objective.moving(tensors)):
+            tensors[slot_of(key, "before")] = tensors[key] + number
+        outputs = objective.blend(tensors, {}, {})
+        for number, key in enumerate(objective.moving(tensors)):
+            torch.testing.assert_close(outputs[names.following(key)], tensors[key] + number / 2)
+
+
+class TestMemorise:
+    """The verb ``evaluate`` over the split ``windows`` with the graph ``memorise``."""
+
+    def rows_of(self, name: str, num_labelled: int, num_all: int, size: int) -> Tensors:
+        rng = np.random.default_rng(num_all)
+        x, y = rng.normal(size=(num_all, CHANNELS, LENGTH)).astype(np.float32), np.arange(num_all) % CLASSES
+        field = make_field(f"fedavg+{name}:memory={size}+none", num_devices=1)
+        windows = Windows(x[:num_labelled], y[:num_labelled], x[:2], y[:2], x[num_labelled:])
+        result, _ = close(field, windows, verbs=(Evaluate("windows", "memorise", holdout=0.25),))
+        return names.part(result.tensors, names.RESPONSE)
+
+    @pytest.mark.parametrize(("num_all", "size"), [(5, 16), (16, 16), (17, 16), (40, 16), (300, 16), (1000, 64)])
+    def test_each_row_holds_at_most_one_window_and_these_are_evenly_spread(self, num_all: int, size: int) -> None:
+        found = self.rows_of("personal", num_all, num_all, size)
+        labels = found["memorise.labels"]
+        assert set(np.unique(labels)) <= {0.0, 1.0}
+        np.testing.assert_allclose(found["memorise.guess"].sum(1)[: min(num_all, size)], 1, rtol=1e-5)
+        assert found["memorise.guess"].sum(1)[min(num_all, size) :].sum() == 0
+        places = [math.ceil(row * num_all / size) for row in range(size)] if num_all > size else list(range(num_all))
+        assert labels[: len(places)].argmax(1).tolist() == [place % CLASSES for place in places]
+
+    def test_windows_without_labels_have_a_row_and_no_label_or_no_row(self) -> None:
+        for name, rows in (("personal", 12), ("knn-per", 5)):
+            found = self.rows_of(name, 5, 12, 16)
+            assert (found["memorise.guess"].sum(1) > 0).sum() == rows
+            assert found["memorise.labels"].sum() == 5
+            assert found["memorise.held"][5:].sum() == 0
+
+
+class TestRecalibrate:
+    def test_statistics_move_towards_those_of_all_windows_as_a_plain_program_says(self) -> None:
+        field = make_field("fedavg+recalibrated", num_devices=1)
+        windows = labelled(tiny_windows(1), 4)
+        result, model = close(field, windows)
+        every = np.concatenate([windows.train_x, windows.unlabelled_x])
+        share = len(every) / (len(every) + PRIOR)
+        layer = next(n for n, m in field.model.named_modules() if isinstance(m, nn.BatchNorm1d))
+        seen: list[torch.Tensor] = []
+        watch: Any = dict(field.model.named_modules())[layer].register_forward_pre_hook(lambda _m, given: seen.append(given[0]))
+        with torch.no_grad():
+            field.model.eval()(torch.from_numpy(every))
+        watch.remove()
+        for statistic, value in (("running_mean", seen[0].mean((0, 2))), ("running_var", seen[0].var((0, 2), unbiased=False))):
+            key = f"statistic/{layer}.{statistic}"
+            expected = share * value.numpy() + (1 - share) * model[key]
+            np.testing.assert_allclose(result.private[names.kept(key)], expected, rtol=2e-2, atol=1e-4)
+            assert np.abs(expected - model[key]).max() > 0.01
+
+    def test_parameters_stay_as_they_are(self) -> None:
+        result, _ = close(make_field("fedavg+recalibrated", num_devices=1), tiny_windows(0))
+        assert [key for key in result.private if "shared" in key] == []
+
+    def test_a_model_without_batch_norm_gets_through(self) -> None:
+        class Plain(nn.Module):
+            shape = (CHANNELS, LENGTH)
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.extractor, self.head = nn.Sequential(nn.Flatten(), nn.Linear(CHANNELS * LENGTH, 6), nn.ReLU()), nn.Linear(6, CLASSES)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                made: torch.Tensor = self.head(self.extractor(x))
+                return made
+
+        spec = read_algorithm("fedavg+personal+none")
+        objective: Any = make_objective(spec, Plain())  # type: ignore[arg-type]
+        bundle = describe_bundle(objective, name="plain", classes=("a", "b", "c"), window=Window(("u", "v"), LENGTH, LENGTH))
+        verbs = make_algorithm(spec).coordinator.closing(make_algorithm(spec).coordinator.begin({}, 0), WORK)
+        model = {k: v for k, v in bundle.initial.items() if names.is_exchanged(k)}
+        plan = Plan("r", 1, 1, 0, "d0", "0" * 64, "0" * 64, verbs, 7, 0.0)
+        result = Executor(bundle, EagerGraphs(objective), tiny_windows(0)).execute(plan, model, {}, lambda _d: {})
+        assert result.evaluated.num_examples == 6
+
+
+def test_recipes_name_models_that_exist_and_general_comes_after_tuned() -> None:
+    for name in KEPT_WAYS:
+        objective: Any = make_objective(read_algorithm(f"{name}+none"), tiny_model("fedavg"))
+        models = [candidate.model for candidate in objective.recipe.candidates]
+        assert models == sorted(models, key=[TUNED, GENERAL].index)
+
+
+@pytest.mark.parametrize(
+    "text", ["personal:memory=7", "personal:holdout=0", "personal:holdout=1", "knn-per:memory=4097", "personal:epochs=-1"]
+)
+def test_an_option_out_of_its_limits_is_one_clear_error(text: str) -> None:
+    key = text.split(":")[1].split("=")[0]
+    with pytest.raises(ConfigError, match=f"{key} is '.*', expected a "):
+        read_algorithm(text)

@@ -1,0 +1,192 @@
+"""What a device remembers: the graphs' arithmetic beside a plain program of numpy, window by window, and what must always hold."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from algorithms.personalisation.memory import (
+    KEYS,
+    LABELS,
+    LEAST,
+    SCALE,
+    SHARE,
+    SPREAD,
+    TIMES,
+    WORST,
+    Memory,
+    answer,
+    empty,
+    neighbours,
+    normalised,
+    unit,
+)
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+CLASSES, WIDTH = 3, 4
+SHARES = (0.0, 0.3, 1.0)
+
+
+def memory_of(seed: int, labelled: list[int], held: list[int], rows: int) -> Memory:
+    """`len(labelled)` windows with a class each (-1: none) in the first of so many rows, which lie close enough to be neighbours."""
+    rng = np.random.default_rng(seed)
+    keys, guess, labels, out = np.zeros((rows, WIDTH)), np.zeros((rows, CLASSES)), np.zeros((rows, CLASSES)), np.zeros(rows)
+    for row, label in enumerate(labelled):
+        near = np.array([1.0, 0.3, 0.2, 0.1]) + rng.normal(0, 0.15, WIDTH)
+        keys[row] = near / np.linalg.norm(near)
+        raw = np.exp(rng.normal(0, 1, CLASSES))
+        guess[row] = raw / raw.sum()
+        out[row] = held[row] if label >= 0 else 0
+        if label >= 0:
+            labels[row, label] = 1
+    return Memory(*(torch.from_numpy(a.astype(np.float32)) for a in (keys, guess, labels, out)))
+
+
+@st.composite
+def memories(draw: st.DrawFn) -> Memory:
+    """Any memory of up to nine windows, with empty rows behind them."""
+    labelled = draw(st.lists(st.integers(-1, CLASSES - 1), max_size=9))
+    held = draw(st.lists(st.integers(0, 1), min_size=len(labelled), max_size=len(labelled)))
+    return memory_of(draw(st.integers(0, 2**16)), labelled, held, len(labelled) + draw(st.integers(1, 3)))
+
+
+def plain_smoothed(memory: Memory, known: list[bool], silent: list[bool]) -> list[Numbers]:
+    """Labels for every window by loops: `known` windows keep theirs, `silent` ones tell no other window anything."""
+    keys, guess, labels = (t.double().numpy() for t in (memory.keys, memory.guess, memory.labels))
+    count = len(keys)
+    soft = [labels[i] if known[i] else guess[i] for i in range(count)]
+    for _ in range(TIMES):
+        following = []
+        for i in range(count):
+            if known[i]:
+                following.append(labels[i])
+                continue
+            total, near = 0.0, np.zeros(CLASSES)
+            for j in range(count):
+                if j != i and guess[j].sum() > 0 and not silent[j]:
+                    weight = math.exp(-((keys[i] - keys[j]) ** 2).sum() / SCALE) if guess[i].sum() > 0 else 0.0
+                    total, near = total + weight, near + weight * soft[j]
+            following.append((1 - SPREAD) * guess[i] + SPREAD * (near / total if total > 1e-6 else near))
+        soft = following
+    return soft
+
+
+def plain_loss(memory: Memory, row: int, share: float) -> float:
+    """The loss of one held-out window, by loops."""
+    keys, guess, labels, held = (t.double().numpy() for t in (memory.keys, memory.guess, memory.labels, memory.held))
+    judged = [bool(held[j] > 0 and labels[j].sum() > 0) for j in range(len(keys))]
+    soft = plain_smoothed(memory, [bool(labels[j].sum() > 0) and not judged[j] for j in range(len(keys))], judged)
+    total, near = 0.0, np.zeros(CLASSES)
+    for j in range(len(keys)):
+        if j != row and not judged[j] and guess[j].sum() > 0:
+            weight = math.exp(-((keys[row] - keys[j]) ** 2).sum() / SCALE)
+            total, near = total + weight, near + weight * soft[j]
+    near = near / total if total > 1e-6 else near * 0
+    mixed = share * near + (1 - share * near.sum()) * guess[row]
+    return -math.log(max(LEAST, float(mixed[labels[row].argmax()])))
+
+
+@settings(deadline=None, max_examples=60)
+@given(memory=memories())
+def test_labels_spread_as_in_a_plain_program(memory: Memory) -> None:
+    rows = range(int((memory.guess.sum(1) > 0).sum()))
+    expected = plain_smoothed(memory, memory.known.tolist(), [False] * len(memory.keys))
+    found = memory.smoothed(memory.weights(), memory.known)
+    for row in rows:
+        np.testing.assert_allclose(found[row].numpy(), expected[row], atol=2e-4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(memory=memories())
+def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(memory: Memory) -> None:
+    losses, judged = memory.losses(SHARES)
+    assert judged.tolist() == [float(h > 0 and k) for h, k in zip(memory.held.tolist(), memory.known.tolist(), strict=True)]
+    for row, is_judged in enumerate(judged.tolist()):
+        expected = [plain_loss(memory, row, share) if is_judged else 0.0 for share in SHARES]
+        np.testing.assert_allclose(losses[row].numpy(), expected, atol=2e-3)
+
+
+@settings(deadline=None)
+@given(memory=memories(), seed=st.integers(0, 99))
+def test_a_held_out_label_changes_its_own_loss_alone(memory: Memory, seed: int) -> None:
+    losses, judged = memory.losses(SHARES)
+    rows = torch.nonzero(judged).flatten().tolist()
+    if not rows:
+        return
+    row = rows[seed % len(rows)]
+    labels = memory.labels.clone()
+    labels[row] = labels[row].roll(1)
+    changed, still = Memory(memory.keys, memory.guess, labels, memory.held).losses(SHARES)
+    assert torch.equal(still, judged)
+    same = [r for r in range(len(labels)) if r != row]
+    assert torch.equal(changed[same], losses[same])
+    assert not torch.equal(changed[row], losses[row]) or float((memory.guess[row] - memory.guess[row].roll(1)).abs().max()) < 1e-3
+
+
+@settings(deadline=None)
+@given(memory=memories())
+def test_a_window_with_a_label_keeps_it_and_others_get_no_more_than_one(memory: Memory) -> None:
+    soft = memory.smoothed(memory.weights(), memory.known)
+    assert torch.equal(soft[memory.known], memory.labels[memory.known])
+    assert float(soft.min()) >= 0
+    assert float(soft.sum(1).max()) <= 1 + 1e-5
+    assert float(soft[memory.guess.sum(1) == 0].abs().sum()) == 0
+
+
+@settings(deadline=None)
+@given(memory=memories(), share=st.floats(0, 1), seed=st.integers(0, 99), far=st.booleans())
+def test_an_answer_is_a_probability_distribution(memory: Memory, share: float, seed: int, far: bool) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    features = torch.randn(5, WIDTH, generator=rng) * (100.0 if far else 0.1) + torch.tensor([1.0, 0.3, 0.2, 0.1])
+    probabilities = torch.softmax(torch.randn(5, CLASSES, generator=rng), 1)
+    labels = memory.smoothed(memory.weights(), memory.known)
+    found = answer({KEYS: memory.keys, LABELS: labels, SHARE: torch.tensor(share)}, features, probabilities)
+    assert float(found.min()) >= -1e-6
+    torch.testing.assert_close(found.sum(1), torch.ones(5), atol=1e-5, rtol=0)
+
+
+def test_an_empty_memory_answers_as_the_model_alone_whatever_the_share() -> None:
+    probabilities, features = torch.softmax(torch.randn(6, CLASSES), 1), torch.randn(6, WIDTH)
+    tensors = empty(8, WIDTH, CLASSES)
+    assert torch.equal(answer(tensors, features, probabilities), probabilities)
+    assert torch.equal(answer(tensors | {SHARE: torch.tensor(0.5)}, features, probabilities), probabilities)
+
+
+def test_neighbours_far_away_leave_the_answer_to_the_model() -> None:
+    tensors = empty(2, WIDTH, CLASSES) | {SHARE: torch.tensor(1.0)}
+    tensors[KEYS][0, 0] = 1.0
+    tensors[LABELS][0, 2] = 1.0
+    probabilities = torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]])
+    features = torch.tensor([[3.0, 0.0, 0.0, 0.0], [-3.0, 0.0, 0.0, 0.0]])
+    found = answer(tensors, features, probabilities)
+    torch.testing.assert_close(found, torch.tensor([[0.0, 0.0, 1.0], [0.7, 0.2, 0.1]]))
+
+
+def test_a_neighbour_counts_by_its_squared_distance_and_an_empty_row_does_not() -> None:
+    keys = unit(torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, 0.1]]))
+    weights = neighbours(keys[:1], keys, torch.tensor([1.0, 1.0, 0.0]))
+    apart = float(((keys[0] - keys[1]) ** 2).sum())
+    np.testing.assert_allclose(weights.numpy(), [[1.0, math.exp(-apart / SCALE), 0.0]], rtol=1e-4)
+    np.testing.assert_allclose(normalised(weights).sum(1).numpy(), [1.0], rtol=1e-6)
+
+
+def test_a_representation_of_zeros_has_no_direction_and_no_error() -> None:
+    assert torch.equal(unit(torch.zeros(1, 3)), torch.zeros(1, 3))
+
+
+def test_answers_that_are_no_numbers_have_the_worst_loss_and_windows_not_judged_none() -> None:
+    memory = memory_of(3, [0, 1, 2, 0, 1, -1], [1, 1, 0, 0, 0, 0], 7)
+    losses, judged = Memory(memory.keys, memory.guess * math.nan, memory.labels, memory.held).losses(SHARES)
+    assert judged.tolist() == [1, 1, 0, 0, 0, 0, 0]
+    torch.testing.assert_close(losses, judged[:, None] * torch.full((7, len(SHARES)), WORST))
+
+
+def test_a_probability_of_zero_has_the_worst_loss() -> None:
+    guess: Tensor = torch.tensor([[0.0, 1.0, 0.0]])
+    memory = Memory(torch.ones(1, 1), guess, torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1))
+    assert float(memory.losses((0.0,))[0]) == pytest.approx(WORST)
