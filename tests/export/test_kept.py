@@ -45,7 +45,7 @@ def test_boards_keep_the_candidate_that_simulations_keep(fleet: FleetData, bundl
         with np.errstate(all="ignore"):
             return Executor(bundle, one, windows).execute(plan(verbs=verbs), model, {}, lambda _d: {})
 
-    board, simulated = map(kept_by, graphs)
+    board, simulated = kept_by(graphs[0]), kept_by(graphs[1])
     assert (board.num_steps > 0) == (num_labelled not in (0, 1))
     np.testing.assert_array_equal(board.tensors["response/choose.kept"], simulated.tensors["response/choose.kept"])
     assert board.private.keys() == simulated.private.keys()
