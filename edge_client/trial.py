@@ -73,10 +73,10 @@ def held_back(windows: Windows, plan: Plan | None, policy: Policy) -> tuple[Arra
 
 
 def _some(windows: Windows) -> Array:
-    stored = windows.train_x if windows.num_train else windows.test_x
-    if not len(stored):
-        raise DataError("this device has no window to try the model on")
-    return stored
+    for stored in (windows.train_x, windows.test_x, windows.unlabelled_x):
+        if len(stored):
+            return stored
+    raise DataError("this device has no window to try the model on")
 
 
 def _evaluate(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Metrics:

@@ -9,7 +9,7 @@ import pytest
 from algorithms.core.contract import Work
 from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.core.ports import Graphs, Windows
+from edge_client.core.ports import Windows
 from edge_client.executor import Executor, Result
 from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
@@ -39,13 +39,13 @@ def test_boards_keep_the_candidate_that_simulations_keep(fleet: FleetData, bundl
     closing = coordinator.closing(coordinator.begin({}, 0), Work(8, 1))
     verbs = tuple(msgspec.structs.replace(v, hyper={"lr": lr}) if isinstance(v, Train) else v for v in closing)
     model = {key: value for key, value in bundle.initial.items() if names.is_exchanged(key)}
-    graphs: tuple[Graphs, ...] = (OnnxGraphs(bundle), EagerGraphs(objective_for_fleet(fleet, SPEC, seed=0)))
+    graphs = (OnnxGraphs(bundle), EagerGraphs(objective_for_fleet(fleet, SPEC, seed=0)))
 
-    def kept_by(one: Graphs) -> Result:
+    def kept_by(one: OnnxGraphs | EagerGraphs) -> Result:
         with np.errstate(all="ignore"):
             return Executor(bundle, one, windows).execute(plan(verbs=verbs), model, {}, lambda _d: {})
 
-    board, simulated = (kept_by(one) for one in graphs)
+    board, simulated = kept_by(graphs[0]), kept_by(graphs[1])
     assert (board.num_steps > 0) == (num_labelled not in (0, 1))
     np.testing.assert_array_equal(board.tensors["response/choose.kept"], simulated.tensors["response/choose.kept"])
     assert board.private.keys() == simulated.private.keys()

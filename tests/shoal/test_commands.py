@@ -109,7 +109,7 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--model", "x"], "error: model 'x': expected one of"),
         (["simulate", "--hyper", "lr"], "error: --hyper 'lr': expected NAME=VALUE"),
         (["simulate", "--lr", "-1"], "error: --lr -1: expected a learning rate from 0"),
-        (["simulate", "--hyper", "momentum=1"], "error: algorithm 'distfl': momentum is '1', expected a number from 0 below 1"),
+        (["simulate", "--hyper", "momentum=1"], "error: algorithm 'personal': momentum is '1', expected a number from 0 below 1"),
         (["simulate", "--hyper", "mu=1"], "error: hyper-parameter 'mu' (--hyper)"),
         (["simulate", "--algorithm", "pfedme:inner_steps=0"], "inner_steps is '0', expected a whole number from 1"),
         (["simulate", "--algorithm", "ifca:k=65"], "k is '65', expected a whole number from 1 to 64"),
