@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from algorithms.algorithm import exchanged
-from algorithms.core.contract import Objective, Work
+from algorithms.core.contract import Objective, Work, exchanged
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
