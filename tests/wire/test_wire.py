@@ -284,6 +284,20 @@ class TestBundle:
         with pytest.raises(TamperedBundle, match="not signed"):
             unpack(unsigned, trusted)
 
+    def test_a_private_or_slot_tensor_without_a_value_starts_at_zero_within_bounds(self, exported: Exported) -> None:
+        files = {name: data for name, data in exported.bundle.files.items() if name.endswith(".onnx")}
+        small, huge = TensorSpec("more", "slot", "float32", (2, 3)), TensorSpec("more", "slot", "float32", (2**20, 2**20))
+        for spec, initial in (
+            (small, exported.bundle.initial | {"slot/more": np.ones((2, 3), np.float32)}),
+            (small, exported.bundle.initial),
+        ):
+            manifest = msgspec.structs.replace(exported.bundle.manifest, tensors=(*exported.bundle.manifest.tensors, spec))
+            more = unpack(pack(manifest, files, initial)).initial["slot/more"]
+            assert np.array_equal(more, initial.get("slot/more", np.zeros((2, 3), np.float32)))
+        manifest = msgspec.structs.replace(exported.bundle.manifest, tensors=(*exported.bundle.manifest.tensors, huge))
+        with pytest.raises(LimitExceeded, match="start at zero"):
+            _ = unpack(pack(manifest, files, exported.bundle.initial)).initial
+
     def test_a_changed_file_is_noticed(self, exported: Exported) -> None:
         payload = self._with(exported, {"step.onnx": b"other"})
         with pytest.raises(TamperedBundle, match=r"step\.onnx has SHA-256"):
