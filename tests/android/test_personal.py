@@ -97,7 +97,7 @@ def written(case: Path) -> Outcome:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """The closing plan after a little training, for devices with all labels, few, wrong ones, one, none, and many windows."""
+    """The closing plan after a little training, for devices with all labels, few, wrong ones, one, none, no window to train on, and many windows."""
     data = synthetic_fleet(5, num_windows=60)
     spec = read_algorithm(ALGORITHM)
     objective = objective_for_fleet(data, spec, 0)
@@ -119,6 +119,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         "wrong": deceived(data.devices["d3"]),
         "one": unlabelled(data.devices["d4"], 1),
         "none": unlabelled(data.devices["d4"], 0),
+        "nothing": replace(unlabelled(data.devices["d4"], 0), unlabelled_x=np.zeros(0, np.float32)),
         "many": synthetic_fleet(2, num_windows=120, seed=5).devices["d1"],  # more than a program takes at once
     }
     return Prepared(path, objective, bundle, model, plan, devices)

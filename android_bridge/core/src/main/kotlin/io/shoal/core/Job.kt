@@ -77,7 +77,8 @@ internal class Job(
         if (verb.report || trained.numExamples == 0L) trained = Metrics(numExamples, lossSum, Math.rint(numCorrect).toLong())
     }
 
-    /** Sums a graph's metrics over a split: `loss_sum` and `num_correct` become those of the model as it is now, others responses. */
+    /** Sums a graph's metrics over a split: `loss_sum` and `num_correct` become those of the model as it is now, others responses,
+     * which over no windows are zero for later graphs and are not reported. */
     fun evaluate(verb: Evaluate) {
         val held = if (verb.model == "initial") tensors + initial else tensors
         val sums = sums(verb.graph, held, verb.split, verb.holdout)
@@ -89,7 +90,8 @@ internal class Job(
         val responses = sums.totals.entries.associate { (name, total) ->
             Names.response(verb.graph, name) to total.mean(maxOf(1, sums.count))
         }
-        tensors += responses
+        val nothing = if (sums.count > 0) emptyList() else manifest.graphs[verb.graph]?.responses.orEmpty()
+        tensors += responses + nothing.associate { (name, shape) -> Names.response(verb.graph, name) to Tensor.allocate(DType.FLOAT32, shape) }
         if (verb.report) sent += declared(verb.graph, responses)
     }
 
