@@ -68,6 +68,7 @@ class Kept:
             "recipe": self.recipe,
             "memory_size": self.memory,
             "sgd_graphs": base.sgd_graphs,
+            "model_answers": base.model_answers,
         }
         return type(f"{base.__name__}{type(self).__name__}", (Keeping, base), own)
 

@@ -97,7 +97,7 @@ def written(case: Path) -> Outcome:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """The closing plan after a little training, for devices with all labels, few, wrong ones, one, none, no window to train on, and many windows."""
+    """The closing plan after a little training, for devices with all labels, few, wrong ones, one, none, no windows and many."""
     data = synthetic_fleet(5, num_windows=60)
     spec = read_algorithm(ALGORITHM)
     objective = objective_for_fleet(data, spec, 0)
