@@ -13,6 +13,7 @@ from edge_client.core.batches import batch_slices, evaluation_slices, training_b
 from edge_client.core.held import held_out
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, WholeTraining, Windows
+from edge_client.core.ranks import ranks
 from edge_client.core.verbs import check_verbs
 from wire import names
 from wire.bundle import Bundle
@@ -352,13 +353,13 @@ class _Job:
 
     def _every_window(self, holdout: float) -> tuple[Array, Array, Tensors]:
         r"""The training windows and after them those without labels, x (n, \*window) and y (n,), -1 for no label; and for each
-        its ``index`` among them, how many there are (``count``), and whether it is ``held`` out, all float32 (n,)."""
+        its ``rank`` among them, how many there are (``count``), and whether it is ``held`` out, all float32 (n,)."""
         windows = self._windows
         more = len(windows.unlabelled_x)
         x = np.concatenate([windows.train_x, windows.unlabelled_x]) if more else windows.train_x
         y = np.concatenate([windows.train_y, np.full(more, -1, np.int64)])
         held = np.concatenate([held_out(windows.num_train, holdout), np.zeros(more, bool)])
-        places = zip(names.PLACES, (np.arange(len(y)), np.full(len(y), len(y)), held), strict=True)
+        places = zip(names.PLACES, (ranks(windows.num_train, more), np.full(len(y), len(y)), held), strict=True)
         return x, y, {names.batch(name): values.astype(np.float32) for name, values in places}
 
     def _one_output(self, graph: str, inputs: Tensors) -> Array:

@@ -56,8 +56,8 @@ MEAN_OF: Final = "mean."
 """How the metric begins that a survey has of a layer's mean: ``mean.LAYER``."""
 VARIANCE_OF: Final = "variance."
 """How the metric begins that a survey has of a layer's variance: ``variance.LAYER``."""
-PLACES: Final = ("index", "count", "held")
-"""What the split ``windows`` says of each window: its index among them, how many there are, and 1 where it is held out."""
+PLACES: Final = ("rank", "count", "held")
+"""What the split ``windows`` says of each window: its rank among them, how many there are, and 1 where it is held out."""
 _START: Final = "received/start."
 
 

@@ -88,7 +88,7 @@ def admit(
         trained=update.trained,
         bytes_up=num_bytes,
         bytes_down=update.bytes_received,
-        kept=kept_of(settings.candidates, tensors),
+        kept=kept_of(settings.candidates, tensors, device.num_train),
     )
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Protocol
 from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
-from algorithms.personalisation.keeping import GENERAL, TUNED, Candidate, Keeping, KeepingServer, Recipe
+from algorithms.personalisation.keeping import GENERAL, TUNED, Asked, Candidate, Keeping, KeepingServer, Recipe
 from wire.messages import MOST_EPOCHS
 
 MEMORY = 256
@@ -73,7 +73,7 @@ class Kept:
         return type(f"{base.__name__}{type(self).__name__}", (Keeping, base), own)
 
     def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
-        own = {"recipe": self.recipe, "holdout": self.holdout, "epochs": self.epochs, "reports": reports}
+        own = {"recipe": self.recipe, "keeping": Asked(self.holdout, self.epochs, reports)}
         return type(f"{base.__name__}{type(self).__name__}", (KeepingServer, base), own)
 
 

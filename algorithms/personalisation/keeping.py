@@ -29,8 +29,8 @@ from algorithms.core.probe import norm_layers, watch_norms
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised, batch_metrics, following_values, slot_of
-from algorithms.personalisation.kept import CHOOSE, KEPT, LOSS, WINDOWS
-from algorithms.personalisation.memory import KEYS, LABELS, SHARE, WORST, Memory, answer, empty, unit
+from algorithms.personalisation.kept import CHOOSE, KEPT, LOSS, WINDOWS, WORST
+from algorithms.personalisation.memory import KEYS, LABELS, SHARE, Memory, answer, empty, unit
 from wire import names
 from wire.messages import Apply, Evaluate, Train, Verb
 
@@ -74,6 +74,16 @@ class Recipe:
     def tunes(self) -> bool:
         """Whether the device trains."""
         return bool(self.of(TUNED))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the server asks of devices: the share of windows `holdout` that candidates are judged on, the `epochs` of their own training (0:
+    as many as in a round), and whether they say what they keep (`reports`)."""
+
+    holdout: float
+    epochs: int
+    reports: bool
 
 
 class Keeping(Supervised):
@@ -127,22 +137,20 @@ class Keeping(Supervised):
                 name = f"{layer}.{statistic}"
                 key = names.key_of(self.role(name), name)
                 moved[key] = share * tensors[names.response("gauge", kind + layer)] + (1 - share) * tensors[key]
-        return following_values(moved)
+        finite = {key: torch.where((value - value) == 0, value, tensors[key]) for key, value in moved.items()}  # not what is no number
+        return following_values(finite)
 
     # Memory
 
     def memorise(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The memory of the windows of a batch, each in the row of its own, as a sum; of more windows than there are rows, some."""
+        """The memory of the windows of a batch, each in the row of its rank, as a sum; those of higher ranks are left out."""
         made = super().answer(tensors, batch["x"])
-        index, count = batch["index"], batch["count"]
         kind = made.logits.dtype
         labels = (batch["y"].unsqueeze(1) == torch.arange(made.logits.shape[1])).to(kind)
-        rows = torch.floor(index * self.memory_size / count.clamp(min=float(self.memory_size)))
-        before = torch.floor((index - 1) * self.memory_size / count.clamp(min=float(self.memory_size)))
-        taken = (rows != before).to(kind) * count  # the device divides sums by the number of windows
+        taken = batch["count"]  # the device divides sums by the number of windows
         if not self.recipe.unlabelled:
             taken = taken * labels.sum(1)
-        place = (rows.unsqueeze(1) == torch.arange(self.memory_size)).to(kind) * taken.unsqueeze(1)
+        place = (batch["rank"].unsqueeze(1) == torch.arange(self.memory_size)).to(kind) * taken.unsqueeze(1)
         guess = torch.softmax(made.logits, dim=1)
         sums = {"keys": unit(made.features), "guess": guess, "labels": labels, "held": batch["held"].unsqueeze(1)}
         return {names.metric(name): place.T @ value for name, value in sums.items()}
@@ -177,9 +185,12 @@ class Keeping(Supervised):
             columns.append(by_model[candidate.model][:, at[candidate.model]])
             at[candidate.model] += 1
         every = torch.stack(columns, 1)
-        is_tuned = torch.tensor([float(candidate.model == TUNED) for candidate in recipe.candidates])
-        answers = (memory.guess.sum() >= 0).to(every.dtype)  # not where a guess is no number
-        kept = first_good(every, judged, recipe.errors, 1 - is_tuned * (1 - answers))
+        is_tuned = torch.tensor([float(candidate.model == TUNED) for candidate in recipe.candidates], dtype=every.dtype)
+        usable = torch.ones_like(is_tuned)
+        if recipe.tunes:  # not where a guess is no number, nor where nobody has trained
+            apart = torch.stack([(tensors[key] - tensors[slot_of(key, "before")]).abs().sum() for key in self.moving(tensors)]).sum()
+            usable = 1 - is_tuned * (1 - ((memory.guess.sum() >= 0) & (apart > 0)).to(every.dtype))
+        kept = first_good(every, judged, recipe.errors, usable)
         shares = torch.tensor([candidate.share for candidate in recipe.candidates], dtype=kept.dtype)
         labels = memory.smoothed(memory.weights(), memory.known)
         following = {KEYS: torch.clone(memory.keys), LABELS: labels, SHARE: (kept * shares).sum()}
@@ -232,27 +243,27 @@ class KeepingServer(DefaultCoordinator):
 
     keeps: ClassVar[bool] = True
     recipe: ClassVar[Recipe]
-    holdout: ClassVar[float]
-    epochs: ClassVar[int]
-    reports: ClassVar[bool]
+    keeping: ClassVar[Asked]
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         own = (verb for verb in super().closing(context, work) if verb != Evaluate())
-        before = tuple(replace(verb, least=TRAINED) if isinstance(verb, Train) else verb for verb in own)
-        memorise = Evaluate("windows", "memorise", holdout=self.holdout, report=False)
+        asked = self.keeping
+        before = tuple(replace(verb, holdout=asked.holdout, least=TRAINED) if isinstance(verb, Train) else verb for verb in own)
+        memorise = Evaluate("windows", "memorise", holdout=asked.holdout, report=False)
         gauge = (Evaluate("windows", "gauge", report=False), Apply("recalibrate", report=False)) if self.recipe.recalibrates else ()
         tune = (Apply("baseline", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
         tuned = tune if self.recipe.tunes else ()
-        return (*before, *gauge, memorise, *tuned, Apply(CHOOSE, report=self.reports), Evaluate("test", "assess"))
+        return (*before, *gauge, memorise, *tuned, Apply(CHOOSE, report=asked.reports), Evaluate("test", "assess"))
 
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """The objective's own training, on the windows that are not held out; nothing of it is reported."""
-        verbs: list[Verb] = []
-        for verb in self.training(context, work):
+        asked, usual, verbs = self.keeping, self.training(context, work), list[Verb]()
+        judges = any(isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual)  # by windows that candidates are judged on
+        for verb in usual:
             match verb:
                 case Train():
-                    epochs = self.epochs or verb.epochs
-                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=self.holdout, least=TRAINED))
-                case Apply() | Evaluate():
+                    epochs = asked.epochs or verb.epochs
+                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=asked.holdout, least=TRAINED))
+                case Apply() | Evaluate() if not judges:
                     verbs.append(replace(verb, report=False))
         return tuple(verbs)

@@ -14,6 +14,10 @@ CHOOSE = "choose"
 """The graph that chooses."""
 KEPT, LOSS, WINDOWS = "kept", "loss", "windows"
 """What it reports: 1 for the candidate that is kept, the mean loss of each over the windows held out, and how many these are."""
+LEAST = 1e-3
+"""The probability below which a candidate's answer counts as this one."""
+WORST = -math.log(LEAST)
+"""The largest loss of a candidate."""
 ROUNDING = 1e-3
 """Runtimes of devices round: a number so near to 0 or 1 is that, and a loss so little below 0 is 0."""
 
@@ -31,20 +35,20 @@ class Kept(msgspec.Struct, frozen=True):
     """The mean losses of the other candidates, by name; empty without windows."""
 
 
-def kept_of(candidates: Sequence[str], tensors: Tensors) -> Kept | None:
+def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COUNT) -> Kept | None:
     """What an update's tensors ``response/choose.kept`` (candidates,), ``response/choose.loss`` (candidates,) and
     ``response/choose.windows`` () say of these candidates. None where it is not told, and where what is told cannot be: not exactly one
-    candidate is kept, a loss is below 0 or not finite, or the windows are not a number of windows."""
+    candidate is kept, a loss is not between 0 and `WORST`, or the windows are not a number of windows up to `most`."""
     layout = {KEPT: (len(candidates),), LOSS: (len(candidates),), WINDOWS: ()}
     said = {name: tensors[key] for name in layout if (key := names.response(CHOOSE, name)) in tensors}
     if not candidates or {name: value.shape for name, value in said.items() if value.dtype.kind == "f"} != layout:
         return None
     kept, loss, windows = (value.ravel().tolist() for value in said.values())
     flags = [_whole(value, 1) for value in kept]
-    count = _whole(windows[0], LARGEST_COUNT)
+    count = _whole(windows[0], most)
     if count is None or sorted(flag if flag is not None else -1 for flag in flags) != [0] * (len(flags) - 1) + [1]:
         return None
-    if not all(math.isfinite(value) and value >= -ROUNDING for value in loss):
+    if not all(-ROUNDING <= value <= WORST + ROUNDING for value in loss):
         return None
     chosen = candidates[flags.index(1)]
     losses = {name: round(max(0.0, value), 6) for name, value in zip(candidates, loss, strict=True)} if count else {}

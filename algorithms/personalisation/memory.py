@@ -7,13 +7,13 @@ phones have no fast one. A window without a label takes part with what the model
 et al., NIPS 2003, Eq. 4).
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
+from algorithms.personalisation.kept import LEAST, WORST
 from wire import names
 
 SCALE = 0.03
@@ -22,10 +22,6 @@ NEAREST = 1e-12
 """Where all neighbours together count less than this, there are none: the model answers alone."""
 SPREAD, TIMES = 0.5, 10
 """How much a window without a label takes from its neighbours, and how many times it asks them."""
-LEAST = 1e-3
-"""A probability below this counts as this in a loss."""
-WORST = -math.log(LEAST)
-"""The greatest loss of a window."""
 KEYS, LABELS, SHARE = (names.private(f"memory.{name}") for name in ("keys", "labels", "share"))
 
 

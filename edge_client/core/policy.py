@@ -38,7 +38,7 @@ def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
 
 
 def _epochs(verb: Verb, num_train: int) -> float:
-    if not isinstance(verb, Train):
+    if not isinstance(verb, Train) or num_train - num_held_out(num_train, verb.holdout) < verb.least:
         return 0.0
     return verb.steps * verb.batch_size / max(1, num_train) if verb.steps is not None else float(verb.epochs)
 
@@ -81,6 +81,7 @@ def _too_few_windows(policy: Policy, verbs: tuple[Verb, ...], num_train: int, nu
                 count = num_train
             case _:
                 continue
-        if count < policy.min_windows and not (isinstance(verb, Evaluate) and count == 0):
+        nothing = isinstance(verb, Evaluate) and count == 0 and (verb.split != "windows" or policy.min_windows <= 1)
+        if count < policy.min_windows and not nothing:
             return f"min_windows: {verb.__struct_config__.tag} is over {count}, {policy.min_windows} are the least"
     return None

@@ -106,7 +106,7 @@ def demo(
         settings = SimulationSettings(algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed)
         comparison = {"fedavg": comparison_of(other), "alone": training_alone(fleet, settings)}
         if group := model_of_the_group(summary, store.rounds()):
-            comparison["group"] = group
+            comparison["group, a round before"] = group
         joined = newcomers_without_labels(fleet, settings)
     summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison=comparison)
     files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(str(spec))))

@@ -13,9 +13,11 @@ from torch import nn
 
 from algorithms.objectives.supervised import slot_of
 from algorithms.personalisation.keeping import FEWEST, GENERAL, PRIOR, TUNED, first_good
-from algorithms.personalisation.memory import KEYS, SHARE, WORST
+from algorithms.personalisation.kept import WORST
+from algorithms.personalisation.memory import KEYS, SHARE
 from algorithms.registry import make_algorithm, make_objective, read_algorithm
 from edge_client.core.ports import Windows
+from edge_client.core.ranks import ranks
 from edge_client.executor import Executor
 from export.describe import describe_bundle
 from simulation.engine.graphs.eager import EagerGraphs
@@ -150,8 +152,18 @@ class TestMemorise:
         assert set(np.unique(labels)) <= {0.0, 1.0}
         np.testing.assert_allclose(found["memorise.guess"].sum(1)[: min(num_all, size)], 1, rtol=1e-5)
         assert found["memorise.guess"].sum(1)[min(num_all, size) :].sum() == 0
-        places = [math.ceil(row * num_all / size) for row in range(size)] if num_all > size else list(range(num_all))
+        places = np.argsort(ranks(num_all, 0))[:size].tolist()
         assert labels[: len(places)].argmax(1).tolist() == [place % CLASSES for place in places]
+        halves = sum(place < num_all / 2 for place in places)
+        assert abs(halves - len(places) / 2) <= 2, "spread over all of them"
+
+    @pytest.mark.parametrize("num_all", [96, 128, 256, 1024])
+    def test_held_windows_are_among_those_that_are_remembered(self, num_all: int) -> None:
+        held = self.rows_of("personal", num_all, num_all, 16)["memorise.held"].sum()
+        assert held == pytest.approx(0.25 * 16, abs=2)
+
+    def test_windows_without_labels_push_none_with_a_label_out(self) -> None:
+        assert self.rows_of("personal", 12, 600, 16)["memorise.labels"].sum() == 12
 
     def test_windows_without_labels_have_a_row_and_no_label_or_no_row(self) -> None:
         for name, rows in (("personal", 12), ("knn-per", 5)):
@@ -186,7 +198,7 @@ class TestRecalibrate:
 
     def test_a_model_without_batch_norm_gets_through(self) -> None:
         class Plain(nn.Module):
-            shape = (CHANNELS, LENGTH)
+            shape, num_features, num_classes, last_layer = (CHANNELS, LENGTH), 6, CLASSES, "head"
 
             def __init__(self) -> None:
                 super().__init__()

@@ -10,15 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from algorithms.personalisation.kept import LEAST, WORST
 from algorithms.personalisation.memory import (
     KEYS,
     LABELS,
-    LEAST,
     SCALE,
     SHARE,
     SPREAD,
     TIMES,
-    WORST,
     Memory,
     answer,
     empty,

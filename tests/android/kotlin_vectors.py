@@ -265,7 +265,7 @@ class FakeGraphs:
     def _places(self, i: Tensors) -> Tensors:
         """Sums that tell each window's place, its class and its examples apart; whole numbers."""
         sums = _sums(i).astype(np.float64)
-        place = (sums + 1) * i["batch/index"]
+        place = (sums + 1) * i["batch/rank"]
         held, label = (sums * i["batch/held"]).sum(), (sums * i["batch/y"]).sum()
         return {"metric/place": place.sum(), "metric/count": i["batch/count"].sum(), "metric/held": held, "metric/label": label}
 

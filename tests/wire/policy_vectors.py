@@ -48,6 +48,8 @@ CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
     ("a graph over the tensors alone that stays", GUARDED, (Apply("conclude", report=False),), ""),
     ("a memory of all windows that stays", GUARDED, (Evaluate("windows", "survey", report=False),), ""),
     ("a survey of all windows", GUARDED, (Evaluate("windows", "survey"),), "max_clip_norm"),
+    ("a survey of all windows, of which few have labels", Policy(min_windows=41), (Evaluate("windows", "survey"),), "min_windows"),
+    ("epochs that are left out", Policy(max_epochs=2.0), (Train(32, 5, least=41),), ""),
     ("training that is left out", Policy(min_windows=20), (Train(32, holdout=0.6, least=40),), ""),
     ("accuracy after training", GUARDED, (Train(32), Evaluate(), Protect(1.0, 0.5)), ""),
     ("an answer after training", GUARDED, (Train(32), Respond(A), Protect(1.0, 0.5)), "max_clip_norm"),

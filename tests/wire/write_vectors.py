@@ -13,6 +13,7 @@ from tests.wire import (
     names_vectors,
     policy_vectors,
     quantised_vectors,
+    ranks_vectors,
     session_vectors,
     signed_vectors,
     time_vectors,
@@ -201,6 +202,7 @@ def main() -> None:
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())
     drift_vectors.FILE.write_text(drift_vectors.text())
+    ranks_vectors.FILE.write_text(ranks_vectors.text())
     quantised_vectors.FILE.write_text(quantised_vectors.text())
     time_vectors.FILE.write_text(time_vectors.text())
     enrolment_vectors.FILE.write_text(enrolment_vectors.text())

@@ -53,7 +53,7 @@ internal fun graphOf(verb: Verb): String? = when (verb) {
 }
 
 private fun epochsOf(train: Train, numTrain: Int): Double =
-    train.steps?.let { it.toDouble() * train.batchSize / maxOf(1, numTrain) } ?: train.epochs.toDouble()
+    if (numTrain - numHeldOut(numTrain, train.holdout) < train.least) 0.0 else train.steps?.let { it.toDouble() * train.batchSize / maxOf(1, numTrain) } ?: train.epochs.toDouble()
 
 /**
  * What leaves the device without the clipping and noise that the policy asks for. No mechanism covers what a graph measures, and a graph may
@@ -88,7 +88,8 @@ private fun tooFewWindows(policy: Policy, verbs: List<Verb>, numTrain: Int, numT
             verb is Choose || verb is Respond -> numTrain
             else -> continue
         }
-        val leftOut = if (verb is Train) count < verb.least else verb is Evaluate && count == 0
+        val nothing = verb is Evaluate && count == 0 && (verb.split != "windows" || policy.minWindows <= 1)
+        val leftOut = if (verb is Train) count < verb.least else nothing
         if (count < policy.minWindows && !leftOut) {
             return "min_windows: ${verb.type} is over $count, ${policy.minWindows} are the least"
         }

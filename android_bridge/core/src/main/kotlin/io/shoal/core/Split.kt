@@ -32,7 +32,7 @@ internal class Split private constructor(
             val count = windows.numTrain + windows.numUnlabelled
             val mask = heldOut(windows.numTrain, holdout)
             val places = mapOf(
-                Names.INDEX to FloatArray(count) { it.toFloat() },
+                Names.RANK to ranks(windows.numTrain, windows.numUnlabelled).let { made -> FloatArray(count) { made[it].toFloat() } },
                 Names.COUNT to FloatArray(count) { count.toFloat() },
                 Names.HELD to FloatArray(count) { if (it < mask.size && mask[it]) 1f else 0f },
             )
@@ -40,6 +40,18 @@ internal class Split private constructor(
             val y = concatenate(listOf(windows.trainY, Tensor.of(LongArray(windows.numUnlabelled) { -1 })))
             return Split(x, y, shuffled(count), false, places.mapValues { Tensor.of(it.value) })
         }
+
+        /** In which order windows are preferred where not all can be used: the rank of each, those with labels first. */
+        fun ranks(numLabelled: Int, numUnlabelled: Int): IntArray {
+            val made = IntArray(numLabelled + numUnlabelled)
+            val order = spread(numLabelled) + spread(numUnlabelled).map { numLabelled + it }
+            order.forEachIndexed { rank, window -> made[window] = rank }
+            return made
+        }
+
+        private fun spread(count: Int): List<Int> = (0 until count).sortedBy { ((it + 1) * GOLDEN) % 1.0 }
+
+        private const val GOLDEN = 0.6180339887498949
 
         /** Recordings are sorted by class; a batch should not be. */
         private fun shuffled(count: Int): IntArray = Generator(0).permutation(count)

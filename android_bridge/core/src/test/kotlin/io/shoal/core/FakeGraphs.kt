@@ -79,7 +79,7 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
 
     private fun places(i: Tensors): Tensors {
         val sums = sums(i)
-        val (index, held) = listOf("batch/index", "batch/held").map { i.getValue(it).toFloatArray() }
+        val (index, held) = listOf("batch/rank", "batch/held").map { i.getValue(it).toFloatArray() }
         val y = i.getValue("batch/y").toLongArray()
         fun sum(of: (Int) -> Float) = Tensor.scalar(sums.indices.sumOf { of(it).toDouble() }.toFloat())
         return mapOf(

@@ -21,4 +21,15 @@ class HeldOutTest {
             assertEquals(held.size, numHeldOut(count, share))
         }
     }
+
+    @Test
+    fun `windows are preferred in the order of every implementation`() {
+        val cases = (parseJson(File(repository, "wire/vectors/ranks.json").readBytes()) as JsonArray).items.map { Fields(it, "ranks.json") }
+        assertTrue(cases.size >= 8)
+        for (case in cases) {
+            val (labelled, unlabelled) = Pair(case.count("labelled").toInt(), case.count("unlabelled").toInt())
+            val ranks = case.list("ranks") { it, path -> Fields.countOf(it, path).toInt() }
+            assertEquals(ranks, Split.ranks(labelled, unlabelled).toList(), "of $labelled and $unlabelled")
+        }
+    }
 }

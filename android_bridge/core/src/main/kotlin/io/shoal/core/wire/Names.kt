@@ -27,7 +27,7 @@ public object Names {
     internal const val Y = "batch/y"
 
     /** In the split `windows`: the place of each window, how many there are, and 1 for one that is held out. */
-    internal const val INDEX = "batch/index"
+    internal const val RANK = "batch/rank"
     internal const val COUNT = "batch/count"
     internal const val HELD = "batch/held"
     internal const val PROBABILITIES = "output/probabilities"

@@ -1,0 +1,15 @@
+"""The vectors of the order in which windows are preferred, ``ranks.json``: how many have labels, how many have not, the rank of each."""
+
+import json
+
+from edge_client.core.ranks import ranks
+from tests.wire.signed_vectors import VECTORS
+
+FILE = VECTORS / "ranks.json"
+CASES = [(0, 0), (1, 0), (0, 1), (2, 3), (7, 0), (0, 12), (40, 5), (100, 300)]
+
+
+def text() -> str:
+    """The file, a case a line."""
+    rows = [{"labelled": n, "unlabelled": m, "ranks": ranks(n, m).tolist()} for n, m in CASES]
+    return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]\n"
