@@ -55,6 +55,10 @@ def with_personal(objective: str) -> str:
     return f"{spelled(objective)}+personal" + ("" if OBJECTIVES[objective].server.grouping else "+none")
 
 
+PREPARE = {"moon", "dbe-moon", "fedrod", "mr-fedrod", "pfedme", "fedpcl"}
+"""Objectives whose devices make tensors by other verbs than their training."""
+
+
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 class TestEveryObjective:
     """Each objective with `personal`: its closing plan, on devices with all labels, one label, and none."""
