@@ -30,7 +30,7 @@ def start(
     folder: Folder,
     name: Name,
     bundle: Annotated[Path, typer.Option(help="Folder that `shoal export` wrote.")],
-    algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
+    algorithm: opt.BundledAlgorithm = "",
     privacy: opt.PrivacyName = "",
     rounds: opt.Rounds = 20,
     days: opt.Days = 0.0,

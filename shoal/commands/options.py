@@ -13,7 +13,8 @@ from aggregator.core.cohort import policy_settings, read_policy, with_cohort
 from algorithms.registry import AlgorithmSpec, read_algorithm, read_privacy
 from algorithms.spec import DEFAULT_ALGORITHM as DEFAULT_ALGORITHM
 from algorithms.spec import Choice, read_word
-from wire.errors import ConfigError
+from wire.bundle import unpack
+from wire.errors import ConfigError, ShoalError
 from wire.messages import Encoding
 
 
@@ -51,6 +52,10 @@ Data = Annotated[
 ]
 AlgorithmName = Annotated[
     str, typer.Option("--algorithm", help="One choice or several: distfl, dbe+distfl+irls, ifca:k=4. `shoal algorithms` lists them.")
+]
+BundledAlgorithm = Annotated[
+    str,
+    typer.Option("--algorithm", help="One choice or several; the bundle's own when not given, distfl for FedAvg's."),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of training.")]
 Days = Annotated[float, typer.Option(callback=finite, min=0, help="No round is opened so many days after the start; 0: at any time.")]
@@ -203,7 +208,7 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     asking = ("where", "cohort", "over_select", "quorum", "start_from")
     policy = with_asking(given["policy"], given["cohort"], given["over_select"]) if given["policy"] else {}
     return {name: given[name] for name in (*budget, *same, *asking)} | {
-        "algorithm": with_privacy(read_algorithm(given["algorithm"]), given["privacy"]),
+        "algorithm": with_privacy(read_algorithm(given["algorithm"] or usual_algorithm(given["bundle"])), given["privacy"]),
         "hyper": hyper_values(given["lr"], given["hyper"]),
         "update_encoding": read_encoding(given["update_encoding"]),
         "deadline_s": given["deadline"],
@@ -213,6 +218,16 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         "hours": hours_of(given["window"], given["time_zone"]),
         **policy,
     }
+
+
+def usual_algorithm(folder: Path | None) -> str:
+    """The algorithm of a bundle's folder where none is named: that of the objective that it was exported for, with groups that are found
+    where this is FedAvg's. `DEFAULT_ALGORITHM` without a bundle that can be read: what is wrong with it is said when it is opened."""
+    try:
+        exported_for = unpack((folder / "device.shoal").read_bytes()).manifest.algorithm if folder else ""
+    except (OSError, ShoalError):
+        exported_for = ""
+    return {"": DEFAULT_ALGORITHM, "fedavg": "distfl"}.get(exported_for, exported_for)
 
 
 def with_asking(text: str, cohort: int | None, over_select: float | None) -> dict[str, Any]:

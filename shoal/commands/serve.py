@@ -34,7 +34,7 @@ def serve(
     run: Annotated[str, typer.Option(help="Name of the campaign that trains with it; one that is in the folder goes on.")] = "run-1",
     broker: Annotated[str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")] = "mqtt://localhost",
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
-    algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
+    algorithm: opt.BundledAlgorithm = "",
     privacy: opt.PrivacyName = "",
     rounds: opt.Rounds = 20,
     days: opt.Days = 0.0,

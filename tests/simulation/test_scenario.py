@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorithms.core.contract import Placement
 from algorithms.registry import read_algorithm
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
-from simulation.newcomers import Reception, hold_out
+from simulation.newcomers import Received, Reception, hold_out
 from simulation.partition import partition, read_partition
 from simulation.scenario import Labels, Scenario, check_scenario, labelled, read_labels, set_scene
 from simulation.simulate import SimulationSettings, check_settings, simulate
@@ -155,9 +156,10 @@ def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.Monke
     """What the reception does with them is its own; it is given all their windows, and no label but those of the test part."""
     seen: dict[str, Any] = {}
 
-    def receive(_self: object, newcomers: dict[str, Windows]) -> dict[str, Metrics]:
+    def receive(_self: object, newcomers: dict[str, Windows]) -> dict[str, Received]:
         seen.update(newcomers)
-        return {d: Metrics(w.num_test, 1.0, w.num_test // (1 + i)) for i, (d, w) in enumerate(newcomers.items())}
+        metrics = {d: Metrics(w.num_test, 1.0, w.num_test // (1 + i)) for i, (d, w) in enumerate(newcomers.items())}
+        return {d: Received(Placement("0", 0.8), made, newcomers[d].test_y) for d, made in metrics.items()}
 
     monkeypatch.setattr(Reception, "receive", receive)
     summary = simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 1, labels="none")).summary
@@ -167,6 +169,7 @@ def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.Monke
     newcomers = known(summary.newcomers)
     assert list(newcomers.devices.values()) == [1.0, 0.5]
     assert (newcomers.mean, newcomers.worst, newcomers.worst_tenth) == (0.75, 0.5, 0.5)
+    assert (newcomers.macro_f1.mean, set(newcomers.groups.values()), set(newcomers.sure.values())) == (1.0, {"0"}, {0.8})
 
 
 def test_settings_are_checked_with_the_data() -> None:

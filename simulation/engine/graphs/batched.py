@@ -131,7 +131,7 @@ class BatchedGraphs(EagerGraphs):
     def _run(self, same: Sequence[Request]) -> list[Tensors]:
         graph, hyper = same[0].graph, self._scalars(same[0])
         tensors = {name: stack([request.tensors[name] for request in same], self.device) for name in same[0].tensors}
-        if graph not in self._additive:
+        if graph not in self._additive or "x" not in same[0].batch:  # over the tensors alone
             batch = {name: stack([request.batch[name] for request in same], self.device) for name in same[0].batch}
             return unstack(_over_devices(self._functions[graph])(tensors, batch, hyper), len(same))
         batch = {name: stack_padded([request.batch[name] for request in same], self.device) for name in same[0].batch}

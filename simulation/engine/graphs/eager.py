@@ -38,7 +38,7 @@ class EagerGraphs:
             raise BundleError(f"no graph {graph!r}: expected one of {', '.join(sorted(self._graphs))}")
         with self._lock, torch.no_grad(), tape():
             outputs = self.call(graph, self._tensors(inputs))
-        return {k: v.detach().cpu().numpy() for k, v in outputs.items()}
+        return {k: (v.float() if v.dtype == torch.bfloat16 else v).detach().cpu().numpy() for k, v in outputs.items()}
 
     def trains(self, graph: str) -> bool:
         """Whether a batch is nothing but examples and their classes."""
