@@ -112,8 +112,10 @@ def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("--folder", type=Path, default=Path("runs/personal-grid"), help="where finished runs are kept")
     reader.add_argument("--data", default="watch,uci-har", help="data sets of the grid")
+    reader.add_argument("--split", default="time,session", help="splits of the grid")
     options = reader.parse_args()
-    arguments = ["--algorithms", ALGORITHMS, "--reference", "fedavg", "--data", options.data, "--rounds", "12", "--local-epochs", "2"]
+    arguments = ["--algorithms", ALGORITHMS, "--reference", "fedavg", "--data", options.data, "--split", options.split]
+    arguments += ["--rounds", "12", "--local-epochs", "2"]
     results = {
         "machine": describe_machine(),
         "arguments": arguments,
