@@ -21,6 +21,7 @@ from algorithms.core.contract import TorchTensors
 from export.core_program import CoreProgram, core_program, read_sizes_once
 from export.describe import MIN_BATCH
 from export.lowering.shared import Table, shared_decompositions
+from host.traced import drop_unread
 from wire.errors import ConfigError
 from wire.names import has_rows
 
@@ -71,7 +72,7 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
     with _naming("the model cannot be captured as a graph"), quiet():
         made = function(example)
         traced, _ = _make_graph(positional, example, {}, MAX_BATCH)
-        read = _drop_unread(traced, names)
+        read = drop_unread(traced, names)
     return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
 
 
@@ -145,19 +146,6 @@ def capture_program(function: NamedFunction, example: TorchTensors) -> Lowered:
         ConfigError: as both.
     """
     return lower(trace(function, example), shared_decompositions())
-
-
-def _drop_unread(traced: torch.fx.GraphModule, names: list[str]) -> list[str]:
-    """Remove the inputs that nothing reads; the names of the others."""
-    traced.graph.eliminate_dead_code()
-    read = []
-    for name, node in zip(names, [n for n in traced.graph.nodes if n.op == "placeholder"], strict=True):
-        if node.users:
-            read.append(name)
-        else:
-            traced.graph.erase_node(node)
-    traced.recompile()
-    return read
 
 
 @contextlib.contextmanager

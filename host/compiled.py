@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from algorithms.core.contract import TorchTensors
 from host.cache import cache_folder
 from host.compiler import CannotCompile
+from host.traced import drop_unread
 
 log = logging.getLogger("shoal.compiled")
 
@@ -35,15 +36,17 @@ def compile_ahead(function: Function, example: TorchTensors) -> Function:
     Raises:
         CannotCompile: the cache folder cannot be written.
     """
-    read, values, outputs = list(example), list(example.values()), list[str]()
+    names, outputs = list(example), list[str]()
 
     def positional(*values: Tensor) -> list[Tensor]:
-        results = function(dict(zip(read, values, strict=True)))
+        results = function(dict(zip(names, values, strict=True)))
         outputs[:] = results
         return list(results.values())
 
     with torch.no_grad():
-        traced = make_fx(positional, _allow_non_fake_inputs=True)(*values)
+        traced = make_fx(positional, _allow_non_fake_inputs=True)(*example.values())
+        read = drop_unread(traced, names)
+        values = [example[name] for name in read]
         path = cache_folder("compiled") / f"{_digest(traced, values)}.pt2"
         if not path.exists():
             _build(traced, values, path)

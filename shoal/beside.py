@@ -1,11 +1,12 @@
 """What the demonstration shows beside its run: training alone, the groups' models, and newcomers without labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from msgspec import structs
 from msgspec.structs import replace
 
 from aggregator.core.record import RoundRecord
-from aggregator.core.summary import Comparison, Summary, accuracy_of, spread
+from aggregator.core.summary import Comparison, Spread, Summary, accuracy_of, spread
 from algorithms.registry import read_algorithm
 from shoal.report import percent
 from simulation.datasets.windows import FleetData
@@ -25,20 +26,16 @@ def model_of_the_group(summary: Summary, records: Sequence[RoundRecord]) -> Comp
     if not trained:
         return None
     reached = {device_id: accuracy for device_id, accuracy in accuracy_of(trained[-1]).items() if device_id in summary.devices}
-    over = spread(reached.values())
-    return Comparison(over.mean, over.std, over.worst, over.worst_tenth, summary.accuracy_by_round[:-1], dict(reached))
+    return _comparison(spread(reached.values()), summary.accuracy_by_round[:-1], reached)
 
 
 def comparison_of(summary: Summary) -> Comparison:
     """A finished run as what another one is compared with."""
-    return Comparison(
-        mean=summary.accuracy.mean,
-        std=summary.accuracy.std,
-        worst=summary.accuracy.worst,
-        worst_tenth=summary.accuracy.worst_tenth,
-        accuracy_by_round=summary.accuracy_by_round,
-        devices={device_id: device.accuracy for device_id, device in summary.devices.items()},
-    )
+    return _comparison(summary.accuracy, summary.accuracy_by_round, {d: device.accuracy for d, device in summary.devices.items()})
+
+
+def _comparison(over: Spread, by_round: list[Spread], devices: Mapping[str, float | None]) -> Comparison:
+    return Comparison(**structs.asdict(over), accuracy_by_round=by_round, devices=dict(devices))
 
 
 def newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> list[str]:

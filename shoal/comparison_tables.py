@@ -12,6 +12,11 @@ from shoal.report import percent
 
 Cell = Callable[[Mapping[str, Any]], str]
 """From a row to what stands in one column of it."""
+_WORST_AND_F1: Mapping[str, Cell] = {
+    "worst %": lambda r: _percent(r["accuracy"]["worst"]),
+    "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
+    "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
+}
 GAP = 2
 """Columns of a terminal between those of the table."""
 
@@ -37,9 +42,7 @@ def comparison_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Tab
     """One row per algorithm, without columns that say nothing here; a second table and so on where one would be wider than `width`."""
     cells: dict[str, Cell] = {
         "accuracy %": _accuracy,
-        "worst %": lambda r: _percent(r["accuracy"]["worst"]),
-        "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
-        "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
+        **_WORST_AND_F1,
         **_against(rows),
         "groups": lambda r: _number(r["groups"]["count"], "g"),
         "ARI": lambda r: _number(r["groups"]["ari"], ".2f"),
@@ -60,9 +63,7 @@ def cell_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
     """The same for a cell of a grid."""
     cells: dict[str, Cell] = {
         "accuracy %": _accuracy,
-        "worst %": lambda r: _percent(r["accuracy"]["worst"]),
-        "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
-        "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
+        **_WORST_AND_F1,
         "below": lambda r: _percent(r["below_best"]),
         **_against(rows),
     }

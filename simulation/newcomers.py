@@ -35,9 +35,7 @@ def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[st
     if not count:
         return data, {}
     chosen = set(map(str, np.random.default_rng([seed, 0x1EF7]).choice(sorted(data.devices), count, replace=False)))
-    left = {d: w for d, w in data.devices.items() if d not in chosen}
-    truth = {d: group for d, group in data.truth.items() if d in left}
-    return FleetData(data.name, data.window, data.classes, left, truth), {d: data.devices[d] for d in sorted(chosen)}
+    return data.only(d for d in data.devices if d not in chosen), {d: data.devices[d] for d in sorted(chosen)}
 
 
 @dataclass(frozen=True)

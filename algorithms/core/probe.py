@@ -1,6 +1,6 @@
 """What a model makes of given inputs, as the server sees it: class probabilities, and the statistics at each BatchNorm layer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
@@ -58,6 +58,12 @@ def watch_norms(model: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def named_norms(met: Mapping[str, tuple[Tensor, Tensor]]) -> TorchTensors:
+    """What `watch_norms` noted, as ``mean.LAYER`` and ``variance.LAYER``."""
+    kinds = (names.MEAN_OF, names.VARIANCE_OF)
+    return {kind + layer: value for layer, pair in met.items() for kind, value in zip(kinds, pair, strict=True)}
 
 
 def make_probe(model: nn.Module, input_shape: tuple[int, ...]) -> Probe:

@@ -147,8 +147,7 @@ class DistFL(Defaults):
 
     def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
         """The group that most of the devices with the nearest inputs are in."""
-        surveys = Surveys.of(memory)
-        return nearest_group(surveys, memory.membership, survey) if surveys.device_ids else None
+        return nearest_group(Surveys.of(memory), memory.membership, survey)
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
         """Without its group and its survey."""

@@ -72,30 +72,31 @@ class Surveys:
         ids, counts = tuple(self.device_ids[row] for row in kept), tuple(self.num_examples[row] for row in kept)
         return Surveys(ids, counts, {name: rows[kept] for name, rows in self.arrays.items()} if ids else {})
 
-    def rows(self, scale: "Surveys | None" = None) -> dict[str, Array]:
-        """Rows (N, D) by view. BatchNorm means are divided by the pooled deviation (of `scale`, if given); the length of gradients is taken
-        out of them."""
-        parts = []
+    def means(self, scale: "Surveys | None" = None) -> Array:
+        """BatchNorm means, all layers together (N, D), divided by the pooled deviation (of `scale`, if given); D is 0 without a layer."""
+        parts = [np.empty((len(self.device_ids), 0), np.float32)]
         for name in (n for n in sorted(self.arrays) if n.startswith(names.MEAN_OF)):
             variances = (scale or self).arrays[names.VARIANCE_OF + name.removeprefix(names.MEAN_OF)]
             parts.append(self.arrays[name] / np.sqrt(variances.mean(0) + 1e-12))
+        return np.hstack(parts)
+
+    def rows(self, scale: "Surveys | None" = None) -> dict[str, Array]:
+        """Rows (N, D) by view: `means`, and gradients with their length taken out."""
         gradients = self.arrays[GRADIENT]
         lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
-        return ({"statistics": np.hstack(parts)} if parts else {}) | {"labels": gradients / np.maximum(lengths, 1e-12)}
+        means = self.means(scale)
+        return ({"statistics": means} if means.size else {}) | {"labels": gradients / np.maximum(lengths, 1e-12)}
 
 
 def nearest_group(surveys: Surveys, membership: Mapping[str, str], survey: Tensors) -> Placement | None:
     """The group of most of the `NEIGHBOURS` devices whose inputs have the nearest means, of equally many the nearest one's; None where the
     survey lacks a layer, as that of a model without BatchNorm."""
-    own = {name.removeprefix(PREFIX): value.ravel() for name, value in survey.items()}
-    layers = [name for name in sorted(surveys.arrays) if name.startswith(names.MEAN_OF)]
+    layers = [name for name in surveys.arrays if name.startswith(names.MEAN_OF)]
     members = [row for row, device_id in enumerate(surveys.device_ids) if device_id in membership]
-    if not layers or not members or any(name not in own for name in layers):
+    if not layers or not members or any(PREFIX + name not in survey for name in layers):
         return None
-    distances = np.zeros(len(members))
-    for name in layers:
-        deviation = np.sqrt(surveys.arrays[names.VARIANCE_OF + name.removeprefix(names.MEAN_OF)].mean(0) + 1e-12)
-        distances += np.square((surveys.arrays[name][members] - own[name]) / deviation).sum(1)
+    own = Surveys(("",), (1,), {name: survey[PREFIX + name].reshape(1, -1) for name in layers})
+    distances = np.square(surveys.means()[members] - own.means(surveys)).sum(1, dtype=np.float64)
     nearest = [membership[surveys.device_ids[members[i]]] for i in np.argsort(distances, kind="stable")[:NEIGHBOURS]]
     counts = Counter(nearest)
     group = max(nearest, key=lambda g: counts[g])  # of equal ones the first, which is the nearest

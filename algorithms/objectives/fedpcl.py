@@ -27,7 +27,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.local import Local
-from algorithms.objectives.supervised import Pass, batch_metrics, following_values
+from algorithms.objectives.supervised import Pass, following_values, metrics_of_answers
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Array, Tensors
@@ -105,9 +105,7 @@ class FedPCL(Local):
         return loss, Pass(logits, made.features, made.following)
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        probabilities = self.predict(tensors, batch["x"])
-        chosen = probabilities.gather(1, batch["y"].unsqueeze(1)).clamp(min=_SMALLEST)
-        return batch_metrics(probabilities, batch["y"], -chosen.log().sum())
+        return metrics_of_answers(self.predict(tensors, batch["x"]), batch["y"], _SMALLEST)
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         made = super().answer(tensors, x)

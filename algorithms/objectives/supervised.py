@@ -15,7 +15,7 @@ from torch import Tensor
 from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
 from algorithms.core.functional import functional
 from algorithms.core.limits import NOT_NEGATIVE, PART, Limits
-from algorithms.core.probe import watch_norms
+from algorithms.core.probe import named_norms, watch_norms
 from algorithms.models.classifier import Classifier, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.objectives.gradients import grad_and_value
@@ -50,6 +50,12 @@ def cross_entropy(logits: Tensor, batch: TorchTensors) -> Tensor:
 def batch_metrics(logits: Tensor, y: Tensor, loss_sum: Tensor) -> TorchTensors:
     """``metric/loss_sum`` and ``metric/num_correct`` of a batch, float32 scalars."""
     return {names.LOSS_SUM: loss_sum, names.NUM_CORRECT: (logits.argmax(1) == y).to(torch.float32).sum()}
+
+
+def metrics_of_answers(probabilities: Tensor, y: Tensor, least: float) -> TorchTensors:
+    """`batch_metrics` of probabilities (batch, classes); one below `least` has the loss of this one."""
+    chosen = probabilities.gather(1, y.unsqueeze(1)).clamp(min=least)
+    return batch_metrics(probabilities, y, -chosen.log().sum())
 
 
 def following_values(tensors: TorchTensors) -> TorchTensors:
@@ -176,9 +182,7 @@ class Supervised:
         def loss_of(weights: TorchTensors) -> tuple[Tensor, TorchTensors]:
             with watch_norms(self.model) as met:
                 logits, _ = functional(self.model, {**tensors, **weights}, batch["x"], training=True)
-            kinds = (names.MEAN_OF, names.VARIANCE_OF)
-            seen = {kind + layer: value for layer, pair in met.items() for kind, value in zip(kinds, pair, strict=True)}
-            return F.cross_entropy(logits, batch["y"], reduction="sum", ignore_index=NO_LABEL), seen
+            return F.cross_entropy(logits, batch["y"], reduction="sum", ignore_index=NO_LABEL), named_norms(met)
 
         gradients, _, seen = grad_and_value(loss_of, {last: tensors[last]})
         size = batch["x"].shape[0]

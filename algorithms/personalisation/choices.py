@@ -47,7 +47,7 @@ class Served:
         return base
 
 
-class Kept:
+class ByRecipe:
     """Makes both halves by a recipe; the others derive from it."""
 
     name: ClassVar[str]
@@ -77,7 +77,7 @@ class Kept:
         return type(f"{base.__name__}{type(self).__name__}", (KeepingServer, base), own)
 
 
-class Personal(Kept):
+class Personal(ByRecipe):
     """The default: BatchNorm estimated anew, neighbours among the device's windows, and half-way to a model tuned on them."""
 
     name: ClassVar[str] = "personal"
@@ -98,7 +98,7 @@ class Personal(Kept):
         self.memory, self.holdout, self.epochs = memory, holdout, epochs
 
 
-class Recalibrated(Kept):
+class Recalibrated(ByRecipe):
     """The model that the algorithm gives the device, with BatchNorm's statistics estimated anew on its windows; needs no labels."""
 
     name: ClassVar[str] = "recalibrated"
@@ -107,7 +107,7 @@ class Recalibrated(Kept):
     memory: int = 8
 
 
-class KnnPer(Kept):
+class KnnPer(ByRecipe):
     """The model mixed with the nearest labelled windows of the device, in the share that serves its held-out windows best."""
 
     name: ClassVar[str] = "knn-per"

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.core.functional import functional
-from algorithms.core.probe import norm_layers, watch_norms
+from algorithms.core.probe import named_norms, norm_layers, watch_norms
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import Supervised, batch_metrics, following_values, slot_of
+from algorithms.objectives.supervised import Supervised, following_values, metrics_of_answers, slot_of
 from algorithms.personalisation.kept import CHOOSE, KEPT, LOSS, WINDOWS, WORST
 from algorithms.personalisation.memory import KEYS, LABELS, SHARE, Memory, answer, empty, unit
 from wire import names
@@ -124,8 +124,7 @@ class Keeping(Supervised):
         with watch_norms(self.model) as met:
             functional(self.model, tensors, batch["x"], training=True)
         size = batch["x"].shape[0]
-        sums = {names.MEAN_OF + layer: mean * size for layer, (mean, _) in met.items()}
-        sums |= {names.VARIANCE_OF + layer: variance * size for layer, (_, variance) in met.items()}
+        sums = {name: value * size for name, value in named_norms(met).items()}
         sums["share"] = (batch["count"] / (batch["count"] + PRIOR)).sum()
         return {names.metric(name): value for name, value in sums.items()}
 
@@ -179,12 +178,7 @@ class Keeping(Supervised):
         memory, recipe = self.memorised(tensors), self.recipe
         losses, judged = memory.losses(recipe.of(TUNED if recipe.tunes else GENERAL))
         by_model = {TUNED: losses, GENERAL: tensors[LOSSES]} if recipe.tunes else {GENERAL: losses}
-        at = dict.fromkeys(by_model, 0)
-        columns = []
-        for candidate in recipe.candidates:
-            columns.append(by_model[candidate.model][:, at[candidate.model]])
-            at[candidate.model] += 1
-        every = torch.stack(columns, 1)
+        every = torch.stack([by_model[c.model][:, recipe.of(c.model).index(c.share)] for c in recipe.candidates], 1)
         is_tuned = torch.tensor([float(candidate.model == TUNED) for candidate in recipe.candidates], dtype=every.dtype)
         usable = torch.ones_like(is_tuned)
         if recipe.tunes:  # not where a guess is no number, nor where nobody has trained
@@ -206,9 +200,7 @@ class Keeping(Supervised):
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         """``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with what it has kept."""
-        probabilities = self.predict(tensors, batch["x"])
-        chosen = probabilities.gather(1, batch["y"].unsqueeze(1)).clamp(min=1e-12)
-        return batch_metrics(probabilities, batch["y"], -chosen.log().sum())
+        return metrics_of_answers(self.predict(tensors, batch["x"]), batch["y"], 1e-12)
 
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
         made = super().answer(tensors, x)
@@ -251,9 +243,10 @@ class KeepingServer(DefaultCoordinator):
         before = tuple(replace(verb, holdout=asked.holdout, least=TRAINED) if isinstance(verb, Train) else verb for verb in own)
         memorise = Evaluate("windows", "memorise", holdout=asked.holdout, report=False)
         gauge = (Evaluate("windows", "gauge", report=False), Apply("recalibrate", report=False)) if self.recipe.recalibrates else ()
-        tune = (Apply("baseline", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
-        tuned = tune if self.recipe.tunes else ()
-        return (*before, *gauge, memorise, *tuned, Apply(CHOOSE, report=asked.reports), Evaluate("test", "assess"))
+        tune: tuple[Verb, ...] = ()
+        if self.recipe.tunes:
+            tune = (Apply("baseline", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
+        return (*before, *gauge, memorise, *tune, Apply(CHOOSE, report=asked.reports), Evaluate("test", "assess"))
 
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """The objective's own training, on the windows that are not held out; nothing of it is reported."""

@@ -8,6 +8,9 @@ from wire.errors import BundleError
 from wire.onnx_model import INPUT, OUTPUT
 from wire.tensors import Array, Tensors
 
+_Loaded = tuple[onnxruntime.InferenceSession, onnxruntime.RunOptions | None]
+"""A session, and how it is run."""
+
 
 def load_session(data: bytes, providers: tuple[str, ...], threads: int, origin: str) -> onnxruntime.InferenceSession:
     """A graph, ready to run. `origin` names it in the error.
@@ -56,7 +59,7 @@ class OnnxGraphs:
 
     def __init__(self, bundle: Bundle, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1) -> None:
         self._bundle, self._providers, self._threads = bundle, list(providers), threads
-        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._sessions: dict[str, _Loaded] = {}
         self._frugal = onnxruntime.RunOptions()
         self._frugal.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
 
@@ -66,16 +69,12 @@ class OnnxGraphs:
         Raises:
             BundleError: the bundle has no such graph, an input is missing, or onnxruntime refuses the graph or its inputs.
         """
-        session = self._sessions.get(graph) or self._load(graph)
+        session, options = self._sessions.get(graph) or self._load(graph)
         described = self._bundle.manifest.graphs[graph]
         if missing := [name for name in described.inputs if name not in inputs]:
             raise BundleError(f"graph {graph!r}: input {missing[0]!r} is missing")
-        trains = any(names.role_of(output) == names.NEXT for output in described.outputs)
-        of_examples = names.X in described.inputs
-        if not of_examples:
-            del self._sessions[graph]
         try:
-            outputs = session.run(None, {name: inputs[name] for name in described.inputs}, None if trains and of_examples else self._frugal)
+            outputs = session.run(None, {name: inputs[name] for name in described.inputs}, options)
         except Exception as error:  # onnxruntime's exceptions share no base but Exception
             raise BundleError(f"graph {graph!r}: {str(error)[:300]}") from None
         return dict(zip(described.outputs, outputs, strict=True))
@@ -88,10 +87,14 @@ class OnnxGraphs:
         """
         return OnnxModel(model, tuple(self._providers), self._threads).predict(x)
 
-    def _load(self, graph: str) -> onnxruntime.InferenceSession:
+    def _load(self, graph: str) -> _Loaded:
         session = load_session(self._bundle.graph_bytes(graph), tuple(self._providers), self._threads, f"graph {graph!r}")
-        expected = len(self._bundle.manifest.graphs[graph].outputs)
-        if len(session.get_outputs()) != expected:
-            raise BundleError(f"graph {graph!r}: {len(session.get_outputs())} outputs, its manifest says {expected}")
-        self._sessions[graph] = session
-        return session
+        described = self._bundle.manifest.graphs[graph]
+        if (made := len(session.get_outputs())) != len(described.outputs):
+            raise BundleError(f"graph {graph!r}: {made} outputs, its manifest says {len(described.outputs)}")
+        of_examples = names.X in described.inputs
+        trains = of_examples and any(names.role_of(output) == names.NEXT for output in described.outputs)
+        loaded = session, None if trains else self._frugal
+        if of_examples:
+            self._sessions[graph] = loaded
+        return loaded

@@ -38,9 +38,14 @@ def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
 
 
 def _epochs(verb: Verb, num_train: int) -> float:
-    if not isinstance(verb, Train) or num_train - num_held_out(num_train, verb.holdout) < verb.least:
+    if not isinstance(verb, Train) or _trained_on(verb, num_train) < verb.least:
         return 0.0
     return verb.steps * verb.batch_size / max(1, num_train) if verb.steps is not None else float(verb.epochs)
+
+
+def _trained_on(verb: Train, num_train: int) -> int:
+    """The windows that a training is over."""
+    return num_train - num_held_out(num_train, verb.holdout)
 
 
 def _unprotected(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str]) -> str | None:
@@ -70,7 +75,7 @@ def _too_few_windows(policy: Policy, verbs: tuple[Verb, ...], num_train: int, nu
     for verb in verbs:
         match verb:
             case Train():
-                count = num_train - num_held_out(num_train, verb.holdout)
+                count = _trained_on(verb, num_train)
                 if count < verb.least:
                     continue
             case Evaluate(report=True, split="holdout"):

@@ -77,8 +77,9 @@ class FleetData:
     def only(self, device_ids: Iterable[str]) -> "FleetData":
         """These of its devices."""
         devices = {d: self.devices[d] for d in device_ids}
-        truth, recordings = ({d: v for d, v in m.items() if d in devices} for m in (self.truth, self.recordings))
-        return replace(self, devices=devices, truth=truth, recordings=recordings)  # type: ignore[arg-type]
+        truth = {d: group for d, group in self.truth.items() if d in devices}
+        recordings = {d: held for d, held in self.recordings.items() if d in devices}
+        return replace(self, devices=devices, truth=truth, recordings=recordings)
 
 
 def one_class(data: FleetData) -> str:

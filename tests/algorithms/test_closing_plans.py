@@ -108,8 +108,10 @@ class TestWhatIsKept:
     def prefer_general(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from algorithms.personalisation import keeping
 
-        worst = lambda losses, judged, errors, usable: torch.tensor([0.0, 0.0, 1.0, 0.0])  # noqa: E731
-        monkeypatch.setattr(keeping, "first_good", worst)
+        def third(_losses: torch.Tensor, _judged: torch.Tensor, _errors: float, _usable: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([0.0, 0.0, 1.0, 0.0])
+
+        monkeypatch.setattr(keeping, "first_good", third)
 
     @pytest.mark.parametrize("objective", list(OBJECTIVES))
     def test_without_the_training_every_bit_is_as_it_was_before_it(self, objective: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import nn
 
+from algorithms.models.classifier import Classifier
 from algorithms.objectives.supervised import slot_of
 from algorithms.personalisation.keeping import FEWEST, GENERAL, PRIOR, TUNED, first_good
 from algorithms.personalisation.kept import WORST
@@ -197,19 +198,11 @@ class TestRecalibrate:
         assert [key for key in result.private if "shared" in key] == []
 
     def test_a_model_without_batch_norm_gets_through(self) -> None:
-        class Plain(nn.Module):
-            shape, num_features, num_classes, last_layer = (CHANNELS, LENGTH), 6, CLASSES, "head"
-
-            def __init__(self) -> None:
-                super().__init__()
-                self.extractor, self.head = nn.Sequential(nn.Flatten(), nn.Linear(CHANNELS * LENGTH, 6), nn.ReLU()), nn.Linear(6, CLASSES)
-
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                made: torch.Tensor = self.head(self.extractor(x))
-                return made
-
+        extractor = nn.Sequential(nn.Flatten(), nn.Linear(CHANNELS * LENGTH, 6), nn.ReLU())
+        plain = Classifier(nn.Identity(), extractor, nn.Linear(6, CLASSES))
+        plain.shape = (CHANNELS, LENGTH)
         spec = read_algorithm("fedavg+personal+none")
-        objective: Any = make_objective(spec, Plain())  # type: ignore[arg-type]
+        objective = make_objective(spec, plain)
         bundle = describe_bundle(objective, name="plain", classes=("a", "b", "c"), window=Window(("u", "v"), LENGTH, LENGTH))
         verbs = make_algorithm(spec).coordinator.closing(make_algorithm(spec).coordinator.begin({}, 0), WORK)
         model = {k: v for k, v in bundle.initial.items() if names.is_exchanged(k)}

@@ -1,8 +1,6 @@
 """A run with `personal` ends: every device keeps a model of its own, and the summary says which, unless it may not be told."""
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,9 +14,7 @@ from aggregator.core.summary import Summary, summarize
 from aggregator.runner import Runner
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
-from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
-from edge_client.agent import Agent
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions
@@ -27,11 +23,11 @@ from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
 from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
+from tests.end_to_end.agents import devices
 from tests.end_to_end.test_objectives_on_devices import aggregator
 from wire import names
 from wire.bundle import unpack
-from wire.links.mqtt import BrokerAddress, MqttLink
-from wire.links.port import Will
+from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
 from wire.tensors import Tensors
 from wire.topics import Topics
@@ -105,27 +101,7 @@ def run_on_devices(data: FleetData, policies: Mapping[str, Policy], folder: Path
     topics, probe = Topics("f"), make_probe(objective.model, data.window.shape)
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
-        with aggregator(address, topics) as runner, devices(address, topics, data, policies, folder):
+        with aggregator(address, topics) as runner, devices(address, topics, data, folder, lambda d: {"policy": policies[d]}):
             campaign = runner.add(settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs())
             runner.run(lambda: runner.finished)
     return summarize(campaign.known(), campaign.store.rounds(), 1.0), runner, campaign
-
-
-@contextmanager
-def devices(address: BrokerAddress, topics: Topics, data: FleetData, policies: Mapping[str, Policy], folder: Path) -> Iterator[None]:
-    stopping, links, threads = threading.Event(), [], []
-    for device_id, windows in data.devices.items():
-        link = MqttLink(address, f"f.{device_id}", Will(topics.device(device_id, "status"), b""))
-        agent = Agent(device_id, topics, link, windows, FolderState(folder / device_id), OnnxGraphs, policy=policies[device_id])
-        threads.append(threading.Thread(target=agent.run, args=(stopping.is_set,), daemon=True))
-        links.append(link)
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        for thread in threads:
-            thread.join(timeout=20)
-        for link in links:
-            link.close()

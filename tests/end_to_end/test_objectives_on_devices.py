@@ -1,6 +1,5 @@
 """What an algorithm does in simulation it does on devices: exported to ONNX, trained by edge clients over MQTT, to the same result."""
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,6 @@ from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.state import FolderState
-from edge_client.agent import Agent
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
 from simulation.engine.workers.secret import repeatable_secret
@@ -27,6 +23,7 @@ from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
+from tests.end_to_end.agents import devices
 from wire.bundle import unpack
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
@@ -102,7 +99,7 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Campa
     topics, blobs = Topics("f"), MemoryBlobs()
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
-        with aggregator(address, topics) as runner, devices(address, topics, data, folder):
+        with aggregator(address, topics) as runner, devices(address, topics, data, folder, lambda _: {"secret": repeatable_secret}):
             settings = RunSettings.for_bundle(
                 bundle,
                 TrainingSettings(algorithm=read_algorithm(algorithm), rounds=ROUNDS, batch_size=8),
@@ -125,24 +122,3 @@ def aggregator(address: BrokerAddress, topics: Topics) -> Iterator[Runner]:
         yield Runner(Fleet(link, topics, "boot"), time.time)
     finally:
         link.close()
-
-
-@contextmanager
-def devices(address: BrokerAddress, topics: Topics, data: FleetData, folder: Path) -> Iterator[None]:
-    stopping = threading.Event()
-    links, threads = [], []
-    for device_id, windows in data.devices.items():
-        link = MqttLink(address, f"f.{device_id}", Will(topics.device(device_id, "status"), b""))
-        agent = Agent(device_id, topics, link, windows, FolderState(folder / device_id), OnnxGraphs, secret=repeatable_secret)
-        threads.append(threading.Thread(target=agent.run, args=(stopping.is_set,), daemon=True))
-        links.append(link)
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        for thread in threads:
-            thread.join(5)
-        for link in links:
-            link.close()

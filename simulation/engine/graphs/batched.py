@@ -131,7 +131,7 @@ class BatchedGraphs(EagerGraphs):
     def _run(self, same: Sequence[Request]) -> list[Tensors]:
         graph, hyper = same[0].graph, self._scalars(same[0])
         tensors = {name: stack([request.tensors[name] for request in same], self.device) for name in same[0].tensors}
-        if graph not in self._additive or "x" not in same[0].batch:  # over the tensors alone
+        if graph not in self._additive:
             batch = {name: stack([request.batch[name] for request in same], self.device) for name in same[0].batch}
             return unstack(_over_devices(self._functions[graph])(tensors, batch, hyper), len(same))
         batch = {name: stack_padded([request.batch[name] for request in same], self.device) for name in same[0].batch}
@@ -191,6 +191,11 @@ def _adds_up(function: GraphFunction, held: TorchTensors, batch: TorchTensors, h
     """Whether a graph's outputs for a batch are sums over its examples, each looked at by itself."""
     if not all(names.role_of(name) == names.METRIC for name in outputs):
         return False
+    try:
+        function(held, {}, hyper)
+        return False  # it is over the tensors alone
+    except KeyError:
+        pass
     try:
         single = _over_examples(function)(held, batch, hyper)
     except (RuntimeError, ValueError):  # statistics of a batch of one

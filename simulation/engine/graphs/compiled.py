@@ -22,9 +22,7 @@ class CompiledGraphs(EagerGraphs):
         """
         super().__init__(objective)
         self._batch_size = batch_size
-        places = {names.batch(name) for name in names.PLACES}  # no training reads them
-        every = example_inputs(objective, window, batch_size)
-        example = {k: v.detach().contiguous() for k, v in every.items() if k not in places}
+        example = {k: v.detach().contiguous() for k, v in example_inputs(objective, window, batch_size).items()}
         self._compiled = {name: compile_ahead(self._graphs[name], example) for name in compiled}
 
     def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:
