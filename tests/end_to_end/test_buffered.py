@@ -1,17 +1,19 @@
 """A buffered campaign with real processes: a device that is stopped in the middle of a plan, and kills of the device and of the service."""
 
 import signal
+import time
 from pathlib import Path
 
 from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.state import RunState
 from simulation.local.broker import EmbeddedBroker
+from simulation.local.fleet import LocalFleet
 from tests.conftest import Exported, synthetic_fleet
 from tests.end_to_end.test_recovery import Field
 from tests.known import known
 
-ROUNDS = 14
+ROUNDS = 60
 OPTIONS = ("--policy", "buffered:buffer=2:concurrency=3", "--min-devices", "2", "--rounds", str(ROUNDS), "--grace", "600")
 
 
@@ -23,6 +25,20 @@ def stored(field: Field) -> RunState:
         store.close()
 
 
+def stop_at_work(field: Field, edges: LocalFleet, device_id: str) -> int:
+    """Stops a device that has a plan and has not sent its update, and gives the round then. What it sent just before is awaited."""
+    field.wait(lambda run: run["round"] >= 2)
+    for _ in range(20):
+        field.wait(lambda _: device_id in stored(field).flights)
+        edges.processes[device_id].send_signal(signal.SIGSTOP)
+        began = stored(field)
+        time.sleep(1.0)
+        if (flight := stored(field).flights.get(device_id)) and flight == began.flights.get(device_id):
+            return int(began.round)
+        edges.processes[device_id].send_signal(signal.SIGCONT)
+    raise TimeoutError(f"{device_id} had always sent its update when it was stopped")
+
+
 def test_the_update_of_a_plan_in_flight_counts_once_over_kills_of_device_and_service(
     exported: Exported, tmp_path: Path, embedded_broker: EmbeddedBroker
 ) -> None:
@@ -30,9 +46,7 @@ def test_the_update_of_a_plan_in_flight_counts_once_over_kills_of_device_and_ser
     try:
         with field.edges() as edges:
             service = field.serve(*OPTIONS)
-            field.wait(lambda run: run["round"] >= 2 and "d2" in stored(field).flights)
-            edges.processes["d2"].send_signal(signal.SIGSTOP)
-            began = field.get("/run")["round"]
+            began = stop_at_work(field, edges, "d2")
             field.wait(lambda run: run["round"] >= began + 4)
             for device_id in ("d0", "d1"):
                 edges.processes[device_id].send_signal(signal.SIGSTOP)
