@@ -7,6 +7,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from algorithms.core.contract import TorchTensors
+from algorithms.models.plain import PlainOperators
 from export.core_program import CoreProgram, core_program, read_sizes_once
 from export.describe import MIN_BATCH
 from export.lowering.shared import Table, shared_decompositions
@@ -125,6 +128,7 @@ def _make_graph(function: Callable[..., Any], example: TorchTensors, table: Tabl
         sizes.constrain_symbol_range(symbol, MIN_BATCH, max_batch)
     with (
         fakes,
+        PlainOperators(),
         enable_python_dispatcher(),  # without it, some operators ask for sizes as numbers
         torch.backends.mkldnn.flags(enabled=False),  # its LSTM is one operator whose gradient cannot be traced
         torch.backends.nnpack.flags(enabled=False),  # it takes batches from 16 on only, which would be a condition
@@ -135,7 +139,12 @@ def _make_graph(function: Callable[..., Any], example: TorchTensors, table: Tabl
         conditions = ", ".join(str(guard.expr) for guard in sizes.guards)
         for symbol in sizes.var_to_range:
             conditions = conditions.replace(str(symbol), "batch")
-        raise ConfigError(f"what the model computes depends on how many examples a batch has: {conditions}")
+        frames = [guard.sloc.framework_loc for guard in sizes.guards]
+        places = sorted({f"{Path(frame.filename).name}, line {frame.lineno}" for frame in frames if isinstance(frame, FrameSummary)})
+        raise ConfigError(
+            f"what the model computes depends on how many examples a batch has: {conditions} ({'; '.join(places)}): "
+            "expected x.shape[0] where a model needs that number, not len(x)"
+        )
     return graph, sizes
 
 

@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from algorithms.core.contract import TorchTensors
+from algorithms.models.plain import PlainOperators
 from host.cache import cache_folder
 from host.compiler import CannotCompile
 from host.traced import drop_unread
@@ -43,7 +44,7 @@ def compile_ahead(function: Function, example: TorchTensors) -> Function:
         outputs[:] = results
         return list(results.values())
 
-    with torch.no_grad():
+    with torch.no_grad(), PlainOperators():
         traced = make_fx(positional, _allow_non_fake_inputs=True)(*example.values())
         read = drop_unread(traced, names)
         values = [example[name] for name in read]

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from algorithms.core.contract import Probe, TorchTensors
 from algorithms.core.functional import functional
 from algorithms.models.classifier import Classifier
+from algorithms.models.frozen import NORMS, frozen_tensors
 from algorithms.models.network import Network, Unsupported, network_of
 from wire import names
 
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -37,7 +37,7 @@ class ProbeDescription(msgspec.Struct, frozen=True):
 
 def norm_layers(model: nn.Module) -> tuple[str, ...]:
     """The names of a model's BatchNorm layers, in order."""
-    return tuple(name for name, module in model.named_modules() if isinstance(module, _NORMS))
+    return tuple(name for name, module in model.named_modules() if isinstance(module, NORMS))
 
 
 @contextmanager
@@ -101,7 +101,9 @@ def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]
         if not isinstance(sequence, nn.Sequential):
             continue
         for (before, layer), (name, norm) in pairwise(list(sequence.named_children())):
-            if isinstance(layer, _CONVOLUTIONS) and isinstance(norm, _NORMS) and norm.affine and norm.track_running_stats:
+            if any(not p.requires_grad for part in (layer, norm) for p in part.parameters()):
+                continue
+            if isinstance(layer, _CONVOLUTIONS) and isinstance(norm, NORMS) and norm.affine and norm.track_running_stats:
                 at = f"{prefix}." if prefix else ""
                 pairs[at + before] = at + name, norm.eps
                 layer.bias = nn.Parameter(torch.zeros(layer.out_channels)) if layer.bias is None else layer.bias
@@ -123,6 +125,9 @@ def _folded_weights(pairs: dict[str, tuple[str, float]], tensors: TorchTensors) 
 
 
 def whole_model(model: nn.Module) -> TorchTensors:
-    """Every parameter as ``shared/NAME`` and every running statistic as ``statistic/NAME``, whatever an objective sends of them."""
-    statistics = [(n, b) for n, b in model.named_buffers() if names.is_running_statistic(n)]
-    return {names.shared(n): p.detach() for n, p in model.named_parameters()} | {names.statistic(n): b for n, b in statistics}
+    """Every parameter as ``shared/NAME`` and every running statistic as ``statistic/NAME``, whatever an objective sends of them; without
+    what is frozen."""
+    frozen = frozen_tensors(model)
+    parameters = {names.shared(n): p.detach() for n, p in model.named_parameters() if n not in frozen}
+    statistics = [(n, b) for n, b in model.named_buffers() if names.is_running_statistic(n) and n not in frozen]
+    return parameters | {names.statistic(n): b for n, b in statistics}

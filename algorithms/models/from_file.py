@@ -5,14 +5,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from algorithms.models.adopt import adopt
 from algorithms.models.classifier import Classifier, Scale
 from wire.bundle import Window
 from wire.errors import ConfigError
-
-EXPECTED = "expected torch.nn.Sequential(..., torch.nn.Linear), or an algorithms.models.classifier.Classifier"
 
 
 def is_file(name: str) -> bool:
@@ -24,18 +22,15 @@ def is_file(name: str) -> bool:
 def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
     """A fresh model by a user's own function; torch's global generator decides its weights.
 
-    FUNCTION(shape, num_classes) gets the shape of one example, (channels, time) or (channels, height, width), and returns layers up to the
-    logits; inputs are divided by `size` (channels,) float32 before the first.
+    FUNCTION(shape, num_classes) gets the shape of one example, (channels, time) or (channels, height, width), and returns a module up to
+    the logits (`algorithms.models.adopt`); inputs are divided by `size` (channels,) float32 before the first.
 
     Raises:
         ConfigError: no such file or function, it fails, or what it returns is no classifier of these examples.
     """
     file, _, function = name.rpartition(":")
     made = _called(Path(file), function, window.shape, num_classes)
-    model = made if isinstance(made, Classifier) else _as_classifier(name, made, Scale(size, len(window.shape) - 1))
-    model.shape = window.shape
-    _check(name, model, num_classes)
-    return model
+    return adopt(name, made, window.shape, num_classes, Scale(size, len(window.shape) - 1))
 
 
 def _called(file: Path, function: str, *arguments: Any) -> object:
@@ -52,20 +47,3 @@ def _called(file: Path, function: str, *arguments: Any) -> object:
         line = next((f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(file)), None)
         place = f", line {line}" if line else ""
         raise ConfigError(f"model file {file}{place}: {type(error).__name__}: {error}") from error
-
-
-def _as_classifier(name: str, made: object, scale: Scale) -> Classifier:
-    if not isinstance(made, nn.Sequential) or len(made) < 2 or not isinstance(made[-1], nn.Linear):
-        raise ConfigError(f"model {name} returned {type(made).__name__}: {EXPECTED}")
-    return Classifier(scale, made[:-1], made[-1])
-
-
-def _check(name: str, model: Classifier, num_classes: int) -> None:
-    x = torch.zeros(2, *model.shape)
-    try:
-        with torch.no_grad():
-            found = tuple(model.eval()(x).shape)
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise ConfigError(f"model {name} cannot take examples of {list(model.shape)}: {str(error).splitlines()[0]}") from error
-    if found != (2, num_classes):
-        raise ConfigError(f"model {name} gives {list(found)} for two examples: expected [2, {num_classes}], one logit per class")

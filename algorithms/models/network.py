@@ -54,6 +54,10 @@ def network_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
         raise Unsupported(f"examples of shape {window_shape}: only time windows (channels, time)")
     if type(model).forward is not Classifier.forward:
         raise Unsupported(f"{type(model).__name__} has a forward pass of its own")
+    if fixed := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
+        raise Unsupported(f"{fixed[0]} is frozen")
+    if hooked := [name for name, module in model.named_modules() if module._forward_hooks or module._forward_pre_hooks]:
+        raise Unsupported(f"{hooked[0] or 'the model'} has a forward hook")
     channels, time = window_shape
     walk = _Walk(channels, time, {n: tuple(p.shape) for n, p in model.named_parameters()})
     size = _size_of(model.scale, channels)

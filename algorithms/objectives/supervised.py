@@ -16,10 +16,13 @@ from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
 from algorithms.core.functional import functional
 from algorithms.core.limits import NOT_NEGATIVE, PART, Limits
 from algorithms.core.probe import named_norms, watch_norms
+from algorithms.models.attention import replace_attention
 from algorithms.models.classifier import Classifier, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
+from algorithms.models.frozen import frozen_slot, frozen_tensors
 from algorithms.objectives.gradients import grad_and_value
 from wire import names
+from wire.errors import ConfigError
 
 LR, MOMENTUM = 0.005, 0.9
 NO_LABEL = -1
@@ -87,11 +90,16 @@ class Supervised:
     def __init__(self, model: Classifier) -> None:
         """
         Raises:
-            ConfigError: the model has a kind of dropout whose random numbers cannot be inputs.
+            ConfigError: the model has a layer that draws random numbers which cannot be inputs, or its last layer is frozen.
         """
         self.model = model
+        replace_attention(model)
         self.dropouts = replace_dropouts(model, model.shape)
-        self._statistics = frozenset(name for name, _ in model.named_buffers() if names.is_running_statistic(name))
+        self.frozen = frozen_tensors(model)
+        if f"{model.last_layer}.weight" in self.frozen:
+            raise ConfigError(f"layer {model.last_layer!r} is frozen: expected the last layer of a model to train")
+        buffers = (name for name, _ in model.named_buffers() if names.is_running_statistic(name))
+        self._statistics = frozenset(name for name in buffers if name not in self.frozen)
         self.random: Mapping[str, tuple[int, ...]] = {names.uniform(name): layer.shape for name, layer in self.dropouts.items()}
 
     # Tensors
@@ -101,8 +109,9 @@ class Supervised:
         return names.STATISTIC if name in self._statistics else names.SHARED
 
     def parameters(self) -> TorchTensors:
-        """The model's parameters by ``ROLE/NAME``."""
-        return {names.key_of(self.role(n), n): p.detach().clone() for n, p in self.model.named_parameters()}
+        """The model's parameters by ``ROLE/NAME``, without those that are frozen."""
+        moving = {n: p for n, p in self.model.named_parameters() if n not in self.frozen}
+        return {names.key_of(self.role(n), n): p.detach().clone() for n, p in moving.items()}
 
     def statistics(self) -> TorchTensors:
         """BatchNorm's running statistics by ``ROLE/NAME``. Buffers that training does not change (a fixed input scaling) are no
@@ -111,6 +120,7 @@ class Supervised:
 
     def initial(self) -> TorchTensors:
         tensors = self.parameters() | self.statistics()
+        tensors |= {frozen_slot(name): value.clone() for name, value in self.frozen.items()}
         return tensors | {slot_of(k): torch.zeros_like(tensors[k]) for k in self.trained(tensors)}
 
     def trained(self, tensors: TorchTensors) -> list[str]:
@@ -120,7 +130,7 @@ class Supervised:
 
     def key(self, tensors: TorchTensors, name: str) -> str:
         """``ROLE/NAME`` of the model's parameter of this name."""
-        return next(k for k in tensors if k in (names.shared(name), names.private(name)))
+        return next(k for k in tensors if k in (names.shared(name), names.private(name), frozen_slot(name)))
 
     # Graphs
 
@@ -133,7 +143,7 @@ class Supervised:
         }
 
     def sgd(self) -> Mapping[str, Sgd]:
-        return {} if self.columns or self.random else self.sgd_graphs
+        return {} if self.columns or self.random or self.frozen else self.sgd_graphs
 
     def factors(self, batch: TorchTensors) -> TorchTensors:
         """What the outputs of layers are multiplied by in training, by the layer's name."""

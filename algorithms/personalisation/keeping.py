@@ -27,6 +27,7 @@ from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensor
 from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, norm_layers, watch_norms
 from algorithms.models.classifier import Classifier
+from algorithms.models.frozen import fixed_norms
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised, following_values, metrics_of_answers, slot_of
 from algorithms.personalisation.kept import CHOOSE, KEPT, LOSS, WINDOWS, WORST
@@ -95,7 +96,7 @@ class Keeping(Supervised):
 
     def __init__(self, model: Classifier, **options: object) -> None:
         super().__init__(model, **options)
-        self._norms = norm_layers(model)
+        self._norms = tuple(layer for layer in norm_layers(model) if layer not in fixed_norms(model))
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()

@@ -28,12 +28,25 @@ def shared_decompositions() -> Table:
     table[_aten._adaptive_avg_pool2d.default] = adaptive_average_pool
     table[_aten._adaptive_avg_pool2d_backward.default] = adaptive_average_pool_backward
     table[_aten.var_mean.correction] = var_mean
+    table[_aten.constant_pad_nd.default] = pad
     return table
 
 
 def var_mean(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """torch's own decomposition of var_mean fails on a dynamic batch."""
     return _aten.var.correction(x, dim, correction=correction, keepdim=keepdim), _aten.mean.dim(x, dim, keepdim)
+
+
+def pad(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
+    """Slices where a padding is below 0, as in the gradient of a padding: ExecuTorch takes none. Any other padding stays what it is."""
+    if min(pads) >= 0:
+        return NotImplemented  # type: ignore[no-any-return]
+    for at, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
+        dim = x.dim() - 1 - at
+        x = _aten.slice.Tensor(x, dim, max(-before, 0), x.shape[dim] - max(-after, 0))
+    outside = [max(size, 0) for size in pads]
+    padded: Tensor = _aten.constant_pad_nd(x, outside, value) if any(outside) else x
+    return padded
 
 
 @dataclass(frozen=True)

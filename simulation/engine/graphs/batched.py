@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from algorithms.core.contract import GraphFunction, Objective, TorchTensors
+from algorithms.models.plain import PlainOperators
 from export.describe import example_inputs, parts_of, responses_of
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.rendezvous import Rendezvous
@@ -175,7 +176,12 @@ class BatchedGraphs(EagerGraphs):
 
 def _over_devices(function: GraphFunction) -> GraphFunction:
     """The same function of tensors (devices, \\*shape) and batches (devices, batch, \\*shape); hyper-parameters are everybody's."""
-    return vmap(function, (0, 0, None), randomness="error")
+
+    def plain(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        with PlainOperators():
+            return function(tensors, batch, hyper)
+
+    return vmap(plain, (0, 0, None), randomness="error")
 
 
 def _over_examples(function: GraphFunction) -> GraphFunction:

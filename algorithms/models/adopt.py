@@ -1,0 +1,124 @@
+"""A torch module of a user's own as a `Classifier`: any that ends in one linear layer, with nothing wrapped or registered."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from algorithms.models.attention import replace_attention
+from algorithms.models.classifier import Classifier
+from algorithms.models.dropout import DROPOUTS
+from algorithms.models.plain import PlainOperators
+from wire import names
+from wire.errors import ConfigError
+
+EXPECTED = "expected a torch.nn.Module whose last layer is torch.nn.Linear"
+
+
+def adopt(name: str, made: object, shape: tuple[int, ...], num_classes: int, scale: nn.Module) -> Classifier:
+    """The classifier that a user's module is, for examples of this shape, (channels, time) or (channels, height, width); `scale` comes
+    before its first layer. `name` begins the errors. A `Classifier` is taken as it is.
+
+    The module's last linear layer becomes the head; what comes before it, the extractor. The module itself is not changed.
+
+    Raises:
+        ConfigError: it is no classifier of these examples, or it does what no graph can do: it draws random numbers outside of torch's
+            dropout layers, or changes a buffer that is no running statistic.
+    """
+    if isinstance(made, Classifier):
+        model = made
+    elif isinstance(made, nn.Module):
+        model = _divided(name, made, shape, scale)
+    else:
+        raise ConfigError(f"model {name} is {type(made).__name__}: {EXPECTED}")
+    model.shape = shape
+    found = tuple(_asked(name, model.eval(), torch.zeros(2, *shape)).shape)
+    if found != (2, num_classes):
+        raise ConfigError(f"model {name} gives {list(found)} for two examples: expected [2, {num_classes}], one logit per class")
+    _check_training(name, model)
+    return model
+
+
+def _divided(name: str, module: nn.Module, shape: tuple[int, ...], scale: nn.Module) -> Classifier:
+    """A module cut before its last layer."""
+    if isinstance(module, nn.Sequential) and len(module) > 1 and isinstance(module[-1], nn.Linear):
+        return Classifier(scale, module[:-1], module[-1])
+    if isinstance(module, nn.Linear):
+        return Classifier(scale, nn.Identity(), module)
+    module = deepcopy(module)
+    x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+    seen: list[tuple[str, Tensor]] = []
+
+    def note(layer: str) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda _module, _inputs, output: seen.append((layer, output))
+
+    hooks = [layer.register_forward_hook(note(n)) for n, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    try:
+        answer = _asked(name, module.eval(), x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    last = [layer for layer, output in seen if output is answer]
+    if len(last) != 1:
+        raise ConfigError(f"model {name} is {type(module).__name__}, and what it returns is not what a linear layer of it gave: {EXPECTED}")
+    head = module.get_submodule(last[0])
+    assert isinstance(head, nn.Linear)
+    parent, _, own = last[0].rpartition(".")
+    setattr(module.get_submodule(parent), own, nn.Identity())
+    if _asked(name, module, x).shape != (3, head.in_features):
+        raise ConfigError(f"model {name}: its layer {last[0]!r} is called more than once, or for parts of an example: {EXPECTED}")
+    return Classifier(scale, module, head)
+
+
+def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
+    try:
+        with torch.no_grad():
+            answer = model(x)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"model {name} cannot take examples of {list(x.shape[1:])}: {said}") from error
+    if not isinstance(answer, Tensor):
+        raise ConfigError(f"model {name} returns {type(answer).__name__}: expected a tensor of logits")
+    return answer
+
+
+class _Draws(TorchDispatchMode):
+    """Notes the operators that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs is not None:
+            self.met.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def _check_training(name: str, model: Classifier) -> None:
+    """Whether a pass in training is a function of the model's tensors and of the examples."""
+    tried = deepcopy(model).train()
+    replace_attention(tried)
+    for layer in tried.modules():
+        if isinstance(layer, DROPOUTS):
+            layer.eval()
+    before = {n: b.clone() for n, b in tried.named_buffers() if not _moves(n)}
+    x = torch.randn(4, *model.shape, generator=torch.Generator().manual_seed(0))
+    with torch.random.fork_rng(devices=[]), PlainOperators(), _Draws() as drawn:
+        _asked(name, tried, x)
+    if drawn.met:
+        raise ConfigError(
+            f"model {name} draws random numbers in its forward pass ({drawn.met[0]}): expected torch.nn.Dropout layers for that"
+        )
+    after = dict(tried.named_buffers())
+    if changed := [n for n, value in before.items() if n not in after or not torch.equal(value, after[n])]:
+        raise ConfigError(
+            f"model {name} changes its buffer {changed[0]!r} in training: expected none but BatchNorm's running statistics to change"
+        )
+
+
+def _moves(name: str) -> bool:
+    return names.is_running_statistic(name) or name.endswith("num_batches_tracked")

@@ -1,0 +1,240 @@
+"""Models as users write them: taken as they are, trained as plain torch trains them, refused by name where no graph can hold them."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from algorithms.core.contract import TorchTensors
+from algorithms.models.adopt import adopt
+from algorithms.models.attention import Attention
+from algorithms.models.classifier import Classifier, Scale
+from algorithms.models.dropout import DROPOUTS
+from algorithms.models.frozen import fixed_norms
+from algorithms.models.plain import attention, linear
+from algorithms.objectives.fedavg import FedAvg
+from export.describe import example_inputs, named, parts_of
+from host.compiled import compile_ahead
+from simulation.engine.graphs.batched import _over_devices
+from tests.usual_models import IMAGES, WINDOWS, Shape
+from wire import names
+from wire.errors import ConfigError
+
+SHAPES: dict[str, Shape] = dict.fromkeys(WINDOWS, (3, 24)) | dict.fromkeys(IMAGES, (1, 28, 28))
+MAKERS = WINDOWS | IMAGES
+CLASSES, LR, MOMENTUM = 4, 0.05, 0.9
+
+
+def made(name: str) -> nn.Module:
+    """A model without dropout, so that it can be compared with one that draws from torch's own generator."""
+    torch.manual_seed(1)
+    model = MAKERS[name](SHAPES[name], CLASSES)
+    for layer in model.modules():
+        if isinstance(layer, DROPOUTS):
+            layer.p = 0.0
+        if isinstance(layer, nn.MultiheadAttention):
+            layer.dropout = 0.0
+    return model
+
+
+def adopted(model: nn.Module, shape: Shape) -> Classifier:
+    return adopt("mine", model, shape, CLASSES, Scale(torch.full((shape[0],), 2.0), len(shape) - 1))
+
+
+def batches(shape: Shape) -> list[tuple[Tensor, Tensor]]:
+    drawing = torch.Generator().manual_seed(3)
+    return [(3 * torch.randn(8, *shape, generator=drawing), torch.randint(CLASSES, (8,), generator=drawing)) for _ in range(3)]
+
+
+def plainly_trained(model: nn.Module, shape: Shape) -> dict[str, Tensor]:
+    """Three steps of plain torch, by the values of parameters and running statistics; nothing of Shoal."""
+    model = deepcopy(model).train()
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm1d) and not layer.weight.requires_grad:
+            layer.eval()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], LR, MOMENTUM)
+    for x, y in batches(shape):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x / 2.0), y).backward()
+        optimizer.step()
+    statistics = {name: value for name, value in model.named_buffers() if names.is_running_statistic(name)}
+    return {name: value.detach() for name, value in model.named_parameters()} | statistics
+
+
+def eager(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
+    return named(objective.step)
+
+
+def compiled(objective: FedAvg, inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
+    return compile_ahead(named(objective.step), inputs)
+
+
+def batched(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
+    step = _over_devices(objective.step)
+
+    def run(inputs: TorchTensors) -> TorchTensors:
+        held, batch, hyper = parts_of(inputs)
+        two, of_two = ({key: torch.stack([value, value]) for key, value in values.items()} for values in (held, batch))
+        return {key: value[1] for key, value in step(two, of_two, hyper).items()}
+
+    return run
+
+
+def trained(model: nn.Module, shape: Shape, backend: Callable[..., Callable[[TorchTensors], TorchTensors]]) -> TorchTensors:
+    """The same three steps by the objective's graph."""
+    objective = FedAvg(adopted(model, shape))
+    inputs = example_inputs(objective, shape, 8)
+    step, tensors = backend(objective, inputs), objective.initial()
+    for x, y in batches(shape):
+        inputs |= {names.X: x, names.Y: y, names.hyper("lr"): torch.tensor(LR), names.hyper("momentum"): torch.tensor(MOMENTUM)}
+        moved = step(inputs | tensors)
+        tensors |= {names.without_next(key): value.detach().clone() for key, value in moved.items() if key.startswith("next/")}
+    return tensors
+
+
+def assert_same(tensors: TorchTensors, expected: dict[str, Tensor]) -> None:
+    """`tensors` are named as those of a `Classifier`, `expected` as those of the user's module."""
+    held = names.part(tensors, names.SHARED) | names.part(tensors, names.STATISTIC)
+    held |= {name.removeprefix("frozen."): v for name, v in names.part(tensors, names.SLOT).items() if name.startswith("frozen.")}
+    body = {name.removeprefix("extractor.") for name in held if name.startswith("extractor.")}
+    head = [name for name in expected if name not in body]
+    assert body < expected.keys()
+    assert [name.rpartition(".")[2] for name in head] == ["weight", "bias"]
+    for name, value in expected.items():
+        own = f"extractor.{name}" if name in body else f"head.{name.rpartition('.')[2]}"
+        torch.testing.assert_close(held[own], value, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_three_steps_equal_those_of_plain_torch(name: str) -> None:
+    model = made(name)
+    assert_same(trained(model, SHAPES[name], eager), plainly_trained(model, SHAPES[name]))
+
+
+@pytest.mark.parametrize("backend", [compiled, batched])
+@pytest.mark.parametrize("name", ["vit", "transformer encoder", "lora", "frozen body", "inceptiontime"])
+def test_every_backend_makes_the_same_steps(name: str, backend: Callable[..., Callable[[TorchTensors], TorchTensors]]) -> None:
+    model = made(name)
+    assert_same(trained(model, SHAPES[name], backend), plainly_trained(model, SHAPES[name]))
+
+
+class TestFrozen:
+    def test_what_is_frozen_is_a_slot_that_no_step_moves(self) -> None:
+        objective = FedAvg(adopted(made("frozen body"), (3, 24)))
+        tensors = objective.initial()
+        frozen = [key for key in tensors if key.startswith(names.slot("frozen."))]
+        assert sorted(names.name_of(key).removeprefix("frozen.extractor.body.") for key in frozen) == [
+            *("0.bias", "0.weight", "1.bias", "1.running_mean", "1.running_var", "1.weight")
+        ]
+        outputs = named(objective.step)(example_inputs(objective, (3, 24)))
+        assert not [key for key in outputs if "frozen" in key or ".body." in key]
+        assert not [key for key in names.of_role(tensors, *names.EXCHANGED) if ".body." in key]
+
+    def test_a_norm_is_fixed_where_its_weights_are_frozen(self) -> None:
+        model = nn.Sequential(nn.BatchNorm1d(2).requires_grad_(False), nn.BatchNorm1d(2), nn.BatchNorm1d(2, affine=False))
+        assert list(fixed_norms(model)) == ["0"]
+
+    def test_a_model_whose_last_layer_is_frozen_is_refused(self) -> None:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(72, 8), nn.Linear(8, CLASSES).requires_grad_(False))
+        with pytest.raises(ConfigError, match="layer 'head' is frozen: expected the last layer of a model to train"):
+            FedAvg(adopted(model, (3, 24)))
+
+
+class TestAttention:
+    @pytest.mark.parametrize("batch_first", [True, False])
+    @pytest.mark.parametrize("mask", ["none", "causal", "padding", "added"])
+    def test_it_is_that_of_torch(self, batch_first: bool, mask: str) -> None:
+        torch.manual_seed(0)
+        layer = nn.MultiheadAttention(8, 2, batch_first=batch_first)
+        x = torch.randn(3, 5, 8) if batch_first else torch.randn(5, 3, 8)
+        options: dict[str, Tensor] = {
+            "none": {},
+            "causal": {"attn_mask": torch.ones(5, 5, dtype=torch.bool).triu(1)},
+            "padding": {"key_padding_mask": torch.arange(5).expand(3, 5) > torch.tensor([[4], [2], [3]])},
+            "added": {"attn_mask": torch.randn(5, 5)},
+        }[mask]
+        expected, weights = layer(x, x, x, **options)
+        found, shares = Attention(layer, "a")(x, x, x, **options)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(shares, weights)
+
+    @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.ones(4, 6).tril(1).bool()}])
+    def test_the_function_is_that_of_torch(self, options: dict[str, object]) -> None:
+        q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 6, 8), torch.randn(2, 3, 6, 5)
+        torch.testing.assert_close(attention(q, k, v, **options), F.scaled_dot_product_attention(q, k, v, **options))  # type: ignore[arg-type]
+
+    def test_its_dropout_takes_its_numbers_from_the_batch(self) -> None:
+        model = adopted(WINDOWS["transformer encoder"]((3, 24), CLASSES), (3, 24))
+        objective = FedAvg(model)
+        shapes = [shape for name, shape in objective.random.items() if name.endswith("self_attn.drop")]
+        assert shapes == [(4, 24, 24)] * 2, "heads, queries, keys"
+
+    def test_options_that_it_does_not_have_are_refused(self) -> None:
+        class Wide(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.attention, self.out = nn.MultiheadAttention(3, 1, kdim=24, vdim=24, batch_first=True), nn.Linear(3, CLASSES)
+
+            def forward(self, x: Tensor) -> Tensor:
+                answer: Tensor = self.out(self.attention(x.transpose(1, 2), x, x)[0].mean(1))
+                return answer
+
+        with pytest.raises(ConfigError, match=r"layer 'extractor.attention' is MultiheadAttention with kdim, vdim"):
+            adopted(Wide(), (3, 24))
+
+    def test_a_linear_layer_of_many_dimensions_is_that_of_torch(self) -> None:
+        x, layer = torch.randn(2, 3, 4, 5), nn.Linear(5, 6)
+        torch.testing.assert_close(linear(x, layer.weight, layer.bias), layer(x))
+
+
+class Other(nn.Module):
+    """A model with a forward pass that a test gives."""
+
+    running: Tensor
+
+    def __init__(self, forward: Callable[["Other", Tensor], object]) -> None:
+        super().__init__()
+        self.register_buffer("running", torch.zeros(()))
+        self.out, self.way = nn.Linear(72, CLASSES), forward
+
+    def forward(self, x: Tensor) -> object:
+        return self.way(self, x.flatten(1))
+
+
+def moving(model: Other, x: Tensor) -> Tensor:
+    model.running.add_(x.mean())
+    answer: Tensor = model.out(x)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        (lambda model, x: model.out(x + 0.1 * torch.randn_like(x)), r"draws random numbers in its forward pass \(aten.randn_like"),
+        (lambda model, x: F.dropout(model.out(x), training=model.training), "draws random numbers"),
+        (moving, "changes its buffer 'extractor.running' in training"),
+        (lambda model, x: model.out(x).softmax(1), "what it returns is not what a linear layer of it gave"),
+        (lambda model, x: model.out(model.out(x).repeat(1, 18)), "what it returns is not|is called more than once"),
+        (lambda model, x: (model.out(x), x), "returns tuple: expected a tensor of logits"),
+        (lambda model, x: model.out(x[:, :5]), r"cannot take examples of \[3, 24\]: mat1 and mat2"),
+    ],
+)
+def test_what_no_graph_can_hold_is_refused_by_name(forward: Callable[[Other, Tensor], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        adopted(Other(forward), (3, 24))
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model mine is function: expected a torch.nn.Module whose last layer is torch.nn.Linear"):
+        adopt("mine", lambda x: x, (3, 24), CLASSES, nn.Identity())
+
+
+def test_a_users_module_is_left_as_it_was() -> None:
+    model = made("vit")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    FedAvg(adopted(model, (3, 24)))
+    assert model.state_dict().keys() == before.keys()
+    assert isinstance(model.get_submodule("head"), nn.Linear)
