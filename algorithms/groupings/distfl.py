@@ -35,7 +35,7 @@ from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, 
 from algorithms.groupings.base import Defaults, group_of
 from algorithms.groupings.gap import connect, group_by_gap
 from algorithms.groupings.identity import keep_names
-from algorithms.groupings.knowledge import Extraction, extract_knowledge, plain_noise
+from algorithms.groupings.knowledge import Extraction, extract_knowledge, fitted_layers, plain_noise
 from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import Surveys, nearest_group
@@ -108,7 +108,7 @@ class DistFL(Defaults):
             raise ConfigError(
                 f"distfl with signature {self.signature!r}: the server must hold the whole model, and devices keep a part of it"
             )
-        if self.signature == "responses" and probe is not None and not probe.norm_layers:
+        if self.signature == "responses" and probe is not None and not fitted_layers(model, probe):
             raise ConfigError("distfl with signature 'responses': the model has no BatchNorm layer to extract knowledge from")
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:
@@ -138,7 +138,7 @@ class DistFL(Defaults):
         notes: dict[str, Any] = {}
         first = tuple(m.device_id for m in models) == ids and {m.start for m in models} == {NEWCOMER}
         few = len(ids) <= SAMPLE  # the responses of trained models have long tails: large fleets would be split too often
-        if self.signature == "both" and first and few and probe is not None and probe.norm_layers:
+        if self.signature == "both" and first and few and probe is not None and fitted_layers(models[0].tensors, probe):
             views["responses"], notes = self._responses(models, probe, seed)
         labels, tests = find_groups(views, np.array(surveys.num_examples))
         notes["tests"] = [test.note() for test in tests]

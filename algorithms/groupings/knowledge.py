@@ -5,6 +5,7 @@ Scenarios. IMWUT 5(4), 2021, section 4.2. Legend: z inputs (`num_inputs`), E % o
 scaling factor (`channel_share`), mu_i and sigma_i^2 the mean and variance at the input of layer i (Eq. 2, 4).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,28 +37,34 @@ def plain_noise(probe: Probe, num_inputs: int, seed: int) -> Array:
     return rng.standard_normal((num_inputs, *probe.input_shape)).astype(np.float32)
 
 
+def fitted_layers(model: Collection[str], probe: Probe) -> list[str]:
+    """The BatchNorm layers whose running statistics a model's tensors hold, by ``ROLE/NAME``: not those that are frozen."""
+    return [layer for layer in probe.norm_layers if names.statistic(f"{layer}.{names.RUNNING_MEAN}") in model]
+
+
 def extract_knowledge(model: Tensors, probe: Probe, settings: Extraction, seed: int) -> tuple[Array, list[float]]:
     """Descend Eq. 4 from noise. Returns the inputs (z, \\*input_shape) float32 and the objective after each iteration.
 
     Raises:
         ValueError: the model has no BatchNorm layer, so that there is nothing to fit.
     """
-    if not probe.norm_layers:
+    if not (layers := fitted_layers(model, probe)):
         raise ValueError("the model has no BatchNorm layer: DistFL's knowledge cannot be extracted from it")
     tensors = as_torch(model)
     targets = []
-    for layer in probe.norm_layers:
-        scale = tensors[names.shared(f"{layer}.weight")].abs()
-        chosen = torch.topk(scale, max(1, round(settings.channel_share * len(scale)))).indices
+    for layer in layers:
         mean, variance = (tensors[names.statistic(f"{layer}.{n}")] for n in (names.RUNNING_MEAN, names.RUNNING_VAR))
-        targets.append((chosen, mean[chosen], variance[chosen]))
+        scale = tensors.get(names.shared(f"{layer}.weight"), torch.ones_like(mean)).abs()
+        chosen = torch.topk(scale, max(1, round(settings.channel_share * len(scale)))).indices
+        targets.append((probe.norm_layers.index(layer), chosen, mean[chosen], variance[chosen]))
     inputs = torch.from_numpy(plain_noise(probe, settings.num_inputs, seed)).requires_grad_()
     optimiser = torch.optim.Adam([inputs], lr=settings.lr)
     losses: list[float] = []
     for _ in range(settings.iterations):
         _, met = probe.run(tensors, inputs)
         loss = torch.zeros(())
-        for (mean, variance), (chosen, running_mean, running_var) in zip(met, targets, strict=True):
+        for layer_at, chosen, running_mean, running_var in targets:
+            mean, variance = met[layer_at]
             loss = loss + (mean[chosen] - running_mean).norm() + (variance[chosen] - running_var).norm()
         optimiser.zero_grad()
         loss.backward()

@@ -29,12 +29,15 @@ LINEAR = "from torch import nn\ndef make(shape, classes):\n    return nn.Sequent
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+def written_in_the_docs(folder: Path) -> Path:
+    programs = re.findall(r"^```python\n(.+?)^```$", (DOCS / "simulate.md").read_text(), re.MULTILINE | re.DOTALL)
+    (folder / "model.py").write_text("\n".join(program for program in programs if "from torch import nn" in program))
+    return folder / "model.py"
+
+
 @pytest.fixture
 def from_the_docs(tmp_path: Path) -> str:
-    program = re.search(r"^```python\n(.+?)^```$", (DOCS / "simulate.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert program is not None
-    (tmp_path / "model.py").write_text(program[1])
-    return f"{tmp_path}/model.py:small"
+    return f"{written_in_the_docs(tmp_path)}:small"
 
 
 NAMED_LIKE_STATISTICS = """
@@ -83,6 +86,36 @@ def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
     settings = SimulationSettings(read_algorithm("fedavg"), 1, model=from_the_docs)
     fast, through_messages = (simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages"))
     assert fast.state.models == through_messages.state.models
+
+
+FROZEN = """
+from torch import nn
+
+def make(shape, classes):
+    body = nn.Sequential(nn.Conv1d(shape[0], 8, 5), nn.BatchNorm1d(8), nn.ReLU()).requires_grad_(False)
+    neck = [nn.Conv1d(8, 8, 3), nn.BatchNorm1d(8), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten()]
+    return nn.Sequential(body, *neck, nn.Linear(8, classes))
+"""
+
+
+@pytest.mark.parametrize("algorithm", [*sorted(OBJECTIVES.keys() - {"cgau"}), "distfl", "distfl:signature=responses", "personal", "ifca"])
+def test_a_frozen_body_stays_on_the_device_with_every_objective(algorithm: str, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(FROZEN)
+    run = simulate(synthetic_fleet(3), SimulationSettings(read_algorithm(algorithm), 2, model=f"{tmp_path}/model.py:make"))
+    models = [decode_tensors(run.blobs.get(digest))[0] for digest in run.state.models.values()]
+    assert not [name for model in models for name in model if "extractor.0." in name]
+    assert known(run.summary.accuracy.mean) > 0.2
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "personal"])
+def test_the_adapters_of_the_docs_train_over_messages_as_in_the_fast_path(algorithm: str, tmp_path: Path) -> None:
+    fleet, model = synthetic_fleet(3), f"{written_in_the_docs(tmp_path)}:adapted"
+    settings = SimulationSettings(read_algorithm(algorithm), 1, model=model)
+    fast, messages = (simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages"))
+    assert fast.state.models == messages.state.models
+    sent, _ = decode_tensors(fast.blobs.get(fast.state.models[fast.state.starts["d0"]]))
+    assert {name for name in sent if "fixed" in name} == set()
+    assert sent["shared/extractor.layers.0.up"].any()
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ifca", "scaffold", "fedavg+gaussian:noise_multiplier=0.01:clip_norm=9"])
@@ -173,7 +206,7 @@ class TestDropout:
     [
         ("", "it has no function 'make'"),
         ("def make(shape, classes):\n    return 1 / 0\n", r"model.py, line 2: ZeroDivisionError"),
-        ("def make(shape, classes):\n    return 3\n", "returned int: expected torch.nn.Sequential"),
+        ("def make(shape, classes):\n    return 3\n", "is int: expected a torch.nn.Module whose last layer is torch.nn.Linear"),
         (f"{LINEAR}(5, 3))\n", "cannot take examples"),
         (f"{LINEAR}(shape[0] * shape[1], 1))\n", r"gives \[2, 1\] for two examples: expected \[2, \d+\]"),
     ],
