@@ -20,18 +20,18 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 class _Asked(NamedTuple):
-    """What a class of a kind must have, the attribute that no class of another kind has, and what most derive from."""
+    """What a class of a kind must have, the attributes that no class of another kind has, and what most derive from."""
 
     protocol: Any
-    attribute: str
+    attributes: tuple[str, ...]
     base: type | None = None
 
 
 _ASKED: dict[Kind, _Asked] = {
-    "grouping": _Asked(Grouping, "group", Defaults),
-    "mean": _Asked(Mean, "combine"),
-    "privacy": _Asked(Privacy, "epsilon", DefaultPrivacy),
-    "personalisation": _Asked(Personalisation, "candidates", ByRecipe),
+    "grouping": _Asked(Grouping, ("group", "start"), Defaults),
+    "mean": _Asked(Mean, ("combine",)),
+    "privacy": _Asked(Privacy, ("epsilon",), DefaultPrivacy),
+    "personalisation": _Asked(Personalisation, ("candidates",), ByRecipe),
 }
 EXPECTED = (
     "expected an objective (a class derived from Supervised, or TwoHalves), or a class with what a grouping (Defaults), a mean, a privacy "
@@ -52,7 +52,7 @@ def kind_of(made: Any, where: str) -> Kind:
         kind, named = "objective", made.device if isinstance(made, TwoHalves) else made
         _check_members(named, ("name", "citation"), f"{where} is an objective")
     elif isinstance(made, type):
-        kinds = [k for k, a in _ASKED.items() if hasattr(made, a.attribute) or (a.base is not None and issubclass(made, a.base))]
+        kinds = [k for k, asked in _ASKED.items() if _looks_like(made, asked)]
         if len(kinds) != 1:
             raise ConfigError(f"{where} is of no known kind: {EXPECTED}")
         kind, named = kinds[0], made
@@ -63,6 +63,11 @@ def kind_of(made: Any, where: str) -> Kind:
     if not isinstance(named.name, str) or not NAME.fullmatch(named.name):
         raise ConfigError(f"{where} is named {named.name!r}: expected letters, digits, - and _, beginning with a letter")
     return kind
+
+
+def _looks_like(made: type, asked: _Asked) -> bool:
+    derived = asked.base is not None and issubclass(made, asked.base)
+    return derived or all(hasattr(made, name) for name in asked.attributes)
 
 
 def _with_defaults(made: type, where: str) -> object:

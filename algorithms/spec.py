@@ -102,6 +102,12 @@ def is_outside(name: str) -> bool:
     return bool(colon) and _is_place(place)
 
 
+def outside_names(text: str) -> set[str]:
+    """The names from outside in an algorithm's name, which running it would load."""
+    pieces = (part.split(":") for part in text.split("+"))
+    return {":".join(piece.strip() for piece in part[:2]) for part in pieces if _is_place(part[0].strip())}
+
+
 def _is_place(text: str) -> bool:
     """Whether this is a Python file or a module of a package: names in tables have no dot."""
     return text == PYTHON or ("." in text and "=" not in text)
