@@ -24,6 +24,7 @@ from aggregator.start import Exported, check_retuned, read_exported, refuse_lost
 from aggregator.storage import kept_blobs, open_blobs
 from algorithms.core.keys import is_no_group
 from algorithms.registry import make_algorithm, read_algorithm
+from algorithms.spec import outside_names
 from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError, ShoalError
 
@@ -177,6 +178,8 @@ class Steering:
             wanted = msgspec.convert(msgspec.to_builtins(had) | changes, RunSettings)
         except msgspec.ValidationError as error:
             raise ConfigError(f"campaign {order.name}: {error}") from None
+        if named := outside_names(wanted.algorithm) - outside_names(had.algorithm):  # an order must not choose which code a service runs
+            raise ConfigError(f"campaign {order.name}: {min(named)} would be new: a class of one's own is named where a campaign starts")
         read_algorithm(wanted.algorithm).hyper_with(changes.get("hyper", {}))
         check_retuned(had, wanted, self._place.folder)
         self._saved(campaign, campaign.retune(wanted, make_algorithm(read_algorithm(wanted.algorithm)).mean))

@@ -1,20 +1,19 @@
 """The only place that lists the choices an algorithm is made of, and what a name such as ``dbe+distfl+irls`` stands for.
 
 A name makes at most one choice of each kind, in any order, written as `algorithms.spec` says. What it does not say is FedAvg's: its
-objective, no grouping, no privacy, and the mean that the grouping's paper uses.
+objective, no grouping, no privacy, and the mean that the grouping's paper uses. Choices that are not listed here come from outside:
+`algorithms.outside` finds them.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from inspect import signature
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
+from algorithms import outside
 from algorithms.algorithm import Algorithm
 from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Privacy
-from algorithms.core.limits import Limits
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
 from algorithms.groupings.distfl import DistFL
@@ -22,6 +21,9 @@ from algorithms.groupings.hierarchical import Hierarchical
 from algorithms.groupings.ifca import Ifca
 from algorithms.groupings.individual import Individual
 from algorithms.groupings.single import SingleGroup
+from algorithms.kinds import KINDS as KINDS
+from algorithms.kinds import Kind
+from algorithms.lookup import Lookup, called
 from algorithms.means.credit import Credit
 from algorithms.means.gra import GroupwiseRobust
 from algorithms.means.irls import ResidualReweighting
@@ -32,7 +34,6 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.apfl import Apfl
 from algorithms.objectives.apple import Apple, AppleServer
 from algorithms.objectives.cgau import Cgau
-from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.dbe import coordinate_domain_bias, with_domain_bias
 from algorithms.objectives.ditto import Ditto, DittoServer
 from algorithms.objectives.dpsgd import with_clipped_examples
@@ -48,6 +49,7 @@ from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedprox import FedProx
 from algorithms.objectives.fedrep import FedRep, FedRepServer
 from algorithms.objectives.fedrod import FedRod, FedRodServer
+from algorithms.objectives.halves import TwoHalves as TwoHalves
 from algorithms.objectives.lgnet import LgNet, LgNetServer
 from algorithms.objectives.local import Local
 from algorithms.objectives.moon import Moon, MoonServer
@@ -55,25 +57,14 @@ from algorithms.objectives.perfedavg import PerFedAvg, PerFedAvgServer
 from algorithms.objectives.pfedme import PFedMe, PFedMeServer
 from algorithms.objectives.scaffold import Scaffold, ScaffoldServer
 from algorithms.objectives.supervised import Supervised
+from algorithms.options import given_to
+from algorithms.options import options_of as options_of_class
 from algorithms.personalisation.choices import KnnPer, Personal, Personalisation, Recalibrated, Served
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
-from algorithms.spec import Choice, Option, Value, check, read, read_joined
+from algorithms.spec import Choice, Option, check, read, read_joined
 from wire.errors import ConfigError
-
-Kind = Literal["objective", "grouping", "mean", "privacy", "personalisation"]
-KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy", "personalisation")
-
-
-@dataclass(frozen=True)
-class TwoHalves:
-    """An objective: what runs on the device, and what the server does for it. Both derive from the bases named here, not only from the
-    protocols: other classes are mixed in before them (`algorithms.objectives.dbe`, `algorithms.objectives.dpsgd`)."""
-
-    device: type[Supervised]
-    server: type[DefaultCoordinator] = DefaultCoordinator
-
 
 _BASE = {
     "fedavg": TwoHalves(FedAvg),
@@ -141,15 +132,18 @@ PERSONALISATION: dict[str, type[Personalisation]] = {
     "recalibrated": Recalibrated,
     "knn-per": KnnPer,
 }
+LOOKUP = Lookup({"objective": OBJECTIVES, "grouping": GROUPINGS, "mean": MEANS, "privacy": PRIVACY, "personalisation": PERSONALISATION})
+"""What names stand for, in these tables or outside of them."""
 
 
 def listing() -> list[dict[str, Any]]:
-    """Every name with its choice, citation and options with their defaults."""
+    """Every name with its choice, citation and options with their defaults; those of installed packages last of their choice."""
     rows: list[dict[str, Any]] = []
     for kind in KINDS:
-        for name, made in _table(kind).items():
-            citation = made.device.citation if kind == "objective" else made.citation
-            options = {key: option.default for key, option in options_of(kind, name).items()}
+        for name in LOOKUP.names(kind):
+            made = LOOKUP.find(name).made
+            citation = made.device.citation if isinstance(made, TwoHalves) else made.citation
+            options = {key: option.default for key, option in options_of_class(made).items()}
             rows.append({"name": name, "choice": kind, "citation": citation, "options": options})
     return rows
 
@@ -171,7 +165,7 @@ class AlgorithmSpec:
     @property
     def hyper(self) -> dict[str, float]:
         """Hyper-parameters of the objective's step that take the place of its own."""
-        own = OBJECTIVES[self.objective.name].device.hyper
+        own = LOOKUP.made("objective", self.objective).device.hyper
         return {key: float(value) for key, value in self.objective.given if key in own}
 
     def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
@@ -180,7 +174,7 @@ class AlgorithmSpec:
         Raises:
             ConfigError: a value that the objective's option of this name cannot have, or that no learning rate can.
         """
-        options = options_of("objective", self.objective.name)
+        options = options_of_class(LOOKUP.made("objective", self.objective))
         if not 0 <= given.get("lr", 0.0) < math.inf:
             raise ConfigError(f"lr {given['lr']:g}: expected a learning rate from 0")
         for key, value in given.items():
@@ -192,6 +186,16 @@ class AlgorithmSpec:
     def private_step(self) -> dict[str, float]:
         """What the privacy mechanism changes about the step that devices train by: its hyper-parameters there; empty if nothing."""
         return _make_privacy(self).in_step()
+
+    def anchored(self) -> "AlgorithmSpec":
+        """This algorithm with the whole paths of its files in its name, so that a service finds them from wherever it is started."""
+        named = tuple(replace(choice, name=outside.anchored(choice.name)) for choice in self.named)
+        return compose(named, str(self)) if named != self.named else self
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Of the choices from outside, by name: which state of its source each one is."""
+        return {choice.name: choice.source for choice in self.named if choice.source}
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -210,17 +214,17 @@ class AlgorithmSpec:
         Raises:
             ConfigError: it has one.
         """
-        return _complete((*self.named, privacy), str(self))
+        return compose((*self.named, privacy), str(self))
 
 
 def read_algorithm(text: str) -> AlgorithmSpec:
     """Read an algorithm's name.
 
     Raises:
-        ConfigError: a part is no choice, a choice is made twice, or an option does not exist or cannot have its value.
+        ConfigError: a part is no choice, a choice is made twice, or an option does not exist or cannot have its value; a part from outside
+            cannot be loaded, is of no known kind, or is called as a registered one is.
     """
-    known = {name: options_of(kind, name) for kind in KINDS for name in _table(kind)}
-    return _complete(read_joined(text, known, "algorithm"), text)
+    return compose(read_joined(text, LOOKUP.known(*KINDS), "algorithm"), text)
 
 
 def read_privacy(text: str) -> Choice:
@@ -229,29 +233,37 @@ def read_privacy(text: str) -> Choice:
     Raises:
         ConfigError: no such mechanism or option, or a value it cannot have.
     """
-    return read(text, {name: options_of("privacy", name) for name in PRIVACY}, "privacy")
+    choice = LOOKUP.with_source(read(text, LOOKUP.known("privacy"), "privacy"))
+    if (kind := LOOKUP.find(choice.name).kind) != "privacy":
+        raise ConfigError(f"privacy {text!r}: {choice.name} is a {kind}")
+    return choice
 
 
-def _complete(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
-    """What the named choices leave open is FedAvg's, or goes with them."""
+def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
+    """The algorithm that makes these choices: what they leave open is FedAvg's, or goes with them. `text` says what came, for errors.
+
+    Raises:
+        ConfigError: two of them are of one kind, or they do not fit together.
+    """
+    named = tuple(map(LOOKUP.with_source, named))
     chosen: dict[Kind, Choice] = {}
     for choice in named:
-        kind = next(kind for kind in KINDS if choice.name in _table(kind))
+        kind = LOOKUP.find(choice.name, choice.source).kind
         if kind in chosen:
             raise ConfigError(f"algorithm {text!r}: {chosen[kind].name} and {choice.name} are both a {kind}")
         chosen[kind] = choice
 
     def usual(kind: Kind, name: str) -> Choice:
-        return chosen.get(kind) or read(name, {name: options_of(kind, name)}, kind)
+        return chosen.get(kind) or LOOKUP.with_source(read(name, LOOKUP.known(kind), kind))
 
     objective = usual("objective", "fedavg")
-    fixed = OBJECTIVES[objective.name].server.grouping
+    fixed = LOOKUP.made("objective", objective).server.grouping
     personalisation = usual("personalisation", "served")
-    grouping = usual("grouping", fixed or PERSONALISATION[personalisation.name].grouping or "none")
-    if fixed and grouping.name != fixed:
+    grouping = usual("grouping", fixed or LOOKUP.made("personalisation", personalisation).grouping or "none")
+    if fixed and LOOKUP.made("grouping", grouping).name != fixed:
         raise ConfigError(f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not with {grouping.name!r}")
     privacy = usual("privacy", "no-privacy")
-    mean = usual("mean", PRIVACY[privacy.name].mean or GROUPINGS[grouping.name].mean)
+    mean = usual("mean", LOOKUP.made("privacy", privacy).mean or LOOKUP.made("grouping", grouping).mean)
     return AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation)
 
 
@@ -263,11 +275,11 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
         ConfigError: its parts do not fit together; the text says why.
     """
     privacy = _make_privacy(spec)
-    half = OBJECTIVES[spec.objective.name].server
+    half = LOOKUP.made("objective", spec.objective).server
     server = _make_personalisation(spec).server(half, reports=not privacy.protects)
-    coordinator = server(**_only(half, spec.objective))
-    grouping = GROUPINGS[spec.grouping.name](**dict(spec.grouping.given))
-    mean = MEANS[spec.mean.name](**dict(spec.mean.given))
+    coordinator = server(**given_to(half, spec.objective))
+    grouping = LOOKUP.made("grouping", spec.grouping)(**dict(spec.grouping.given))
+    mean = LOOKUP.made("mean", spec.mean)(**dict(spec.mean.given))
     if privacy.protects:
         _check_privacy(spec, privacy, coordinator, grouping)
     return Algorithm(str(spec), objective_name(spec), coordinator, grouping, mean, privacy, secret=secret, arithmetic=arithmetic)
@@ -279,11 +291,11 @@ def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
     Raises:
         ConfigError: an option has a value that the objective cannot have, or the model does not fit it.
     """
-    name = spec.objective.name
-    device = OBJECTIVES[name].device
+    device: type[Supervised] = LOOKUP.made("objective", spec.objective).device
+    name = device.name
     if spec.private_step:
         device = with_clipped_examples(device, name, **spec.private_step)
-    made = _make_personalisation(spec).device(device, name)(model, **_only(device, spec.objective))
+    made = _make_personalisation(spec).device(device, name)(model, **given_to(device, spec.objective))
     made.hyper = {**made.hyper, **spec.hyper}
     return made
 
@@ -291,21 +303,23 @@ def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
 def objective_name(spec: AlgorithmSpec) -> str:
     """What the bundles of an algorithm say of its device's half: the objective's name, and what devices keep where that is not what they
     are served."""
-    name = spec.objective.name
-    return name if spec.personalisation.name == "served" else f"{name}+{spec.personalisation.name}"
+    name = called(LOOKUP.made("objective", spec.objective))
+    return name if spec.personalisation.name == "served" else f"{name}+{_make_personalisation(spec).name}"
 
 
 def _make_personalisation(spec: AlgorithmSpec) -> Personalisation:
-    return PERSONALISATION[spec.personalisation.name](**dict(spec.personalisation.given))
+    made: Personalisation = LOOKUP.made("personalisation", spec.personalisation)(**dict(spec.personalisation.given))
+    return made
 
 
 def _make_privacy(spec: AlgorithmSpec) -> Privacy:
-    return PRIVACY[spec.privacy.name](**dict(spec.privacy.given))
+    made: Privacy = LOOKUP.made("privacy", spec.privacy)(**dict(spec.privacy.given))
+    return made
 
 
 def _check_privacy(spec: AlgorithmSpec, privacy: Privacy, coordinator: Coordinator, grouping: Grouping) -> None:
     where = f"algorithm {str(spec)!r}"
-    if privacy.mean and spec.mean.name != privacy.mean:
+    if privacy.mean and LOOKUP.made("mean", spec.mean).name != privacy.mean:
         raise ConfigError(f"{where}: the noise of {privacy.name!r} is measured for the {privacy.mean} mean, not for {spec.mean.name!r}")
     if coordinator.responds:
         raise ConfigError(f"{where}: devices report measurements to {spec.objective.name}, which no privacy mechanism covers")
@@ -313,38 +327,12 @@ def _check_privacy(spec: AlgorithmSpec, privacy: Privacy, coordinator: Coordinat
         raise ConfigError(f"{where}: devices survey their data for {spec.grouping.name}, which no privacy mechanism covers")
 
 
-def _table(kind: Kind) -> Mapping[str, Any]:
-    tables: dict[Kind, Mapping[str, Any]] = {
-        "objective": OBJECTIVES,
-        "grouping": GROUPINGS,
-        "mean": MEANS,
-        "privacy": PRIVACY,
-        "personalisation": PERSONALISATION,
-    }
-    return tables[kind]
+def is_known(name: str) -> bool:
+    """Whether this is the name of a registered choice, or of one of an installed package."""
+    return any(name in LOOKUP.names(kind) for kind in KINDS)
 
 
 def options_of(kind: Kind, name: str) -> dict[str, Option]:
-    """The options of a choice, with their limits. An objective's are those of its two halves and the hyper-parameters of its step."""
-    made = _table(kind)[name]
-    parts = (made.device, made.server) if kind == "objective" else (made,)
-    defaults = {key: default for part in parts for key, default in _keywords(part).items()}
-    if kind == "objective":
-        defaults |= made.device.hyper
-    limits = {key: limit for part in parts for key, limit in _limits(part).items()}
-    return {key: Option(default, **vars(limits.get(key, Limits()))) for key, default in defaults.items()}
-
-
-def _limits(made: type) -> dict[str, Limits]:
-    """The limits of a class's options: each class of its ancestry declares, in `limits`, those of the options that it adds."""
-    return {key: limit for part in reversed(made.__mro__) for key, limit in vars(part).get("limits", {}).items()}
-
-
-@cache
-def _keywords(made: Any) -> Mapping[str, Any]:
-    """The keyword arguments with defaults that a choice is made with: these are its options."""
-    return {p.name: p.default for p in signature(made).parameters.values() if p.default is not p.empty}
-
-
-def _only(made: Any, choice: Choice) -> dict[str, Value]:
-    return {key: value for key, value in choice.given if key in _keywords(made)}
+    """The options of a registered choice, with their limits. An objective's are those of its two halves and the hyper-parameters of its
+    step."""
+    return options_of_class(LOOKUP.tables[kind][name])

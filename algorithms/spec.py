@@ -3,6 +3,9 @@
 Algorithms, privacy mechanisms, partitions, attacks, profiles and policies are all written so. Each keeps a table of its names with their
 options; a text is read here and nowhere else, once, into a `Choice`, which ``str`` writes back. No value may contain ``:``, and none ``+``
 where choices are joined.
+
+A name may also say where a class is that is in no table: ``FILE.py:CLASS``, or ``PACKAGE.MODULE:CLASS`` (`is_outside`). A path in it
+contains none of ``:``, ``+`` and ``,``.
 """
 
 import math
@@ -19,6 +22,8 @@ Word = TypeVar("Word", bound=str)
 Value = bool | int | float | str
 DEFAULT_ALGORITHM = "personal"
 """The algorithm of every command that is not given one."""
+PYTHON = "python"
+"""In place of the file of a class that was given in Python and is in no file: ``python:CLASS``."""
 MANY = 20
 """Of more names than these, an error lists only those that are like the one that came."""
 
@@ -79,6 +84,8 @@ class Choice:
     given: tuple[tuple[str, Value], ...] = ()
     usual: tuple[tuple[str, Value | None], ...] = ()
     """Every option of the name with its default."""
+    source: str = ""
+    """Of a choice that is in no table: which state of its source this is (`algorithms.outside`); its name does not say."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -87,6 +94,23 @@ class Choice:
 
     def __str__(self) -> str:
         return ":".join([self.name, *(f"{key}={_write(value)}" for key, value in self.given)])
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name, without options, says where a class is that is in no table: ``FILE.py:CLASS`` or ``PACKAGE.MODULE:CLASS``."""
+    place, colon, _ = name.rpartition(":")
+    return bool(colon) and _is_place(place)
+
+
+def outside_names(text: str) -> set[str]:
+    """The names from outside in an algorithm's name, which running it would load."""
+    pieces = (part.split(":") for part in text.split("+"))
+    return {":".join(piece.strip() for piece in part[:2]) for part in pieces if _is_place(part[0].strip())}
+
+
+def _is_place(text: str) -> bool:
+    """Whether this is a Python file or a module of a package: names in tables have no dot."""
+    return text == PYTHON or ("." in text and "=" not in text)
 
 
 def read_word(text: str, words: Sequence[Word], what: str) -> Word:
@@ -141,6 +165,8 @@ def check(key: str, value: Value, option: Option, where: str) -> None:
 
 def _read(text: str, known: Mapping[str, Options], where: str) -> Choice:
     name, *parts = (part.strip() for part in text.split(":"))
+    if _is_place(name) and parts:
+        name = f"{name}:{parts.pop(0)}"
     if name not in known:
         raise ConfigError(f"{where}: {_unknown(name, known)}")
     given: dict[str, Value] = {}
@@ -156,6 +182,8 @@ def _unknown(name: str, known: Mapping[str, Options]) -> str:
     """What is wrong with a name that there is not, and which ones are like it."""
     if not name:
         return f"no name, expected one of {', '.join(known)}"
+    if _is_place(name):
+        return f"{name!r} is none of the {len(known)} names; a class of your own is written FILE.py:CLASS"
     near = get_close_matches(name, known)
     few = f"the {len(known)} names" if near and len(known) > MANY else ", ".join(known)
     return f"{name!r} is none of {few}" + (f"; did you mean {' or '.join(near)}?" if near else "")

@@ -64,10 +64,11 @@ class Job:
     @property
     def key(self) -> str:
         """A name for its result: the same for the same job, whenever it is asked for. What is at its default does not count, so that
-        results last when a setting is added."""
+        results last when a setting is added. The source of an algorithm's own classes does: a file that was edited is another job."""
         asked = msgspec.structs.asdict(self.settings)
         unusual = {name: value for name, value in asked.items() if value != getattr(SimulationSettings(), name)}
-        text = json.dumps(_as_json(self) | {"settings": _texts(unusual)}, sort_keys=True)
+        sources = {"sources": self.settings.algorithm.sources} if self.settings.algorithm.sources else {}
+        text = json.dumps(_as_json(self) | {"settings": _texts(unusual)} | sources, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

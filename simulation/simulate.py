@@ -115,7 +115,7 @@ def simulate(
         else:
             schedule = make_schedule(settings, data, bundle)
             named = {name: str(getattr(settings, name) or "") for name in ("attack", "profiles", "policy", "labels", "split")}
-            asked = named | {"cohort": settings.cohort, "newcomers": len(newcomers)}
+            asked = named | {"cohort": settings.cohort, "newcomers": len(newcomers)} | _sources(settings.algorithm)
             result = run_fast(experiment, schedule, asked, engine, on_progress)
         summary = summarize(result.state, result.records, perf_counter() - started_s)
         summary = msgspec.structs.replace(summary, backend=result.backend, backend_reason=result.reason)
@@ -129,6 +129,11 @@ def simulate(
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
             summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers))
     return SimulationResult(summary, result.state, result.records, result.blobs)
+
+
+def _sources(algorithm: AlgorithmSpec) -> dict[str, str]:
+    """What tells the states of an algorithm's own classes apart, by what a refused checkpoint calls them."""
+    return {f"source of {name}": source for name, source in algorithm.sources.items()}
 
 
 def check_settings(data: FleetData, settings: SimulationSettings) -> None:

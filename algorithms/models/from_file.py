@@ -1,7 +1,6 @@
 """A user's own model from a Python file: ``FILE.py:FUNCTION``. The one place in this package that reads a file: it runs it."""
 
 import runpy
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from algorithms.models.adopt import adopt
 from algorithms.models.classifier import Classifier, Scale
+from algorithms.user_code import failure
 from wire.bundle import Window
 from wire.errors import ConfigError
 
@@ -44,6 +44,4 @@ def _called(file: Path, function: str, *arguments: Any) -> object:
     except ConfigError:
         raise
     except Exception as error:  # the user's code may raise anything
-        line = next((f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(file)), None)
-        place = f", line {line}" if line else ""
-        raise ConfigError(f"model file {file}{place}: {type(error).__name__}: {error}") from error
+        raise failure("model file", file, error) from error

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from aggregator.core.cohort import policy_settings, read_policy, with_cohort
-from algorithms.registry import AlgorithmSpec, read_algorithm, read_privacy
+from algorithms.registry import AlgorithmSpec, is_known, read_algorithm, read_privacy
 from algorithms.spec import DEFAULT_ALGORITHM as DEFAULT_ALGORITHM
 from algorithms.spec import Choice, read_word
 from wire.bundle import unpack
@@ -208,7 +208,7 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     asking = ("where", "cohort", "over_select", "quorum", "start_from")
     policy = with_asking(given["policy"], given["cohort"], given["over_select"]) if given["policy"] else {}
     return {name: given[name] for name in (*budget, *same, *asking)} | {
-        "algorithm": with_privacy(read_algorithm(given["algorithm"] or usual_algorithm(given["bundle"])), given["privacy"]),
+        "algorithm": with_privacy(read_algorithm(given["algorithm"] or usual_algorithm(given["bundle"])), given["privacy"]).anchored(),
         "hyper": hyper_values(given["lr"], given["hyper"]),
         "update_encoding": read_encoding(given["update_encoding"]),
         "deadline_s": given["deadline"],
@@ -222,12 +222,20 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def usual_algorithm(folder: Path | None) -> str:
     """The algorithm of a bundle's folder where none is named: that of the objective that it was exported for, with groups that are found
-    where this is FedAvg's. `DEFAULT_ALGORITHM` without a bundle that can be read: what is wrong with it is said when it is opened."""
+    where this is FedAvg's. `DEFAULT_ALGORITHM` without a bundle that can be read: what is wrong with it is said when it is opened.
+
+    Raises:
+        ConfigError: the objective is from outside, and its name alone does not say from where.
+    """
     try:
         exported_for = unpack((folder / "device.shoal").read_bytes()).manifest.algorithm if folder else ""
     except (OSError, ShoalError):
         exported_for = ""
-    return {"": DEFAULT_ALGORITHM, "fedavg": "distfl"}.get(exported_for, exported_for)
+    usual = {"": DEFAULT_ALGORITHM, "fedavg": "distfl"}.get(exported_for, exported_for)
+    if unknown := [name for name in usual.split("+") if not is_known(name)]:
+        told = f"bundle {folder}: it was exported for {unknown[0]!r}, which is not registered here"
+        raise ConfigError(f"{told}: name its file, --algorithm FILE.py:CLASS, or install the package that it is from")
+    return usual
 
 
 def with_asking(text: str, cohort: int | None, over_select: float | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from algorithms.algorithm import State
 from algorithms.core.contract import ObjectiveMemory
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
-from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, make_field
+from simulation.contract.fleet import CHANNELS, LENGTH, WORK, Field, make_field
 from tests.contracts.store import SETTINGS
 from wire.tensors import Array, Tensors, decode_tensors, encode_tensors
 

@@ -14,10 +14,10 @@ from algorithms.registry import OBJECTIVES, PRIVACY, make_algorithm, make_object
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Windows
 from edge_client.executor import Executor, Result
+from simulation.contract.fleet import CHANNELS, CLASSES, LENGTH, WORK, Field, make_field, tiny_model, tiny_windows
+from simulation.contract.rounds import small
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.native import NativeGraphs
-from tests.algorithms.test_every_choice import spelled
-from tests.contracts.algorithm import CHANNELS, CLASSES, LENGTH, WORK, Field, make_field, tiny_model, tiny_windows
 from wire import names
 from wire.errors import ConfigError
 from wire.messages import Apply, Evaluate, Plan, Train, Verb
@@ -52,7 +52,7 @@ def played(name: str, rounds: int = 1) -> Field:
 
 def with_personal(objective: str) -> str:
     """The objective's name with `personal`, on one group unless it asks for its own grouping."""
-    return f"{spelled(objective)}+personal" + ("" if OBJECTIVES[objective].server.grouping else "+none")
+    return f"{small(objective)}+personal" + ("" if OBJECTIVES[objective].server.grouping else "+none")
 
 
 PREPARE = {"moon", "dbe-moon", "fedrod", "mr-fedrod", "pfedme", "fedpcl"}
@@ -67,7 +67,7 @@ class TestEveryObjective:
         base = OBJECTIVES[objective].device
         spec = read_algorithm(with_personal(objective))
         made: Any = make_objective(spec, tiny_model(str(spec)))
-        plain = make_objective(read_algorithm(f"{spelled(objective)}"), tiny_model(str(spec)))
+        plain = make_objective(read_algorithm(f"{small(objective)}"), tiny_model(str(spec)))
         own = {name for name in vars(Keeping) if not name.startswith("_")} - {
             "initial",
             "graphs",

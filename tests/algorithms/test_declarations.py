@@ -9,35 +9,27 @@ from torch.nn.functional import cross_entropy
 from algorithms.core.contract import Sgd, TorchTensors
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import UniformMean, WeightedMean
-from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.supervised import Pass, Supervised
 from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PERSONALISATION, PRIVACY, TwoHalves, make_objective, read_algorithm
+from simulation.contract import declarations
+from simulation.contract.declarations import ANSWERS, TRAINING
+from simulation.contract.fleet import tiny_model
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.simulate import SimulationSettings, simulate
-from tests.contracts.algorithm import tiny_model
-
-TRAINING = ("step", "loss", "correct", "forward", "trained")
-ANSWERS = ("evaluate", "predict", "answer", "forward")
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 class TestObjectives:
     def test_a_step_is_declared_plain_where_nothing_of_it_was_replaced(self, name: str) -> None:
-        device = OBJECTIVES[name].device
-        overridden = [method for method in TRAINING if getattr(device, method) is not getattr(Supervised, method)]
-        declared = device.sgd_graphs.get("step") == Sgd()
-        expected = f"{name} overrides {overridden[0]}: set sgd_graphs = {{}}" if overridden else f"{name}: set sgd_graphs['step'] = Sgd()"
-        assert declared == (not overridden) or device.columns, expected
+        declarations.plain_steps(OBJECTIVES[name])
 
     def test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(self, name: str) -> None:
-        device = OBJECTIVES[name].device
-        assert device.model_answers == all(getattr(device, method) is getattr(Supervised, method) for method in ANSWERS)
+        declarations.own_answers(OBJECTIVES[name])
 
     def test_a_server_absorbs_where_it_says_so(self, name: str) -> None:
-        server = OBJECTIVES[name].server
-        assert server.absorbs == (server.absorb is not DefaultCoordinator.absorb)
+        declarations.absorbing(OBJECTIVES[name])
 
 
 def derived(base: type[Supervised], own: dict[str, Any], *mixins: type) -> type[Supervised]:
@@ -84,12 +76,8 @@ class TestInheritance:
 @pytest.mark.parametrize("name", PERSONALISATION)
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_what_a_device_keeps_leaves_the_declarations_of_its_objective_and_has_a_memory_where_it_says_so(objective: str, name: str) -> None:
-    base = OBJECTIVES[objective].device
     spec = read_algorithm(f"{objective}+{name}")
-    made = PERSONALISATION[name]().device(base, objective)
-    assert (made.sgd_graphs, made.model_answers) == (base.sgd_graphs, base.model_answers)
-    assert made.evaluate is base.evaluate
-    assert made.has_memory == (made.predict is not base.predict)
+    declarations.same_declarations(PERSONALISATION[name](), OBJECTIVES[objective])
     assert make_objective(spec, tiny_model(str(spec))).name == (objective if name == "served" else f"{objective}+{name}")
 
 
@@ -99,7 +87,12 @@ def test_only_the_single_group_reads_no_models() -> None:
 
 @pytest.mark.parametrize("name", sorted(PRIVACY))
 def test_a_mechanism_says_whether_the_server_adds_noise(name: str) -> None:
-    assert PRIVACY[name].server_noise == (PRIVACY[name].noise.__qualname__ != "DefaultPrivacy.noise")
+    declarations.server_noise(PRIVACY[name])
+
+
+@pytest.mark.parametrize("name", sorted(MEANS))
+def test_a_mean_is_what_it_declares(name: str) -> None:
+    declarations.mean_of_models(MEANS[name]())
 
 
 def test_only_the_averages_leave_nobody_out() -> None:

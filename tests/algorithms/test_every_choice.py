@@ -7,33 +7,15 @@ import pytest
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PERSONALISATION, PRIVACY, listing, make_algorithm, read_algorithm
-from tests.contracts.algorithm import CHANNELS, LENGTH, WORK, Field, finite, make_field, same_bits
+from simulation.contract import rounds
+from simulation.contract.fleet import CHANNELS, LENGTH, WORK, make_field
+from simulation.contract.rounds import small
 from wire.errors import ConfigError
-
-FAST = {"distfl": "distfl:num_inputs=10:iterations=3", "autocfl": "autocfl:earliest=2", "hierarchical": "hierarchical:rounds=2"}
-SMALL = {
-    "fedgen": "fedgen:generator_steps=2:bank_size=32",
-    "feddisk-ab": "feddisk-ab:ratio_epochs=1",
-    "feddisk": "feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:density_units=4",
-}
-
-
-def spelled(name: str) -> str:
-    return SMALL.get(name, FAST.get(name, name))
-
-
-def made_or_reason(name: str) -> Field | str:
-    """A fleet of three with these choices, or why they do not go together."""
-    try:
-        return make_field(name, num_devices=3)
-    except ConfigError as error:
-        return str(error)
-
 
 RESPONSES = ("responses", "responses:cut=gap", "responses:cut=fixed:after=2")
 NAMES = [
-    *(spelled(name) for name in OBJECTIVES),
-    *(f"fedavg+{spelled(name)}" for name in GROUPINGS),
+    *(small(name) for name in OBJECTIVES),
+    *(f"fedavg+{small(name)}" for name in GROUPINGS),
     *(f"distfl:num_inputs=10:iterations=3:signature={s}" for s in (*RESPONSES, "noise", "statistics", "labels")),
     *(f"fedavg+{name}" for name in MEANS),
     *(f"fedavg+{name}" for name in PRIVACY),
@@ -46,61 +28,38 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 class TestEveryChoice:
     def test_same_seed_same_bits_whatever_the_order_and_over_bytes(self, name: str) -> None:
-        plain = make_field(name).play(3)
-        same_bits(plain, make_field(name).play(3, reverse=True, through_bytes=True))
-        assert finite(plain.models)
+        rounds.repeats(name)
 
     def test_every_device_has_a_group_with_a_model_also_one_that_comes_late(self, name: str) -> None:
-        field = make_field(name)
-        state = field.play(3, late="d7")
-        assert set(state.memory.membership) == set(field.executors)
-        starts = {field.algorithm.start(state.memory, d) for d in field.executors}
-        assert starts <= state.models.keys()
-        assert all(key == NEWCOMER or key.isdigit() for key in state.models)
+        rounds.places(name)
 
 
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "fedavg"])
 @pytest.mark.parametrize("grouping", [name for name in GROUPINGS if name != "none"])
 def test_objectives_compose_with_groupings_or_refuse_with_a_reason(objective: str, grouping: str) -> None:
-    name = f"{spelled(objective)}+{spelled(grouping)}"
-    field = made_or_reason(name)
-    assert finite(field.play(1).models) if isinstance(field, Field) else len(field) > 20
+    rounds.compose_with([f"{small(objective)}+{small(grouping)}"])
 
 
 @pytest.mark.parametrize("privacy", [name for name in PRIVACY if name != "no-privacy"])
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_objectives_compose_with_privacy_or_refuse_with_a_reason(objective: str, privacy: str) -> None:
-    name = f"{spelled(objective)}+{privacy}"
-    field = made_or_reason(name)
-    if not isinstance(field, Field):
-        assert privacy in field or "privacy" in field
-        return
-    state = field.play(2)
-    assert finite(state.models)
-    assert state.epsilon is not None
-    assert state.epsilon > 0
+    rounds.compose_with_privacy([f"{small(objective)}+{privacy}"])
 
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_objectives_compose_with_what_devices_keep_and_the_rounds_are_those_without(objective: str) -> None:
-    """What a device keeps is decided after the last round: rounds of training have the same bits whatever it is."""
-    grouping = OBJECTIVES[objective].server.grouping or "none"
-    plain = make_field(f"{spelled(objective)}+{grouping}", num_devices=2).play(1)
-    for name in PERSONALISATION:
-        same_bits(plain, make_field(f"{spelled(objective)}+{grouping}+{name}", num_devices=2).play(1))
+    rounds.keeps_rounds(small(objective), PERSONALISATION)
 
 
 @pytest.mark.parametrize("grouping", list(GROUPINGS))
 @pytest.mark.parametrize("name", list(PERSONALISATION))
 def test_groupings_compose_with_what_devices_keep(grouping: str, name: str) -> None:
-    assert finite(make_field(f"fedavg+{spelled(grouping)}+{name}", num_devices=3).play(1).models)
+    assert not rounds.compose_with([f"fedavg+{small(grouping)}+{name}"])
 
 
 @pytest.mark.parametrize("mean", list(MEANS))
 def test_means_compose_with_a_model_of_which_devices_keep_a_part(mean: str) -> None:
-    state = make_field(f"fedper+{mean}", num_devices=4).play(2)
-    assert finite(state.models)
-    assert not any("head" in key for key in state.models["0"])
+    rounds.share_a_part(mean)
 
 
 def test_the_listing_names_every_choice_once_with_its_source() -> None:

@@ -21,9 +21,9 @@ from edge_client.core.ports import Windows
 from edge_client.core.ranks import ranks
 from edge_client.executor import Executor
 from export.describe import describe_bundle
+from simulation.contract.fleet import CHANNELS, CLASSES, LENGTH, WORK, make_field, tiny_model, tiny_windows
 from simulation.engine.graphs.eager import EagerGraphs
 from tests.algorithms.test_closing_plans import KEPT_WAYS, close, labelled
-from tests.contracts.algorithm import CHANNELS, CLASSES, LENGTH, WORK, make_field, tiny_model, tiny_windows
 from wire import names
 from wire.bundle import Window
 from wire.errors import ConfigError

@@ -14,10 +14,10 @@ from aggregator.core.cohort import POLICIES, read_policy, with_cohort
 from algorithms.core.contract import Work
 from algorithms.registry import KINDS, AlgorithmSpec, listing, make_algorithm, make_objective, options_of, read_algorithm, read_privacy
 from algorithms.spec import DEFAULT_ALGORITHM, Choice, Option, Options, Value, read, with_option
+from simulation.contract.fleet import tiny_model
 from simulation.engine.workers.attacks import ATTACKS, read_attack
 from simulation.partition import PARTITIONS, read_partition
 from simulation.timing.profiles import DISTRIBUTIONS, read_profiles
-from tests.contracts.algorithm import tiny_model
 from wire.errors import ConfigError
 from wire.messages import Verb
 

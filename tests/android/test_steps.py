@@ -9,6 +9,7 @@ import torch
 
 from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
+from edge_client.core.ports import Windows
 from export.bundle import capture_graphs
 from export.parity import _draw, _eager_step, _next
 from simulation.objective import objective_for_fleet
@@ -33,13 +34,17 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     payload = pack_graphs(exported, data, objective)
     path = tmp_path_factory.mktemp("steps") / "device.shoal"
     path.write_bytes(payload)
-    windows, rng = data.devices["d0"], np.random.default_rng(3)
-    batches = []
+    return path, objective, unpack(payload), draw_batches(objective, data.devices["d0"])
+
+
+def draw_batches(objective: Objective, windows: Windows) -> list[Tensors]:
+    """What the batches of twenty steps hold."""
+    rng, batches = np.random.default_rng(3), []
     for step in range(STEPS):
         chosen = rng.integers(0, windows.num_train, BATCH if step % 5 else BATCH // 3)
         batch = {"x": windows.train_x[chosen], "y": windows.train_y[chosen]} | _draw(objective, len(chosen), rng)
         batches.append({f"batch/{name}": np.ascontiguousarray(value) for name, value in batch.items()})
-    return path, objective, unpack(payload), batches
+    return batches
 
 
 def eager(objective: Objective, bundle: Bundle, batches: list[Tensors], dtype: torch.dtype) -> Tensors:

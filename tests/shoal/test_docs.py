@@ -30,6 +30,8 @@ COMMANDS = sorted(
 WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 """What a command of this kind writes into the folder after --out."""
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
+CHECKS = ("shoal check",)
+"""Commands that tests/examples runs."""
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
 OPERATOR = (
     "shoal init",
@@ -74,6 +76,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
         "shoal-edge record",
         *OPERATOR,
         *SLOW,
+        *CHECKS,
         "make ",
         "pip install 'shoal[",
     )
@@ -84,6 +87,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
 
 @pytest.mark.parametrize("command", RUNS)
 def test_simulations_run_as_written(command: str, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     done = subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     written = next((file for kind, file in WRITTEN.items() if command.startswith(kind)), None)

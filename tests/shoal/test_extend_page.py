@@ -96,8 +96,8 @@ def test_the_objective_of_the_page_about_extensions_reports_to_its_server(monkey
 
 def test_what_a_device_keeps_of_the_page_about_extensions_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from algorithms import registry
+    from simulation.contract.fleet import tiny_windows
     from tests.algorithms.test_closing_plans import close, played
-    from tests.contracts.algorithm import tiny_windows
 
     monkeypatch.setitem(registry.PERSONALISATION, "neighbourly", example(3)["Neighbourly"])
     result, _ = close(played("neighbourly:holdout=0.5"), tiny_windows(0))

@@ -2,8 +2,10 @@
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +89,17 @@ def test_what_a_device_keeps_goes_with_the_plan_and_comes_back() -> None:
 def test_same_bits_as_in_one_process(cluster: Any, workers: list[Any]) -> None:
     same(run("distfl", "eager"), on_ray(cluster.address, "distfl"))
     assert not ray.is_initialized()
+
+
+def test_methods_of_a_users_own_file_go_to_machines_that_do_not_have_it(cluster: Any, workers: list[Any], tmp_path: Path) -> None:
+    for name in ("mixup.py", "opposed.py"):
+        shutil.copy(Path(__file__).parents[2] / "examples" / name, tmp_path)
+    algorithm = read_algorithm(f"{tmp_path}/mixup.py:MixupHead+{tmp_path}/opposed.py:Opposed")
+    for name in ("mixup.py", "opposed.py"):
+        (tmp_path / name).unlink()
+    settings, data = SimulationSettings(algorithm, 2, batch_size=8), synthetic_fleet(8, shift=1.0)
+    here, there = (simulate(data, settings, engine=EngineOptions("eager", cluster=c)) for c in ("", cluster.address))
+    same(here, there)
 
 
 def test_models_that_nobody_looks_at_are_summed_up_where_they_are_trained(

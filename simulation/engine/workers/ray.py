@@ -28,6 +28,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from algorithms import outside
 from algorithms.algorithm import Contribution
 from algorithms.core.contract import exchanged
 from algorithms.means.streaming import LEVELS, Branch, place_of
@@ -132,6 +133,8 @@ class RayWorkers:
         if self._ours:
             _connect(address, count)
         self._address, self._count, self._store = address, count, store
+        for module in outside.modules():  # the cluster's machines do not have a user's own files
+            ray.cloudpickle.register_pickle_by_value(module)
         self._spec = ray.put(spec)
         self._start = ray.remote(num_cpus=1, max_restarts=0)(Worker).remote
         self._members: list[_Member] = []

@@ -1,4 +1,4 @@
-"""A fleet of tiny devices whose rounds are made by hand: what a runner and agents do, without messages. For contracts over every choice."""
+"""A fleet of tiny devices whose rounds are made by hand: what a runner and agents do, without messages."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from algorithms.core.probe import make_probe
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier
 from algorithms.models.har_cnn import HarCnn
-from algorithms.registry import make_algorithm, make_objective, read_algorithm
+from algorithms.objectives.cgau import Cgau
+from algorithms.registry import LOOKUP, AlgorithmSpec, make_algorithm, make_objective, read_algorithm
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor
 from export.describe import describe_bundle
@@ -25,14 +26,21 @@ from wire.tensors import Tensors
 
 CHANNELS, LENGTH, CLASSES = 2, 16, 3
 WORK = Work(8, 1)
+WINDOW = Window(tuple(f"c{i}" for i in range(CHANNELS)), LENGTH, LENGTH)
+NAMES = tuple("abc")
 
 
-def tiny_model(name: str, seed: int = 0) -> Classifier:
-    """A model that the algorithm of this name can train."""
+def spec_of(name: str | AlgorithmSpec) -> AlgorithmSpec:
+    """An algorithm by its name, or as it is."""
+    return name if isinstance(name, AlgorithmSpec) else read_algorithm(name)
+
+
+def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
+    """A model that this algorithm can train."""
     torch.manual_seed(seed)
     model = HarCnn(CHANNELS, LENGTH, CLASSES, torch.tensor([2.0, 1.0]))
     model.shape = (CHANNELS, LENGTH)
-    if read_algorithm(name).objective.name == "cgau":
+    if issubclass(LOOKUP.made("objective", spec_of(name).objective).device, Cgau):
         gated = GatedClassifier(model, CLASSES, units=8)
         gated.shape = model.shape
         return gated
@@ -99,26 +107,28 @@ class Field:
         return made
 
 
-def make_field(name: str, num_devices: int = 8, seed: int = 0, load: Callable[[Bundle], Graphs] | None = None) -> Field:
-    """A fleet of so many tiny devices that train with the algorithm of this name."""
-    algorithm, model = make_algorithm(read_algorithm(name)), tiny_model(name, seed)
-    objective = make_objective(read_algorithm(name), model)
-    window = Window(tuple(f"c{i}" for i in range(CHANNELS)), LENGTH, LENGTH)
-    bundle = describe_bundle(objective, name="tiny", classes=tuple("abc"), window=window)
-    graphs = load(bundle) if load else EagerGraphs(objective)
+def make_field(name: str | AlgorithmSpec, num_devices: int = 8, seed: int = 0, graphs: Graphs | None = None) -> Field:
+    """A fleet of so many tiny devices that train with this algorithm; `graphs` take the place of its objective's own functions."""
+    spec, window = spec_of(name), WINDOW
+    algorithm, model = make_algorithm(spec), tiny_model(spec, seed)
+    objective = make_objective(spec, model)
+    bundle = describe_bundle(objective, name="tiny", classes=NAMES, window=window)
+    graphs = graphs or EagerGraphs(objective)
     secret: Callable[[Plan], np.random.Generator] = lambda plan: np.random.default_rng([plan.seed, int(plan.device_id[1:])])  # noqa: E731
     executors = {f"d{i}": Executor(bundle, graphs, tiny_windows(i, seed), secret) for i in range(num_devices)}
     state = algorithm.begin(bundle.initial, make_probe(model, window.shape), seed)
     return Field(algorithm, bundle, executors, state, model, {})
 
 
-def same_bits(one: State, two: State) -> None:
-    """Whether two states are the same to the last bit."""
-    assert encode_memory(one) == encode_memory(two)
-    assert one.models.keys() == two.models.keys()
+def difference(one: State, two: State) -> str:
+    """Where two states differ in any bit; empty where they do not."""
+    if one.models.keys() != two.models.keys():
+        return f"the groups are {sorted(one.models)} and {sorted(two.models)}"
     for key, model in one.models.items():
         for name, value in model.items():
-            assert np.array_equal(value, two.models[key][name]), (key, name)
+            if not np.array_equal(value, two.models[key][name]):
+                return f"{name} of model {key} differs by {float(np.abs(value - two.models[key][name]).max()):.3g}"
+    return "" if encode_memory(one) == encode_memory(two) else "what the server remembers differs"
 
 
 def finite(models: Mapping[str, Tensors]) -> bool:

@@ -1,0 +1,97 @@
+"""A choice on devices: it exports, trains on boards and phones as in simulation, and on which backend a simulation runs it."""
+
+from importlib.util import find_spec
+
+import numpy as np
+
+from algorithms.registry import make_objective, read_algorithm
+from edge_client.adapters.onnx_graphs import OnnxGraphs
+from export.bundle import RUNTIMES
+from export.parity import ParityError
+from export.publish import publish
+from export.runtimes import ONNX
+from simulation.contract.fleet import NAMES, WINDOW, WORK, Field, make_field, tiny_model, tiny_windows
+from simulation.contract.rounds import Broken
+from simulation.engine.backend import choose
+from simulation.engine.options import EngineOptions
+from wire.bundle import Bundle
+from wire.errors import ConfigError
+from wire.keys import new_key
+from wire.messages import Train
+
+CLOSE = 2e-3
+"""How far boards may be from the simulation after two rounds, of a tensor's scale: float32 in another order, a few steps long."""
+FLOOR = 1e-2
+"""A tensor's scale, at least."""
+
+
+def on_a_board(algorithm: str) -> str:
+    """Its graphs are exported to ONNX within the bound of parity, and two rounds of boards give the simulation's models.
+
+    Raises:
+        Broken: they cannot be exported, or give other models.
+    """
+    bundle = _published(algorithm, (ONNX,))
+    boards, simulated = make_field(algorithm, 3, graphs=OnnxGraphs(bundle)), make_field(algorithm, 3)
+    boards.play(2)
+    simulated.play(2)
+    _check_close(boards, simulated, "boards")
+    return f"{len(bundle.manifest.graphs)} graphs, {len(bundle.payload):,} bytes"
+
+
+def on_a_phone(algorithm: str) -> str:
+    """Its graphs are exported to ExecuTorch, which phones train with, within the bound of parity on ExecuTorch's own runtime.
+
+    Raises:
+        Broken: they are not.
+    """
+    bundle = _published(algorithm, RUNTIMES)
+    return f"{len(bundle.payload):,} bytes"
+
+
+def has_executorch() -> bool:
+    """Whether ExecuTorch is installed here."""
+    return find_spec("executorch") is not None
+
+
+def on_backends(algorithm: str) -> str:
+    """The fastest backend that runs it gives the models that torch's own functions give. Says which one ``auto`` takes.
+
+    Raises:
+        Broken: they differ.
+    """
+    spec = read_algorithm(algorithm)
+    objective = make_objective(spec, tiny_model(spec))
+    field = make_field(spec, 3)
+    programs = field.algorithm.programs(field.state, WORK, dict.fromkeys(field.state.models, "0" * 64))
+    trained = {verb.graph for verbs in programs.values() for verb in verbs if isinstance(verb, Train)}
+    backend = choose(objective, field.bundle.manifest, EngineOptions(), trained, WORK.batch_size, 0)
+    if backend.name == "native":
+        fast = make_field(spec, 3, graphs=backend.graphs)
+        fast.play(2)
+        field.play(2)
+        _check_close(fast, field, "backend native")
+        return "native"
+    return f"compiled in long runs, eager in short ones: {backend.reason.rpartition(';')[0]}"
+
+
+def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:
+    spec = read_algorithm(algorithm)
+    objective = make_objective(spec, tiny_model(spec))
+    windows = tiny_windows(0)
+    try:
+        made = publish(objective, WINDOW, NAMES, (windows.train_x, windows.train_y), new_key(), name="tiny", runtimes=runtimes)
+    except (ConfigError, ParityError) as error:
+        raise Broken(str(error)) from error
+    return made.bundle
+
+
+def _check_close(one: Field, other: Field, what: str) -> None:
+    """Whether two fleets have the same groups, and models that differ by rounding alone."""
+    if one.state.models.keys() != other.state.models.keys():
+        raise Broken(f"{what}: the groups are {sorted(one.state.models)}, in the simulation {sorted(other.state.models)}")
+    for key, model in other.state.models.items():
+        for name, value in model.items():
+            off = float(np.abs(one.state.models[key][name] - value).max(initial=0))
+            if not off <= CLOSE * max(FLOOR, float(np.abs(value).max(initial=0))):
+                raise Broken(f"{what}: {name} of model {key} is off by {off:.3g} after two rounds")
