@@ -1,4 +1,5 @@
-"""An algorithm is five choices: objective, grouping, mean, privacy, personalisation. This is how they make one round's new models."""
+"""What an algorithm does on the server: from a round's updates to its next models. It is made of objective, grouping, mean, privacy and
+what devices keep; its optimizer works on devices alone."""
 
 import hashlib
 import math
@@ -82,7 +83,7 @@ class State:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Five choices under one name. `objective` is the name of the device's half, with which its bundle was
+    """The choices of one name. `objective` is the name of the device's half, with which its bundle was
     exported, `coordinator` the server's half; what a device keeps is in both."""
 
     name: str

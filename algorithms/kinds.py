@@ -1,10 +1,10 @@
-"""The five kinds of choices, and which of them a class is that is in no table."""
+"""The six kinds of choices, and which of them a class is that is in no table."""
 
 import inspect
 import re
 from typing import Any, Literal, NamedTuple, Protocol
 
-from algorithms.core.contract import Grouping, Mean, Privacy
+from algorithms.core.contract import Grouping, Mean, Optimizer, Privacy
 from algorithms.groupings.base import Defaults
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.halves import TwoHalves
@@ -13,8 +13,8 @@ from algorithms.personalisation.choices import ByRecipe, Personalisation
 from algorithms.privacy.base import DefaultPrivacy
 from wire.errors import ConfigError
 
-Kind = Literal["objective", "grouping", "mean", "privacy", "personalisation"]
-KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy", "personalisation")
+Kind = Literal["objective", "grouping", "mean", "privacy", "personalisation", "optimizer"]
+KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy", "personalisation", "optimizer")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 """What a choice of one's own may be called: bundles, summaries and errors say its name."""
 
@@ -32,10 +32,11 @@ _ASKED: dict[Kind, _Asked] = {
     "mean": _Asked(Mean, ("combine",)),
     "privacy": _Asked(Privacy, ("epsilon",), DefaultPrivacy),
     "personalisation": _Asked(Personalisation, ("candidates",), ByRecipe),
+    "optimizer": _Asked(Optimizer, ("move", "slots")),
 }
 EXPECTED = (
     "expected an objective (a class derived from Supervised, or TwoHalves), or a class with what a grouping (Defaults), a mean, a privacy "
-    "mechanism (DefaultPrivacy) or what a device keeps (ByRecipe) has"
+    "mechanism (DefaultPrivacy), what a device keeps (ByRecipe) or an optimizer has"
 )
 
 
@@ -56,7 +57,7 @@ def kind_of(made: Any, where: str) -> Kind:
         if len(kinds) != 1:
             raise ConfigError(f"{where} is of no known kind: {EXPECTED}")
         kind, named = kinds[0], made
-        called = "what a device keeps" if kind == "personalisation" else f"a {kind}"
+        called = {"personalisation": "what a device keeps", "optimizer": "an optimizer"}.get(kind, f"a {kind}")
         _check_members(_with_defaults(made, where), _members(_ASKED[kind].protocol), f"{where} is {called}")
     else:
         raise ConfigError(f"{where} is {type(made).__name__!r} and of no known kind: {EXPECTED}")

@@ -27,6 +27,7 @@ GROUPS: dict[Kind, str] = {
     "mean": "shoal.means",
     "privacy": "shoal.privacy",
     "personalisation": "shoal.personalisation",
+    "optimizer": "shoal.optimizers",
 }
 """The entry points of an installed package that are choices, by kind."""
 WHAT = "algorithm file"

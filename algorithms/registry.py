@@ -13,7 +13,7 @@ from typing import Any
 from algorithms import outside
 from algorithms.algorithm import Algorithm
 from algorithms.core.arithmetic import NUMPY, Arithmetic
-from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Privacy
+from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Optimizer, Privacy
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
 from algorithms.groupings.distfl import DistFL
@@ -57,6 +57,8 @@ from algorithms.objectives.perfedavg import PerFedAvg, PerFedAvgServer
 from algorithms.objectives.pfedme import PFedMe, PFedMeServer
 from algorithms.objectives.scaffold import Scaffold, ScaffoldServer
 from algorithms.objectives.supervised import Supervised
+from algorithms.optimizers.adam import Adam, AdamW
+from algorithms.optimizers.sgd import Sgd
 from algorithms.options import given_to
 from algorithms.options import options_of as options_of_class
 from algorithms.personalisation.choices import KnnPer, Personal, Personalisation, Recalibrated, Served
@@ -132,7 +134,17 @@ PERSONALISATION: dict[str, type[Personalisation]] = {
     "recalibrated": Recalibrated,
     "knn-per": KnnPer,
 }
-LOOKUP = Lookup({"objective": OBJECTIVES, "grouping": GROUPINGS, "mean": MEANS, "privacy": PRIVACY, "personalisation": PERSONALISATION})
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": Sgd, "adam": Adam, "adamw": AdamW}
+LOOKUP = Lookup(
+    {
+        "objective": OBJECTIVES,
+        "grouping": GROUPINGS,
+        "mean": MEANS,
+        "privacy": PRIVACY,
+        "personalisation": PERSONALISATION,
+        "optimizer": OPTIMIZERS,
+    }
+)
 """What names stand for, in these tables or outside of them."""
 
 
@@ -150,7 +162,7 @@ def listing() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """An algorithm's name, read: the choices that it makes (`named`), and all five of them. ``str(spec)`` is the name."""
+    """An algorithm's name, read: the choices that it makes (`named`), and all six of them. ``str(spec)`` is the name."""
 
     named: tuple[Choice, ...]
     objective: Choice
@@ -158,15 +170,19 @@ class AlgorithmSpec:
     mean: Choice
     privacy: Choice
     personalisation: Choice
+    optimizer: Choice
 
     def __str__(self) -> str:
         return "+".join(map(str, self.named))
 
     @property
     def hyper(self) -> dict[str, float]:
-        """Hyper-parameters of the objective's step that take the place of its own."""
+        """Hyper-parameters of the step that take the place of the objective's own, and of the optimizer's usual ones."""
         own = LOOKUP.made("objective", self.objective).device.hyper
-        return {key: float(value) for key, value in self.objective.given if key in own}
+        of_optimizer = _make_optimizer(self).hyper
+        return {key: float(value) for key, value in self.objective.given if key in own} | (
+            {key: float(value) for key, value in self.optimizer.given if key in of_optimizer}
+        )
 
     def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
         """The hyper-parameters of a run: those in the name, and those that were given besides, which take their place.
@@ -174,7 +190,7 @@ class AlgorithmSpec:
         Raises:
             ConfigError: a value that the objective's option of this name cannot have, or that no learning rate can.
         """
-        options = options_of_class(LOOKUP.made("objective", self.objective))
+        options = options_of_class(LOOKUP.made("objective", self.objective)) | options_of_class(LOOKUP.made("optimizer", self.optimizer))
         if not 0 <= given.get("lr", 0.0) < math.inf:
             raise ConfigError(f"lr {given['lr']:g}: expected a learning rate from 0")
         for key, value in given.items():
@@ -206,7 +222,7 @@ class AlgorithmSpec:
     def trains_as_fedavg(self) -> bool:
         """Whether devices train by FedAvg's own step as it is, so that one bundle serves FedAvg and this algorithm."""
         named = self.objective.name, self.personalisation.name
-        return named == ("fedavg", "served") and not self.objective.given and not self.private_step
+        return named == ("fedavg", "served") and not self.objective.given and not self.private_step and _make_optimizer(self).plain
 
     def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":
         """This algorithm with a privacy mechanism, which the name must not have yet.
@@ -264,7 +280,14 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
         raise ConfigError(f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not with {grouping.name!r}")
     privacy = usual("privacy", "no-privacy")
     mean = usual("mean", LOOKUP.made("privacy", privacy).mean or LOOKUP.made("grouping", grouping).mean)
-    return AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation)
+    optimizer = usual("optimizer", "sgd")
+    spec = AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation, optimizer)
+    made, device = _make_optimizer(spec), LOOKUP.made("objective", objective).device
+    if not made.plain and device.own_rule:
+        raise ConfigError(f"algorithm {text!r}: {objective.name} moves models by a rule of its own, in which {optimizer.name} has no place")
+    if lost := [key for key, _ in objective.given if key in (*made.replaces, *made.hyper)]:
+        raise ConfigError(f"algorithm {text!r}: {lost[0]!r} of {objective.name} means nothing to {optimizer.name}")
+    return spec
 
 
 def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secret: bytes = b"") -> Algorithm:
@@ -296,7 +319,9 @@ def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
     if spec.private_step:
         device = with_clipped_examples(device, name, **spec.private_step)
     made = _make_personalisation(spec).device(device, name)(model, **given_to(device, spec.objective))
-    made.hyper = {**made.hyper, **spec.hyper}
+    made.optimizer = _make_optimizer(spec)
+    own = {key: value for key, value in made.hyper.items() if key not in made.optimizer.replaces}
+    made.hyper = {**own, **made.optimizer.hyper, **spec.hyper}
     return made
 
 
@@ -309,6 +334,11 @@ def objective_name(spec: AlgorithmSpec) -> str:
 
 def _make_personalisation(spec: AlgorithmSpec) -> Personalisation:
     made: Personalisation = LOOKUP.made("personalisation", spec.personalisation)(**dict(spec.personalisation.given))
+    return made
+
+
+def _make_optimizer(spec: AlgorithmSpec) -> Optimizer:
+    made: Optimizer = LOOKUP.made("optimizer", spec.optimizer)(**dict(spec.optimizer.given))
     return made
 
 

@@ -289,6 +289,32 @@ class Mean(Protocol):
         (``shared/NAME``, ``statistic/NAME``)."""
 
 
+class Optimizer(Protocol):
+    """How a device moves a tensor by its gradient. Traced into the graphs that train."""
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+    replaces: ClassVar[tuple[str, ...]]
+    """Hyper-parameters of objectives that mean nothing to it."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is SGD with momentum and nothing else, which every backend has."""
+
+    @property
+    def hyper(self) -> Mapping[str, float]:
+        """Its hyper-parameters, which take the place of the objective's."""
+
+    def slots(self, key: str, value: Tensor) -> TorchTensors:
+        """What it keeps of a trained tensor within a round, before the first step (``slot/PREFIX.NAME``)."""
+
+    def clipped(self, directions: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """The directions of all tensors of a step, as far as it follows them."""
+
+    def move(self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor) -> TorchTensors:
+        """The tensor after a step against `direction`, and its slots."""
+
+
 class Privacy(Protocol):
     """What is clipped and noised before models are combined, and what it costs."""
 

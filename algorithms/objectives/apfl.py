@@ -19,8 +19,8 @@ from algorithms.models.classifier import Classifier
 from algorithms.objectives.personal_model import (
     as_model,
     as_personal_model,
+    copy_as_personal_model,
     personal_key,
-    personal_model_with_momentum,
     personal_parameters,
 )
 from algorithms.objectives.supervised import (
@@ -30,7 +30,6 @@ from algorithms.objectives.supervised import (
     Supervised,
     batch_metrics,
     cross_entropy,
-    descend,
     differentiate,
     following_values,
 )
@@ -55,7 +54,8 @@ class Apfl(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        return tensors | personal_model_with_momentum(tensors) | {_ALPHA: torch.tensor(float(self.alpha))}
+        personal = copy_as_personal_model(tensors)
+        return tensors | personal | self.slots(personal, personal_parameters(tensors)) | {_ALPHA: torch.tensor(float(self.alpha))}
 
     def mixed(self, tensors: TorchTensors) -> TorchTensors:
         """The mixture in the place of the exchanged model."""
@@ -72,7 +72,7 @@ class Apfl(Supervised):
         gradients, _, exchanged = differentiate(self.loss, self.trained(tensors), tensors, batch, hyper)
         own, loss, made = differentiate(mixture, [*personal_parameters(tensors), _ALPHA], tensors, batch, hyper)
         alpha = (tensors[_ALPHA] - hyper["alpha_lr"] * own.pop(_ALPHA)).clamp(0.0, 1.0)
-        moved = descend(gradients | own, tensors, hyper) | {_ALPHA: alpha}
+        moved = self.descend(gradients | own, tensors, hyper) | {_ALPHA: alpha}
         following = exchanged.following | as_personal_model(made.following)
         return following_values(following | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
 

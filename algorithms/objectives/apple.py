@@ -26,7 +26,7 @@ from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
-from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, differentiate, following_values
 from wire import names
 from wire.messages import Evaluate, Train, Verb
 from wire.tensors import Tensors
@@ -77,7 +77,7 @@ class Apple(Supervised):
         """The core model with momentum, p without."""
         gradients, loss, made = differentiate(self.loss, [*self.trained(tensors), _RELATION], tensors, batch, hyper)
         relation = tensors[_RELATION] - hyper["dr_lr"] * gradients.pop(_RELATION)
-        moved = descend(gradients, tensors, hyper) | {_RELATION: relation}
+        moved = self.descend(gradients, tensors, hyper) | {_RELATION: relation}
         return following_values(made.following | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
 
     def settle(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:

@@ -23,7 +23,7 @@ from algorithms.core.limits import NOT_NEGATIVE, SHARE, Limits
 from algorithms.models.classifier import answers_of_head
 from algorithms.models.dropout import dropping
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import Pass, Supervised, slot_of
+from algorithms.objectives.supervised import Pass, Supervised
 from wire import names
 from wire.messages import Apply, Verb
 from wire.tensors import Tensors
@@ -80,8 +80,8 @@ class DomainBias(Supervised):
     def warm(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the objective without DBE; the running mean m moves on."""
         outputs = super().step({**tensors, _CONSENSUS: tensors[_MEAN]}, batch, {**hyper, "kappa": torch.zeros(())})
-        own = [names.following(key) for key in (_BIAS, slot_of(_BIAS))]
-        return {k: v for k, v in outputs.items() if k not in own}
+        own = (_BIAS, *self.optimizer.slots(_BIAS, tensors[_BIAS])) if self.memory else ()
+        return {k: v for k, v in outputs.items() if k not in map(names.following, own)}
 
     def represent(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The running mean m that the passes of `warm` left."""

@@ -20,8 +20,8 @@ from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.personal_model import (
     as_model,
     as_personal_model,
+    copy_as_personal_model,
     personal_key,
-    personal_model_with_momentum,
     personal_parameters,
 )
 from algorithms.objectives.supervised import (
@@ -31,7 +31,6 @@ from algorithms.objectives.supervised import (
     Supervised,
     batch_metrics,
     cross_entropy,
-    descend,
     differentiate,
     following_values,
 )
@@ -51,7 +50,8 @@ class Ditto(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        return tensors | start_copies(tensors) | personal_model_with_momentum(tensors)
+        personal = copy_as_personal_model(tensors)
+        return tensors | start_copies(tensors) | personal | self.slots(personal, personal_parameters(tensors))
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "personal": self.personal}
@@ -66,7 +66,7 @@ class Ditto(Supervised):
             return cross_entropy(made.logits, batch) + hyper["lambda"] / 2 * torch.stack(apart).sum(), made
 
         gradients, loss, made = differentiate(tied, personal_parameters(tensors), tensors, batch, hyper)
-        moved = descend(gradients, tensors, hyper)
+        moved = self.descend(gradients, tensors, hyper)
         size = batch["y"].shape[0]
         return following_values(as_personal_model(made.following) | moved) | batch_metrics(made.logits, batch["y"], loss * size)
 

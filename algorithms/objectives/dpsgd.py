@@ -13,7 +13,7 @@ from torch import Tensor
 from algorithms.core.contract import Sgd, TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import dropping
-from algorithms.objectives.supervised import Supervised, batch_metrics, descend, following_values
+from algorithms.objectives.supervised import Supervised, batch_metrics, following_values
 from algorithms.privacy.per_example import clipped_gradients
 from wire import names
 from wire.errors import ConfigError
@@ -48,7 +48,7 @@ class ClippedExamples(Supervised):
             directions[key] = (total + hyper["noise_multiplier"] * hyper["clip_norm"] * own) / batch["y"].shape[0]
             at += total.numel()
         loss_sum = F.cross_entropy(logits, batch["y"], reduction="sum")
-        return following_values(descend(directions, tensors, hyper)) | batch_metrics(logits.detach(), batch["y"], loss_sum.detach())
+        return following_values(self.descend(directions, tensors, hyper)) | batch_metrics(logits.detach(), batch["y"], loss_sum.detach())
 
 
 def with_clipped_examples(base: type[Supervised], name: str, clip_norm: float, noise_multiplier: float) -> type[Supervised]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, cross_entropy, following_values, slot_of
+from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, cross_entropy, following_values
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 
@@ -45,8 +45,7 @@ class FedRod(Supervised):
         tensors = super().initial()
         head = self.model.linear_head("fedrod puts a linear head on top of the model's")
         zeros = {_WEIGHT: torch.zeros(head.weight.shape), _BIAS: torch.zeros(head.out_features)}
-        slots = {slot_of(key): zero.clone() for key, zero in zeros.items()}
-        return tensors | zeros | slots | {_SHARE: torch.full((head.out_features,), 1 / head.out_features)}
+        return tensors | zeros | self.slots(zeros, zeros) | {_SHARE: torch.full((head.out_features,), 1 / head.out_features)}
 
     def trained(self, tensors: TorchTensors) -> list[str]:
         return [*super().trained(tensors), *(key for key in (_WEIGHT, _BIAS) if key in tensors)]

@@ -22,7 +22,7 @@ from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensor
 from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.lgnet import FineTuned
-from algorithms.objectives.supervised import LR, Supervised, batch_metrics, descend, differentiate, following_values
+from algorithms.objectives.supervised import LR, Supervised, batch_metrics, differentiate, following_values
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS, Train, Verb
 
@@ -61,7 +61,7 @@ class PerFedAvg(Supervised):
             ahead, behind = (self._gradients_at(keys, tensors, directions, first, hyper, sign) for sign in (1.0, -1.0))
             curvature = {k: (ahead[k] - behind[k]) / (2 * hyper["delta"]) for k in keys}
             directions = {k: directions[k] - hyper["inner_lr"] * curvature[k] for k in keys}
-        moved = descend(directions, tensors, hyper)
+        moved = self.descend(directions, tensors, hyper)
         logits = torch.where(half.unsqueeze(1) > 0, made_after.logits, made.logits)
         loss_sum = loss * (1 - half).sum() + loss_after * half.sum()
         return following_values(made.following | made_after.following | moved) | batch_metrics(logits, y, loss_sum)

@@ -3,19 +3,12 @@
 import torch
 
 from algorithms.core.contract import TorchTensors, exchanged
-from algorithms.objectives.supervised import slot_of
 from wire import names
 
 
 def copy_as_personal_model(tensors: TorchTensors) -> TorchTensors:
     """The personal model before the first round: a copy of what is exchanged."""
     return {personal_key(k): torch.clone(v) for k, v in exchanged(tensors).items()}
-
-
-def personal_model_with_momentum(tensors: TorchTensors) -> TorchTensors:
-    """The same with a slot at zero for the momentum of each of its parameters."""
-    personal = copy_as_personal_model(tensors)
-    return personal | {slot_of(key): torch.zeros_like(personal[key]) for key in personal_parameters(tensors)}
 
 
 def personal_key(key: str) -> str:

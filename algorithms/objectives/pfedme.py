@@ -29,6 +29,7 @@ class PFedMe(Supervised):
     name: ClassVar[str] = "pfedme"
     citation: ClassVar[str] = "Dinh et al., NeurIPS 2020, Algorithm 1"
     model_answers: ClassVar[bool] = False
+    own_rule: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": 10 * LR, "personal_lr": 0.01, "lambda": 15.0}
     limits: ClassVar[Mapping[str, Limits]] = {"inner_steps": AT_LEAST_ONE, "personal_lr": NOT_NEGATIVE, "lambda": NOT_NEGATIVE}
 

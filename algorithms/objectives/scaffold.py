@@ -31,6 +31,7 @@ class Scaffold(Supervised):
 
     name: ClassVar[str] = "scaffold"
     citation: ClassVar[str] = "Karimireddy et al., ICML 2020, Algorithm 1"
+    own_rule: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0}
 
     def initial(self) -> TorchTensors:

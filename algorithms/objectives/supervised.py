@@ -4,7 +4,7 @@ An objective overrides `role` (which tensors leave the device), `initial` (furth
 happens to a gradient before it is used) or `step` itself, and adds graphs of its own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
+from algorithms.core.contract import GraphFunction, Optimizer, TorchTensors
+from algorithms.core.contract import Sgd as SgdGraph
 from algorithms.core.functional import functional
 from algorithms.core.limits import NOT_NEGATIVE, PART, Limits
 from algorithms.core.probe import named_norms, watch_norms
@@ -21,6 +22,7 @@ from algorithms.models.classifier import Classifier, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.models.frozen import frozen_slot, frozen_tensors
 from algorithms.objectives.gradients import grad_and_value
+from algorithms.optimizers.sgd import Sgd
 from wire import names
 from wire.errors import ConfigError
 
@@ -67,18 +69,22 @@ def following_values(tensors: TorchTensors) -> TorchTensors:
 
 
 class Supervised:
-    """A classifier trained by SGD with momentum on the cross-entropy; the momentum is a slot: it starts at zero in every round."""
+    """A classifier trained by an optimizer on the cross-entropy; what the optimizer keeps are slots: they start at zero in every round."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
     limits: ClassVar[Mapping[str, Limits]] = {"lr": NOT_NEGATIVE, "momentum": PART}
     columns: Mapping[str, tuple[int, ...]] = {}
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    sgd_graphs: ClassVar[Mapping[str, SgdGraph]] = {}
     """The training graphs that are plain SGD. A class that overrides a method of `TRAINING` inherits none: it declares its own."""
     model_answers: ClassVar[bool] = True
     """See `Objective`. A class that overrides a method of `ANSWERS` does not inherit it."""
     has_memory: ClassVar[bool] = False
+    optimizer: Optimizer = Sgd()
+    """How tensors are moved by their gradients; set before `initial` is asked for."""
+    own_rule: ClassVar[bool] = False
+    """Whether its steps are of a kind that no other optimizer can take the place of."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -121,7 +127,7 @@ class Supervised:
     def initial(self) -> TorchTensors:
         tensors = self.parameters() | self.statistics()
         tensors |= {frozen_slot(name): value.clone() for name, value in self.frozen.items()}
-        return tensors | {slot_of(k): torch.zeros_like(tensors[k]) for k in self.trained(tensors)}
+        return tensors | self.slots(tensors, self.trained(tensors))
 
     def trained(self, tensors: TorchTensors) -> list[str]:
         """Which tensors ``step`` moves down the gradient of `loss`: the model's parameters, of either role."""
@@ -142,8 +148,8 @@ class Supervised:
             "predict": lambda tensors, batch, hyper: {names.PROBABILITIES: self.predict(tensors, batch["x"])},
         }
 
-    def sgd(self) -> Mapping[str, Sgd]:
-        return {} if self.columns or self.random or self.frozen else self.sgd_graphs
+    def sgd(self) -> Mapping[str, SgdGraph]:
+        return {} if self.columns or self.random or self.frozen or not self.optimizer.plain else self.sgd_graphs
 
     def factors(self, batch: TorchTensors) -> TorchTensors:
         """What the outputs of layers are multiplied by in training, by the layer's name."""
@@ -165,11 +171,22 @@ class Supervised:
         return gradients, {}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """v <- momentum * v + gradient; w <- w - lr * v; running statistics as BatchNorm updates them."""
+        """A step of the optimizer against the gradient; running statistics as BatchNorm updates them."""
         gradients, loss, made = differentiate(self.loss, self.trained(tensors), tensors, batch, hyper)
         directions, others = self.correct(gradients, tensors, hyper)
-        moved = descend(directions, tensors, hyper)
+        moved = self.descend(directions, tensors, hyper)
         return following_values(made.following | others | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
+
+    def slots(self, tensors: TorchTensors, keys: Iterable[str]) -> TorchTensors:
+        """What the optimizer keeps of these tensors, before the first step."""
+        return {slot: zero for key in keys for slot, zero in self.optimizer.slots(key, tensors[key]).items()}
+
+    def descend(self, directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """Tensors and their slots after one step of the optimizer, for every direction given by the key of its tensor."""
+        moved: TorchTensors = {}
+        for key, direction in self.optimizer.clipped(directions, hyper).items():
+            moved |= self.optimizer.move(key, direction, tensors, hyper, hyper["lr"])
+        return moved
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         """What the model that the device uses makes of examples x: logits, and the representation that they come from."""
@@ -219,18 +236,3 @@ def differentiate(
 
     gradients, value, aux = grad_and_value(loss_of, {key: tensors[key] for key in trained})
     return gradients, value, Pass(*aux)
-
-
-def slot_of(key: str, prefix: str = "momentum") -> str:
-    """The slot that belongs to a trained tensor: ``slot/momentum.NAME``."""
-    return names.slot(f"{prefix}.{names.name_of(key)}")
-
-
-def descend(directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors, lr: str = "lr") -> TorchTensors:
-    """Momentum and weights after one step of SGD, for every direction given by the key of its tensor."""
-    moved: TorchTensors = {}
-    for key, direction in directions.items():
-        slot = slot_of(key)
-        moved[slot] = hyper["momentum"] * tensors[slot] + direction
-        moved[key] = tensors[key] - hyper[lr] * moved[slot]
-    return moved

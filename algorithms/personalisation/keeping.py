@@ -29,7 +29,8 @@ from algorithms.core.probe import named_norms, norm_layers, watch_norms
 from algorithms.models.classifier import Classifier
 from algorithms.models.frozen import fixed_norms
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import Supervised, following_values, metrics_of_answers, slot_of
+from algorithms.objectives.supervised import Supervised, following_values, metrics_of_answers
+from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.kept import CHOOSE, KEPT, LOSS, WINDOWS, WORST
 from algorithms.personalisation.memory import KEYS, LABELS, SHARE, Memory, answer, empty, unit
 from wire import names

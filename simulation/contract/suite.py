@@ -47,7 +47,7 @@ def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
         Check("every device has a group with a model, also one that comes late", partial(rounds.places, algorithm)),
         *_OWN[kind](name, made),
     ]
-    if kind in ("objective", "privacy", "personalisation"):
+    if kind in ("objective", "privacy", "personalisation", "optimizer"):
         checks += _on_devices(algorithm, phones)
     return kind, called(made), checks
 
@@ -124,12 +124,22 @@ def _personalisation(name: str, made: type) -> list[Check]:
     ]
 
 
+def _optimizer(name: str, made: type) -> list[Check]:
+    objectives = [f"{objective}+{name}" for objective in names_of("objective")]
+    kept = [f"fedavg+{name}+{keeps}" for keeps in names_of("personalisation")]
+    return [
+        Check("it composes with every objective, or is refused with a reason", partial(rounds.compose_with, objectives)),
+        Check("it composes with what devices keep", partial(rounds.compose_with, kept)),
+    ]
+
+
 _OWN: dict[Kind, Callable[[str, Any], list[Check]]] = {
     "objective": _objective,
     "grouping": _grouping,
     "mean": _mean,
     "privacy": _privacy,
     "personalisation": _personalisation,
+    "optimizer": _optimizer,
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.objectives.supervised import slot_of
+from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import Keeping
 from algorithms.personalisation.memory import KEYS, LABELS, SHARE
 from algorithms.registry import OBJECTIVES, PRIVACY, make_algorithm, make_objective, read_algorithm

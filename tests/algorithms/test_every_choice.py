@@ -66,7 +66,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
     rows = listing()
     names = [row["name"] for row in rows]
     assert len(names) == len(set(names))
-    assert {row["choice"] for row in rows} == {"objective", "grouping", "mean", "privacy", "personalisation"}
+    assert {row["choice"] for row in rows} == {"objective", "grouping", "mean", "privacy", "personalisation", "optimizer"}
     assert [row["name"] for row in rows if not row["citation"] and row["name"] != "no-privacy"] == []
 
 
@@ -87,6 +87,11 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         ("fedfomo+distfl+personal", "works with the grouping 'individual' alone"),
         ("personal+knn-per", "are both a personalisation"),
         ("personal+gaussian", "survey"),
+        ("scaffold+adam", "moves models by a rule of its own, in which adam has no place"),
+        ("fedavg:momentum=0.5+adam", "'momentum' of fedavg means nothing to adam"),
+        ("sgd+adam", "are both a optimizer"),
+        ("sgd:nesterov=yes", "nesterov is 'yes', expected true or false"),
+        ("adam:beta2=1", "beta2 is '1', expected a number from 0 below 1|beta2"),
         ("personal:memory=4", "memory is '4', expected a whole number from 8 to 4096"),
     ],
 )

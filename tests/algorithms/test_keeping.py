@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.supervised import slot_of
+from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import FEWEST, GENERAL, PRIOR, TUNED, first_good
 from algorithms.personalisation.kept import WORST
 from algorithms.personalisation.memory import KEYS, SHARE

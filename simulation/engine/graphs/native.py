@@ -6,7 +6,7 @@ import numpy as np
 
 from algorithms.core.contract import Objective, Sgd
 from algorithms.models.network import Unsupported, network_of
-from algorithms.objectives.supervised import slot_of
+from algorithms.optimizers.base import slot_of
 from host.native.trainer import Outcome, Trainer
 from simulation.engine.graphs.eager import EagerGraphs
 from wire import names

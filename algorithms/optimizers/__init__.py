@@ -1,0 +1,1 @@
+"""How a device moves its tensors by their gradients. One file per family."""
