@@ -15,6 +15,7 @@ from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from edge_client.core.ranks import ranks
 from edge_client.core.verbs import check_verbs
+from edge_client.layout import likely_meant
 from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError, DataError, Malformed
@@ -131,9 +132,10 @@ class Executor:
         shape = manifest.window.shape
         for split, x, y in (("train", windows.train_x, windows.train_y), ("test", windows.test_x, windows.test_y)):
             if x.shape[1:] != shape:
-                raise DataError(f"{split} windows have shape {x.shape[1:]}, bundle {manifest.name} expects {shape}")
+                told = f"{split} windows have shape {x.shape[1:]}, bundle {manifest.name} expects {shape}"
+                raise DataError(told + likely_meant(x.shape[1:], shape))
             if len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(manifest.classes)):
-                known = f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}"
+                known = f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}, in the order {', '.join(manifest.classes[:8])}"
                 raise DataError(f"{split} labels reach {int(y.min())}..{int(y.max())}, {known}")
 
 

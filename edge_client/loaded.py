@@ -7,6 +7,7 @@ import numpy as np
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import BlobReader, Current, GraphLoader, Graphs, WholeModels, Windows
 from edge_client.executor import Executor
+from edge_client.layout import likely_meant
 from edge_client.work import read_blob
 from wire.bundle import Bundle
 from wire.errors import DataError
@@ -51,6 +52,8 @@ def check_windows(x: Array, shape: tuple[int, ...]) -> None:
         DataError: x is not examples (n, \\*shape) of finite numbers.
     """
     if x.ndim != 1 + len(shape) or x.shape[1:] != shape or x.dtype.kind not in "fiu":
-        raise DataError(f"x is {x.dtype}{list(x.shape)}, expected numbers of shape (n, {', '.join(map(str, shape))})")
+        raise DataError(
+            f"x is {x.dtype}{list(x.shape)}, expected numbers of shape (n, {', '.join(map(str, shape))}){likely_meant(x.shape[1:], shape)}"
+        )
     if not np.isfinite(x).all():
         raise DataError("x holds values that are not finite")

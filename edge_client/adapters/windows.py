@@ -1,7 +1,8 @@
 """A device's windows from a folder: arrays, or recordings as CSV.
 
-Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``; or ``X.npy`` and ``y.npy``, of which the
-last 25 % of each class are the test part.
+Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``, and ``channel_names`` if there are any; or
+``X.npy`` and ``y.npy``, of which the last 25 % of each class are the test part. ``y`` holds class numbers, or names that ``classes.txt``
+lists. `edge_client.layout` says what arrays must be like.
 
 Recordings: any number of ``*.csv`` with a header; the column ``label`` holds class numbers, or names that ``classes.txt`` lists one a
 line; a column ``t`` is ignored; all others are channels, in the header's order, one sample a row. The first 75 % of each recording
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
+from edge_client.layout import check_labels, class_numbers, examples, named_classes
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
@@ -31,13 +33,13 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
     if not folder.is_dir():
         raise DataError(f"data folder {folder}: there is no such folder")
     if (folder / "train.npz").exists():
-        train = _arrays(folder / "train.npz")
-        test = _arrays(folder / "test.npz") if (folder / "test.npz").exists() else (train[0][:0], train[1][:0])
+        train = _arrays(folder / "train.npz", classes_of(folder))
+        test = _arrays(folder / "test.npz", classes_of(folder)) if (folder / "test.npz").exists() else (train[0][:0], train[1][:0])
         if train[0].shape[1:] != test[0].shape[1:]:
             raise DataError(f"data folder {folder}: windows of train.npz are {train[0].shape[1:]}, of test.npz {test[0].shape[1:]}")
         return Windows(*train, *test)
     if (folder / "X.npy").exists():
-        x, y = _checked(_load(folder / "X.npy"), _load(folder / "y.npy"), folder)
+        x, y = _checked(_load(folder / "X.npy"), _load(folder / "y.npy"), folder, classes_of(folder))
         test_mask = _last_of_each_class(y)
         return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
     if paths := sorted(folder.glob("*.csv")):
@@ -53,25 +55,50 @@ def _load(path: Path) -> Array:
     return array
 
 
-def _arrays(path: Path) -> tuple[Array, Array]:
+def classes_of(folder: Path) -> tuple[str, ...]:
+    """The classes that ``classes.txt`` of a folder lists, in their order; none where there is no such file."""
+    names = folder / "classes.txt"
+    return tuple(name for name in names.read_text().split("\n") if name) if names.exists() else ()
+
+
+def channels_of(folder: Path) -> tuple[str, ...]:
+    """The names of the channels in a device's folder; empty where its files do not say any.
+
+    Raises:
+        DataError: a file of it cannot be read.
+    """
+    if (folder / "train.npz").exists():
+        return _named(folder / "train.npz")[2]
+    paths = sorted(folder.glob("*.csv"))
+    if (folder / "X.npy").exists() or not paths:
+        return ()
+    with paths[0].open(newline="") as file:
+        return tuple(name for name in next(csv.reader(file), []) if name not in ("label", "t"))
+
+
+def _arrays(path: Path, classes: Sequence[str]) -> tuple[Array, Array]:
+    x, y, channels = _named(path)
+    return _checked(x, y, path, classes, channels)
+
+
+def _named(path: Path) -> tuple[Array, Array, tuple[str, ...]]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            x, y = file["X"], file["y"]
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise DataError(f"{path}: expected arrays X and y: {error}") from None
-    return _checked(x, y, path)
-
-
-def _checked(x: Array, y: Array, origin: Path) -> tuple[Array, Array]:
-    if x.ndim not in (3, 4) or x.dtype.kind not in "fiu" or y.shape != (len(x),) or y.dtype.kind not in "iu":
+            return file["X"], file["y"], tuple(str(name) for name in (file["channel_names"] if "channel_names" in file.files else ()))
+    except ValueError:
         raise DataError(
-            f"{origin}: X is {x.dtype}{list(x.shape)} and y {y.dtype}{list(y.shape)}, expected "
-            "float[n, channels, time], for images [n, channels, height, width], and int[n]"
-        )
-    x = np.ascontiguousarray(x, np.float32)
-    if not np.isfinite(x).all():
-        raise DataError(f"{origin}: X holds values that are not finite")
-    return x, y.astype(np.int64)
+            f"{path}: an array holds Python objects or is cut off; windows of one length are one array [n, channels, time]"
+        ) from None
+    except (OSError, KeyError, EOFError) as error:
+        raise DataError(f"{path}: expected arrays X and y: {error}") from None
+
+
+def _checked(x: Array, y: Array, origin: Path, classes: Sequence[str], channels: Sequence[str] = ()) -> tuple[Array, Array]:
+    x = examples(x, str(origin), channels)
+    if y.dtype.kind in "US" and classes:
+        check_labels(y, len(x), str(origin))
+        return x, named_classes(y, classes, str(origin))
+    return x, class_numbers(y, len(x), str(origin))
 
 
 def _last_of_each_class(y: Array) -> Array:
@@ -83,8 +110,7 @@ def _last_of_each_class(y: Array) -> Array:
 
 
 def _from_recordings(folder: Path, paths: list[Path], length: int, stride: int) -> Windows:
-    names = folder / "classes.txt"
-    classes = {name: i for i, name in enumerate(names.read_text().split("\n")) if name} if names.exists() else {}
+    classes = {name: i for i, name in enumerate(classes_of(folder))}
     header: list[str] = []
     parts: list[list[Array]] = [[], [], [], []]
     for path in paths:
@@ -155,7 +181,9 @@ def _read_recording(path: Path, classes: dict[str, int]) -> tuple[list[str], Arr
                 raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
     array = np.array(samples, np.float32).reshape(-1, len(channels))
     if not np.isfinite(array).all():
-        raise DataError(f"{path}: holds values that are not finite")
+        at, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        place = f"line {at + 2}, column {header[channels[column]]}"
+        raise DataError(f"{path}: holds values that are not finite: first {array[at, column]} in {place}")
     return [header[i] for i in channels], array, np.array(labels, np.int64)
 
 

@@ -9,7 +9,9 @@ from simulation.contract.suite import checks_of, run_checks
 
 
 def check(
-    choice: Annotated[str, typer.Argument(help="FILE.py:CLASS, PACKAGE.MODULE:CLASS, or a name that `shoal algorithms` lists.")],
+    choice: Annotated[
+        str, typer.Argument(help="FILE.py:CLASS or PACKAGE.MODULE:CLASS with options, or a name that `shoal algorithms` lists.")
+    ],
     phones: Annotated[bool, typer.Option(help="Also export to ExecuTorch, where it is installed.")] = True,
 ) -> None:
     """Check that a choice of your own keeps the contract of every choice of an algorithm."""

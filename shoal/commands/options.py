@@ -51,7 +51,10 @@ Data = Annotated[
     ),
 ]
 AlgorithmName = Annotated[
-    str, typer.Option("--algorithm", help="One choice or several: distfl, dbe+distfl+irls, ifca:k=4. `shoal algorithms` lists them.")
+    str,
+    typer.Option(
+        "--algorithm", help="One choice or several: distfl, dbe+distfl+irls, ifca:k=4, FILE.py:CLASS. `shoal algorithms` lists them."
+    ),
 ]
 BundledAlgorithm = Annotated[
     str,

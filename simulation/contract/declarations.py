@@ -11,6 +11,7 @@ from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.choices import Personalisation
 from algorithms.privacy.base import DefaultPrivacy
 from simulation.contract.rounds import Broken
+from wire import names
 
 TRAINING = ("step", "loss", "correct", "forward", "trained")
 ANSWERS = ("evaluate", "predict", "answer", "forward")
@@ -97,7 +98,7 @@ def mean_of_models(mean: Mean) -> str:
     """
     rng = np.random.default_rng(0)
     rows, counts = rng.normal(size=(ROWS, COLUMNS)).astype(np.float32), rng.integers(20, 60, ROWS)
-    layout = [Slice("shared/body.weight", 0, 18, (3, 3, 2)), Slice("shared/head.weight", 18, COLUMNS, (3, 2))]
+    layout = [Slice(names.shared("body.weight"), 0, 18, (3, 3, 2)), Slice(names.shared("head.weight"), 18, COLUMNS, (3, 2))]
     made = mean.combine(Stack(rows.copy()), counts, layout, 0)
     if made.flat.shape != (COLUMNS,) or made.flat.dtype != np.float32 or not np.isfinite(made.flat).all():
         raise Broken(

@@ -65,7 +65,7 @@ def places(algorithm: str) -> str:
     if lost := sorted({field.algorithm.start(state.memory, d) for d in field.executors} - state.models.keys()):
         raise Broken(f"a device starts from model {lost[0]!r}, which there is not")
     left = field.algorithm.grouping.forget(state.memory, "d3")
-    if "d3" in left.membership or any("d3" in key.split("/") for key in left.arrays):
+    if "d3" in left.membership or any(key.endswith("/d3") for key in left.arrays):
         raise Broken("a device that is forgotten is still remembered")
     return ""
 

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from algorithms.kinds import Kind
+from algorithms.core.contract import Mean
+from algorithms.kinds import KINDS, Kind
 from algorithms.lookup import called
 from algorithms.objectives.halves import TwoHalves
+from algorithms.personalisation.choices import Personalisation
 from algorithms.registry import LOOKUP, OBJECTIVES
+from algorithms.spec import read
 from host.threads import one_thread
 from simulation.contract import declarations, devices, rounds
 from simulation.contract.rounds import Broken, names_of
@@ -34,13 +37,16 @@ class Outcome:
 
 
 def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
-    """The kind of a choice, as what it calls itself, and the checks that there are for it. `phones`: whether it is exported to ExecuTorch
-    too, where it runs on devices.
+    """The kind of a choice that is written as in an algorithm's name, what it calls itself, and the checks that there are for it.
+    `phones`: whether it is exported to ExecuTorch too, where it runs on devices.
 
     Raises:
-        ConfigError: it cannot be loaded, or is of no kind.
+        ConfigError: it cannot be read or loaded, or is of no kind.
     """
-    kind, made, _ = LOOKUP.find(name)
+    choice = read(name, LOOKUP.known(*KINDS), "choice")
+    kind, made, _ = LOOKUP.find(choice.name)
+    if choice.given and kind in ("mean", "personalisation"):
+        made = partial(made, **dict(choice.given))
     algorithm = {"objective": name, "personalisation": f"fedavg+none+{name}"}.get(kind, f"fedavg+{name}")
     checks = [
         Check("three rounds repeat to the bit, in any order of devices, and over a restart", partial(rounds.repeats, algorithm)),
@@ -49,7 +55,7 @@ def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
     ]
     if kind in ("objective", "privacy", "personalisation", "optimizer"):
         checks += _on_devices(algorithm, phones)
-    return kind, called(made), checks
+    return kind, called(LOOKUP.find(choice.name).made), checks
 
 
 def run_checks(checks: list[Check]) -> Iterator[Outcome]:
@@ -90,7 +96,7 @@ def _grouping(name: str, made: type) -> list[Check]:
     ]
 
 
-def _mean(name: str, made: type) -> list[Check]:
+def _mean(name: str, made: Callable[[], Mean]) -> list[Check]:
     objectives = [f"{objective}+{name}" for objective in names_of("objective")]
     groupings = [f"fedavg+{grouping}+{name}" for grouping in names_of("grouping")]
     return [
@@ -111,7 +117,7 @@ def _privacy(name: str, made: type) -> list[Check]:
     ]
 
 
-def _personalisation(name: str, made: type) -> list[Check]:
+def _personalisation(name: str, made: Callable[[], Personalisation]) -> list[Check]:
     groupings = [f"fedavg+{grouping}+{name}" for grouping in names_of("grouping")]
     return [
         *(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.windows import load_folder
+from edge_client.adapters.windows import channels_of, load_folder
 from edge_client.core.ports import Windows
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData
@@ -31,7 +31,10 @@ def load_device_folders(path: Path) -> FleetData:
     for device_id, shape in shapes.items():
         if shape != shapes[first]:
             raise DataError(f"data {path}: windows of device {device_id} have shape {shape}, those of device {first} {shapes[first]}")
-    channels = tuple(f"c{i}" for i in range(shapes[first][0]))
+    channels = channels_of(folders[0]) or tuple(f"c{i}" for i in range(shapes[first][0]))
+    for folder in folders:
+        if (own := channels_of(folder)) and own != channels:
+            raise DataError(f"data {path}: device {folder.name} has the channels {', '.join(own)}, device {first} {', '.join(channels)}")
     length = shapes[first][-1]
     stride = length if _has_arrays(folders[0]) else STRIDE
     window = Window(channels, length, stride, height=shapes[first][1] if len(shapes[first]) == 3 else 0)
@@ -52,6 +55,14 @@ def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tu
     lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) else (-1, -1)
     if lowest < 0 or highest > MOST_CLASSES:
         raise DataError(f"data {path}: y reaches {lowest}..{highest}, expected class numbers from 0")
+    present = np.unique(labels)
+    if not any((folder / CLASSES).exists() for folder in folders) and (lowest > 0 or 2 * len(present) <= highest):
+        told = (
+            f"labels are {', '.join(map(str, present[:8].tolist()))}{' ...' if len(present) > 8 else ''}, so {highest + 1 - len(present)}"
+        )
+        raise DataError(
+            f"data {path}: {told} of {highest + 1} classes have no example: count classes from 0, or list their names in {CLASSES}"
+        )
     lists = {folder.name: (folder / CLASSES).read_text().rstrip("\n") for folder in folders if (folder / CLASSES).exists()}
     if len(set(lists.values())) > 1:
         raise DataError(f"data {path}: {CLASSES} differs between the devices {', '.join(lists)}")

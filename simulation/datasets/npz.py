@@ -1,15 +1,19 @@
 """Examples from a ``.npz``: ``X``, ``y`` and, if there are any, ``subject``, ``split``, ``session`` and ``start``; one device per subject.
 
 ``session`` names the recording that a window is from, in the order in which a subject made them; ``start`` is its first sample there.
-``X`` is (n, channels, time) for windows, (n, channels, height, width) for images. Without ``subject`` the file is a pool.
+``X`` is (n, channels, time) for windows, (n, channels, height, width) for images. Without ``subject`` the file is a pool. Subjects and
+labels are numbers or names. Without ``activity_names`` the labels that occur are the classes, in sorted order, and keep their names.
 """
 
+import logging
+import re
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from edge_client.core.ports import Windows
+from edge_client.layout import check_labels, examples, named_classes
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData, Recordings, last_share_of_each_class
 from wire.bundle import Window
@@ -17,11 +21,16 @@ from wire.errors import DataError
 from wire.tensors import Array
 
 LAYOUT = (
-    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int, "
-    "and optionally subject (n,) int, split (n,) of 'train' and 'test', session (n,) int or str and start (n,) int"
+    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, "
+    "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int or str and start (n,) int"
 )
+log = logging.getLogger("shoal.data")
+
 MOST_CLASSES = 10_000
 """A larger label is taken for a mistake."""
+VARIABLE = "windows of different lengths cannot be one array: cut them to one length, or give recordings as CSV, a folder for each device"
+FEW = 8
+"""Labels that a message lists, at most."""
 
 
 ARRAYS = ("X", "y", "subject", "split", "session", "start", "channel_names", "activity_names")
@@ -51,7 +60,7 @@ def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
             stored = {"session" if name == session else name: name for name in file.files}
             return {name: file[stored[name]] for name in ARRAYS if name in stored}
     except ValueError:
-        raise DataError(f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}") from None
+        raise DataError(f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}; {VARIABLE}") from None
     except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"data {path}: not readable as .npz: {error}") from None
 
@@ -65,19 +74,17 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
     Raises:
         DataError: an array is missing or has another shape or type.
     """
-    window, classes = _describe(origin, arrays)
-    x, y, subject = arrays["X"], arrays["y"], _required(arrays, "subject", origin)
-    if subject.shape != (len(x),) or subject.dtype.kind not in "iu":
-        raise DataError(f"data {origin}: subject is {subject.dtype}{list(subject.shape)}, expected int[{len(x)}]")
+    window, classes, x, y = _describe(origin, arrays)
+    subject = _required(arrays, "subject", origin)
+    called = _device_ids(subject, len(x), origin)
     session, start = _places(origin, arrays)
-    width = max(2, len(str(int(subject.max()))))
     devices, recordings = {}, {}
     for number in np.unique(subject):
         at = np.flatnonzero(subject == number)
         test = _test_part(y[at], arrays["split"][at] if "split" in arrays else None)
         at, cut = np.concatenate([at[~test], at[test]]), int((~test).sum())
-        own_x, own_y = np.ascontiguousarray(x[at], dtype=np.float32), y[at].astype(np.int64)
-        device_id = f"s{int(number):0{width}d}"
+        own_x, own_y = x[at], y[at]
+        device_id = called[number.item()]
         devices[device_id] = Windows(own_x[:cut], own_y[:cut], own_x[cut:], own_y[cut:])
         recordings[device_id] = Recordings(own_x, own_y, *(None if place is None else place[at] for place in (session, start)))
     return FleetData(name, window, classes, devices, recordings=recordings)
@@ -89,34 +96,72 @@ def pool_from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> Pool:
     Raises:
         DataError: an array is missing or has another shape or type.
     """
-    window, classes = _describe(origin, arrays)
-    x, y = np.ascontiguousarray(arrays["X"], dtype=np.float32), arrays["y"].astype(np.int64)
+    window, classes, x, y = _describe(origin, arrays)
     test = _test_part(y, arrays.get("split"))
     return Pool(name, window, classes, x[~test], y[~test], x[test], y[test])
 
 
-def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str, ...]]:
-    """Check what every file has, and say what one example is and what its classes are called."""
+def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str, ...], Array, Array]:
+    """Check what every file has: what one example is, what its classes are called, examples x float32, and class numbers y (n,) int64."""
     x, y = (_required(arrays, key, origin) for key in ("X", "y"))
-    if x.ndim not in (3, 4) or x.dtype.kind != "f" or not x.size:
-        raise DataError(f"data {origin}: X is {x.dtype}{list(x.shape)}, expected {LAYOUT}")
-    if y.shape != (len(x),) or y.dtype.kind not in "iu":
-        raise DataError(f"data {origin}: y is {y.dtype}{list(y.shape)}, expected int[{len(x)}]")
-    if not np.isfinite(x).all():
-        raise DataError(f"data {origin}: X holds values that are not finite")
-    if int(y.min()) < 0 or int(y.max()) > MOST_CLASSES:
-        raise DataError(f"data {origin}: y reaches {int(y.min())}..{int(y.max())}, expected class numbers from 0")
+    named = tuple(str(c) for c in arrays.get("channel_names", ()))
+    x = examples(x, f"data {origin}", named)
+    check_labels(y, len(x), f"data {origin}")
     split = arrays.get("split")
     if split is not None and (split.shape != (len(x),) or not set(np.unique(split)) <= {"train", "test"}):
         raise DataError(f"data {origin}: split is {split.dtype}{list(split.shape)}, expected {len(x)} times 'train' or 'test'")
-    num_classes = int(y.max()) + 1
-    classes = tuple(str(c) for c in arrays.get("activity_names", ())) or tuple(str(i) for i in range(num_classes))
-    channels = tuple(str(c) for c in arrays.get("channel_names", ())) or tuple(f"c{i}" for i in range(x.shape[1]))
-    if len(classes) < num_classes or len(channels) != x.shape[1]:
-        raise DataError(
-            f"data {origin}: {len(classes)} class and {len(channels)} channel names for {num_classes} classes, {x.shape[1]} channels"
-        )
-    return Window(channels, x.shape[-1], x.shape[-1], height=x.shape[2] if x.ndim == 4 else 0), classes
+    classes, y = _classes(y, tuple(str(c) for c in arrays.get("activity_names", ())), origin)
+    channels = named or tuple(f"c{i}" for i in range(x.shape[1]))
+    if len(channels) != x.shape[1]:
+        raise DataError(f"data {origin}: {len(channels)} channel names for {x.shape[1]} channels")
+    return Window(channels, x.shape[-1], x.shape[-1], height=x.shape[2] if x.ndim == 4 else 0), classes, x, y
+
+
+def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, ...], Array]:
+    """What the classes are called, and the labels as their numbers (n,) int64. Numbers count in `names`, where there are any; else the
+    labels that occur are the classes, in sorted order."""
+    if y.dtype.kind in "US":
+        y = y.astype(str)
+        return (names, named_classes(y, names, f"data {origin}")) if names else _those_that_occur(y)
+    lowest, highest = int(y.min()), int(y.max())
+    if lowest < 0 or highest > MOST_CLASSES:
+        raise DataError(f"data {origin}: y reaches {lowest}..{highest}, expected class numbers from 0 to {MOST_CLASSES}")
+    if not names:
+        return _those_that_occur(y.astype(np.int64))
+    if len(names) <= highest:
+        counted = "; they are likely counted from 1, y - 1" if lowest == 1 and highest == len(names) else ""
+        raise DataError(f"data {origin}: {len(names)} class names, and y reaches {lowest}..{highest}{counted}")
+    return names, y.astype(np.int64)
+
+
+def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
+    found, numbers = np.unique(y, return_inverse=True)
+    if y.dtype.kind in "iu" and len(found) <= int(found[-1]):
+        log.warning("labels %s are the classes 0..%d, and keep their names", _few(found), len(found) - 1)
+    return tuple(str(label) for label in found.tolist()), numbers.astype(np.int64)
+
+
+def _few(labels: Array) -> str:
+    told = [str(label) for label in labels.tolist()]
+    return ", ".join(told if len(told) <= FEW else [*told[: FEW - 1], "...", told[-1]])
+
+
+def _device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]:
+    """The id of each subject's device: ``s07`` of number 7; of a name, the name, in which what ids cannot have is a hyphen.
+
+    Raises:
+        DataError: not one number or name for each example, or two names that give one id.
+    """
+    if subject.shape != (count,) or subject.dtype.kind not in "iuUS":
+        raise DataError(f"data {origin}: subject is {subject.dtype}{list(subject.shape)}, expected int or str[{count}]")
+    found = np.unique(subject).tolist()
+    if subject.dtype.kind in "iu":
+        width = max(2, len(str(found[-1])))
+        return {number: f"s{number:0{width}d}" for number in found}
+    called = {name: re.sub(r"[^A-Za-z0-9._-]", "-", str(name))[:64] for name in found}
+    if len(set(called.values())) < len(called) or "" in called.values():
+        raise DataError(f"data {origin}: the subjects' names {', '.join(map(str, found[:4]))} ... do not give each device an id of its own")
+    return called
 
 
 def _places(origin: str, arrays: dict[str, Array]) -> tuple[Array | None, Array | None]:

@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def rows(num_users: int = 30, each: int = 9) -> har.Rows:
     count = num_users * each
-    x = np.arange(count * 9 * 4, dtype=np.float32).reshape(count, 9, 4)
+    x = np.arange(count * 9 * 12, dtype=np.float32).reshape(count, 9, 12)
     return {"X": x, "y": np.tile(np.arange(each) // 2, num_users), "subject": np.repeat(np.arange(1, num_users + 1), each)}
 
 
@@ -39,7 +39,7 @@ class TestData:
         after = har.reshaped(rows())["X"]
         assert np.array_equal(after.ravel(), turned.ravel())
         assert after.shape == before.shape
-        assert after[0, 0].tolist() == before[0, :4, 0].tolist()  # one "channel" is four sensors at one time
+        assert after[0, 0, :9].tolist() == before[0, :, 0].tolist()  # one "channel" begins with nine sensors at one time
 
     def test_last_quarter_is_the_end_of_each_users_rows(self) -> None:
         made = har.last_quarter(rows())

@@ -59,6 +59,16 @@ def test_each_keeps_the_contract_of_every_choice(elsewhere: Path, name: str) -> 
     assert re.fullmatch(r"(\d+) of \1 checks passed", told[-1])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kind"), [("trimmed:share=0.2", "mean"), ("gaussian", "privacy"), ("knn-per:memory=16", "personalisation")]
+)
+def test_registered_choices_of_other_kinds_keep_it_too_with_options(name: str, kind: str) -> None:
+    told = shoal("check", name, "--no-phones").splitlines()
+    assert told[0].startswith(f"{name}: the {kind} {name.partition(':')[0]}, ")
+    assert re.fullmatch(r"(\d+) of \1 checks passed", told[-1])
+
+
 def test_a_broken_method_is_told_what_is_wrong(elsewhere: Path) -> None:
     text = (elsewhere / "opposed.py").read_text()
     (elsewhere / "broken.py").write_text(text.replace("int(value * component[0] < 0)", "int(np.random.default_rng().random() < 0.5)"))

@@ -1,0 +1,127 @@
+"""What arrays of examples must be like, for devices and simulations alike: mistakes in their layout are told with what is likely meant.
+
+What cannot be told from a mistake may be said outright: `channel_names` says that an array has as many channels as it seems to have.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from wire.errors import DataError
+from wire.tensors import Array
+
+log = logging.getLogger("shoal.data")
+
+SQUARE = 8
+"""Windows of at least so many channels, and as many samples, are taken for images."""
+COLOURS = (1, 3, 4)
+"""Channels that images have."""
+
+
+def examples(x: Array, origin: str, names: Sequence[str] = ()) -> Array:
+    """Examples X (n, channels, time), or (n, channels, height, width), as float32. `names` of the channels, where they are said. Whole
+    numbers are taken as they are, and their range is logged.
+
+    Raises:
+        DataError: another number of axes, no numbers, axes that are likely in another order, or values that are not finite; the text says
+            where the first one is. `origin` begins it.
+    """
+    told = f"{origin}: X is {x.dtype}{list(x.shape)}"
+    if x.dtype.kind == "O":
+        raise DataError(f"{told}: its windows differ in length, or are no arrays; cut windows of one length, or give recordings as CSV")
+    if x.ndim == 2 and x.size:
+        raise DataError(f"{told}: windows of one channel are [n, 1, time], X[:, None, :]")
+    if x.ndim not in (3, 4) or x.dtype.kind not in "fiu" or not x.size:
+        raise DataError(f"{told}, expected float[n, channels, time], or for images float[n, channels, height, width]")
+    _check_axes(x, told, names)
+    if x.dtype.kind in "iu":
+        log.warning("%s: whole numbers from %d to %d, taken as measurements", told, x.min(), x.max())
+    made = np.ascontiguousarray(x, np.float32)
+    _check_finite(x, made, origin, names)
+    return made
+
+
+def _check_axes(x: Array, told: str, names: Sequence[str]) -> None:
+    channels, *sides = x.shape[1:]
+    if len(names) == channels:
+        return
+    if len(sides) == 2:
+        if sides[1] in COLOURS and channels not in COLOURS and sides[0] > sides[1]:
+            raise DataError(
+                f"{told}: these look like images with their colours last; expected [n, channels, height, width], X.transpose(0, 3, 1, 2)"
+            )
+    elif channels == sides[0] and channels >= SQUARE:
+        raise DataError(
+            f"{told}: images are [n, 1, {channels}, {channels}], X[:, None]; for windows of {channels} channels say channel_names"
+        )
+    elif channels > sides[0]:
+        likely = f"likely {sides[0]} channels of {channels} samples, X.transpose(0, 2, 1)"
+        raise DataError(f"{told}, which is {channels} channels of {sides[0]} samples: {likely}; if it is right, say channel_names")
+
+
+def _check_finite(x: Array, made: Array, origin: str, names: Sequence[str]) -> None:
+    finite = np.isfinite(made)
+    if finite.all():
+        return
+    first = tuple(int(i) for i in np.argwhere(~finite)[0])
+    wrong = int((~finite).reshape(len(x), -1).any(1).sum())
+    channel = f"channel {first[1]}" + (f" ({names[first[1]]})" if len(names) == x.shape[1] else "")
+    place = f"window {first[0]}, {channel}, sample {', '.join(map(str, first[2:]))}"
+    value = x[first]
+    what = f"{value}, which float32 cannot hold" if np.isfinite(value) else str(value)
+    raise DataError(f"{origin}: X holds values that are not finite, in {wrong} of {len(x)} windows: first {what} at {place}")
+
+
+def class_numbers(y: Array, count: int, origin: str) -> Array:
+    """Labels y (n,) as class numbers, int64.
+
+    Raises:
+        DataError: not one whole number for each of `count` examples; the text says what is likely meant.
+    """
+    check_labels(y, count, origin)
+    if y.dtype.kind in "US":
+        raise DataError(
+            f"{origin}: y holds names such as {str(y[0])!r}: list the classes in classes.txt, one a line, in the bundle's order"
+        )
+    return y.astype(np.int64)
+
+
+def named_classes(y: Array, classes: Sequence[str], origin: str) -> Array:
+    """Labels y (n,) that are names of `classes`, as class numbers, int64.
+
+    Raises:
+        DataError: a name that is no class.
+    """
+    number = {name: i for i, name in enumerate(classes)}
+    found = [str(name) for name in y.tolist()]
+    if unknown := sorted(set(found) - number.keys()):
+        raise DataError(f"{origin}: y holds {unknown[0]!r}: expected one of {', '.join(classes)}")
+    return np.array([number[name] for name in found], np.int64)
+
+
+def check_labels(y: Array, count: int, origin: str) -> None:
+    """Check that labels are one whole number or name for each of `count` examples.
+
+    Raises:
+        DataError: they are not; the text says what is likely meant.
+    """
+    told = f"{origin}: y is {y.dtype}{list(y.shape)}"
+    if y.ndim == 2 and len(y) == count and y.shape[1] > 1 and y.dtype.kind in "fiub" and (y.sum(1) == 1).all():
+        raise DataError(f"{told}, a column for each class: expected int[{count}], y.argmax(1)")
+    if y.ndim == 2 and y.shape == (count, 1):
+        raise DataError(f"{told}: expected int[{count}], y[:, 0]")
+    if y.shape != (count,) or y.dtype.kind not in "iuUS":
+        whole = y.dtype.kind == "f" and y.shape == (count,) and bool(np.isfinite(y).all() and (y == np.round(y)).all())
+        raise DataError(f"{told}, expected int[{count}]" + (", y.astype(int)" if whole else ""))
+
+
+def likely_meant(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """What examples of a shape are likely to need where others are expected, for the end of an error; empty where nobody can tell."""
+    if len(found) == len(expected) == 2 and found == expected[::-1]:
+        return "; they are likely transposed, X.transpose(0, 2, 1)"
+    if len(found) == len(expected) == 3 and (found[2], *found[:2]) == expected:
+        return "; their channels are likely last, X.transpose(0, 3, 1, 2)"
+    if len(found) == 2 and len(expected) == 3 and (1, *found) == expected:
+        return "; they are likely images of one channel, X[:, None]"
+    return ""
