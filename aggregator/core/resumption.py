@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from aggregator.core import flights
+from aggregator.core import flights, inputs
 from aggregator.core.asking import is_missing
 from aggregator.core.opening import (
     Step,
@@ -28,10 +28,10 @@ def command_again(state: RunState, event: Resumed) -> Step:
     """Deadlines, the plans of devices whose updates are missing, and acknowledgements of those that are not."""
     state, _ = take_epoch(state, event)
     missing = [d for d in state.cohort if is_missing(state, d)]
-    plans = [SendPlan(plan_for(state, d)) for d in missing]
+    plans = [SendPlan(plan_for(state, d)) for d in (*missing, *state.placing)]
     ends = [state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online]
     times = (state.deadline_at_s, *([state.newcomers_until_s] if state.newcomers_until_s else []), *ends)
-    looks = (*(SetDeadline(state.round, at_s) for at_s in times), *flights.next_look(state))
+    looks = (*(SetDeadline(state.round, at_s) for at_s in times), *flights.next_look(state), *inputs.next_look(state))
     return state, [*looks, *plans, *acknowledgements(state)]
 
 
