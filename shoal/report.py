@@ -128,6 +128,9 @@ def device_table(summary: Summary) -> Table:
         table.add_column(name, justify="right")
     if summary.kept:
         table.add_column("keeps")
+    is_placed = any(device.placed for device in summary.devices.values())
+    if is_placed:
+        table.add_column("without labels")
     rows = sorted(summary.devices.items(), key=lambda item: _by_group(item[1].group, item[0]))
     if len(rows) > MOST_ROWS:
         table.caption = f"and {len(rows) - MOST_ROWS:,} more in summary.json"
@@ -136,6 +139,7 @@ def device_table(summary: Summary) -> Table:
         cells = [percent(device.macro_f1)] if summary.macro_f1 else []
         cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
         cells += [kept_text(device.kept)] if summary.kept else []
+        cells += [str(device.placed or "")] if is_placed else []
         table.add_row(device_id, group, str(device.num_train), str(device.num_test), percent(device.accuracy), *cells)
     return table
 
@@ -221,6 +225,7 @@ def _write_page(path: Path, summary: Summary, pictures: Sequence[tuple[str, Path
         kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
         kept_text=kept_text,
         reason_text=reason_text,
+        is_placed=any(device.placed for device in summary.devices.values()),
         megabytes=megabytes,
     )
     path.write_text(page)

@@ -18,4 +18,4 @@ class Placed(msgspec.Struct, frozen=True):
             return f"placed by its inputs, {round(self.sure * self.neighbours)} of {self.neighbours} neighbours"
         if self.sure == 1:
             return "the only group"
-        return f"in the largest group, {100 * self.sure:.0f} % of the devices" if self.sure else "in no group"
+        return f"in the largest group, {100 * self.sure:.0f} % of the devices"

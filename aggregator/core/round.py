@@ -297,9 +297,10 @@ def _ask_again(state: RunState, event: UpdatesLost) -> Step:
     """Open the round again without these updates."""
     if event.round != state.round:
         return state, []
-    state = inputs.lost(state, event.device_ids)
-    if state.received.keys().isdisjoint(event.device_ids):
-        return state, [Aggregate(state.round)] if state.phase == "aggregating" else []
+    after = inputs.lost(state, event.device_ids)
+    if after is not state and state.received.keys().isdisjoint(event.device_ids):
+        return after, [Aggregate(state.round)] if state.phase == "aggregating" else []
+    state = after
     received = {d: r for d, r in state.received.items() if d not in event.device_ids}
     for device_id in sorted(state.received.keys() & set(event.device_ids)):  # the same update again is to be stored again
         state = with_device(state, device_id, replace(state.devices[device_id], accepted=""))

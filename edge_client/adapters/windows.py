@@ -1,4 +1,4 @@
-"""A device's windows from a folder: arrays, or recordings as CSV.
+"""A device's windows from a folder: arrays, or recordings as CSV; beside either, or alone, windows without labels.
 
 Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``; or ``X.npy`` and ``y.npy``, of which the
 last 25 % of each class are the test part.
@@ -6,10 +6,13 @@ last 25 % of each class are the test part.
 Recordings: any number of ``*.csv`` with a header; the column ``label`` holds class numbers, or names that ``classes.txt`` lists one a
 line; a column ``t`` is ignored; all others are channels, in the header's order, one sample a row. The first 75 % of each recording
 are for training; windows are cut on either side of that point, so that none is shared, and only where the label stays the same.
+
+Windows without labels: ``unlabelled.npz`` with ``X (n, channels, time)``, for training. A folder that has no others may hold ``test.npz``.
 """
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +23,8 @@ from wire.errors import DataError
 from wire.tensors import Array
 
 TEST_SHARE = 0.25
+UNLABELLED = "unlabelled.npz"
+"""Windows that nobody has labelled."""
 
 
 def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
@@ -30,6 +35,18 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
     """
     if not folder.is_dir():
         raise DataError(f"data folder {folder}: there is no such folder")
+    unlabelled = _unlabelled(folder / UNLABELLED) if (folder / UNLABELLED).exists() else None
+    windows = _labelled(folder, unlabelled, length, stride)
+    if unlabelled is None:
+        return windows
+    if unlabelled.shape[1:] != windows.train_x.shape[1:]:
+        told = f"windows of {UNLABELLED} are {unlabelled.shape[1:]}, the others {windows.train_x.shape[1:]}"
+        raise DataError(f"data folder {folder}: {told}")
+    return replace(windows, unlabelled_x=unlabelled)
+
+
+def _labelled(folder: Path, unlabelled: Array | None, length: int, stride: int) -> Windows:
+    """The windows with labels; where there are none for training, they are shaped as those without."""
     if (folder / "train.npz").exists():
         train = _arrays(folder / "train.npz")
         test = _arrays(folder / "test.npz") if (folder / "test.npz").exists() else (train[0][:0], train[1][:0])
@@ -42,7 +59,15 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
         return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
     if paths := sorted(folder.glob("*.csv")):
         return _from_recordings(folder, paths, length, stride)
-    raise DataError(f"data folder {folder}: expected train.npz (and test.npz), X.npy and y.npy, or recordings as *.csv")
+    if unlabelled is not None:
+        none = unlabelled[:0], np.zeros(0, np.int64)
+        test = _arrays(folder / "test.npz") if (folder / "test.npz").exists() else none
+        if test[0].shape[1:] != unlabelled.shape[1:]:
+            raise DataError(f"data folder {folder}: windows of {UNLABELLED} are {unlabelled.shape[1:]}, of test.npz {test[0].shape[1:]}")
+        return Windows(*none, *test)
+    raise DataError(
+        f"data folder {folder}: expected train.npz (and test.npz), X.npy and y.npy, recordings as *.csv, or {UNLABELLED} (and test.npz)"
+    )
 
 
 def _load(path: Path) -> Array:
@@ -60,6 +85,15 @@ def _arrays(path: Path) -> tuple[Array, Array]:
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise DataError(f"{path}: expected arrays X and y: {error}") from None
     return _checked(x, y, path)
+
+
+def _unlabelled(path: Path) -> Array:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x = file["X"]
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise DataError(f"{path}: expected an array X: {error}") from None
+    return _checked(x, np.zeros(len(x) if x.ndim else 0, np.int64), path)[0]
 
 
 def _checked(x: Array, y: Array, origin: Path) -> tuple[Array, Array]:
