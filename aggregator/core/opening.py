@@ -7,7 +7,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from aggregator.core import flights, inputs
-from aggregator.core.asking import is_awaited, is_missing, key_now, may_be_asked, note_asked, paced_until_s, start_key, with_device
+from aggregator.core.asking import (
+    can_train,
+    is_awaited,
+    is_missing,
+    key_now,
+    may_be_asked,
+    note_asked,
+    paced_until_s,
+    start_key,
+    with_device,
+)
 from aggregator.core.budget import spent
 from aggregator.core.cohort import Cohort, drawn
 from aggregator.core.hours import read_hours
@@ -72,7 +82,7 @@ def _invite_cohort(state: RunState, at_s: float) -> Step:
         state = replace(state, cohort=cohort, idle=True, deadline_at_s=opens_s, newcomers_until_s=0.0)
         return state, [SetDeadline(state.round, opens_s)]
     drawn_now = _invited(state, at_s)
-    invited = sorted({*drawn_now, *(d for d in state.cohort if d in state.received or state.devices[d].eligible)})
+    invited = sorted({*drawn_now, *(d for d in state.cohort if d in state.received or _stays_invited(state, d))})
     state = note_asked(replace(state, idle=False, asked=len(invited)), invited, at_s)
     until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else math.inf)
     cohort = {d: state.received[d].start if d in state.received else key_now(state, d) for d in invited}
@@ -82,6 +92,11 @@ def _invite_cohort(state: RunState, at_s: float) -> Step:
     ends = (state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online)
     times = (state.deadline_at_s, *(end_s for end_s in ends if end_s > at_s))
     return state, [*(SetDeadline(state.round, s) for s in times), *(SendPlan(plan_for(state, d)) for d in missing)]
+
+
+def _stays_invited(state: RunState, device_id: str) -> bool:
+    device = state.devices[device_id]
+    return device.eligible and (state.phase == "evaluating" or can_train(state, device))
 
 
 def _keep_at_work(state: RunState, at_s: float) -> Step:

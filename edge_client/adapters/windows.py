@@ -7,7 +7,8 @@ Recordings: any number of ``*.csv`` with a header; the column ``label`` holds cl
 line; a column ``t`` is ignored; all others are channels, in the header's order, one sample a row. The first 75 % of each recording
 are for training; windows are cut on either side of that point, so that none is shared, and only where the label stays the same.
 
-Windows without labels: ``unlabelled.npz`` with ``X (n, channels, time)``, for training. A folder that has no others may hold ``test.npz``.
+Windows without labels: those of ``unlabelled.npz`` with ``X (n, channels, time)``; a folder that has no labels may hold ``test.npz`` beside
+it. Of recordings, of either part, those where ``label`` is empty, or where there is no such column.
 """
 
 import csv
@@ -23,6 +24,7 @@ from wire.errors import DataError
 from wire.tensors import Array
 
 TEST_SHARE = 0.25
+NO_LABEL = -1
 UNLABELLED = "unlabelled.npz"
 """Windows that nobody has labelled."""
 
@@ -42,7 +44,8 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
     if unlabelled.shape[1:] != windows.train_x.shape[1:]:
         told = f"windows of {UNLABELLED} are {unlabelled.shape[1:]}, the others {windows.train_x.shape[1:]}"
         raise DataError(f"data folder {folder}: {told}")
-    return replace(windows, unlabelled_x=unlabelled)
+    others = [windows.unlabelled_x] if len(windows.unlabelled_x) else []
+    return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled]))
 
 
 def _labelled(folder: Path, unlabelled: Array | None, length: int, stride: int) -> Windows:
@@ -131,10 +134,12 @@ def _from_recordings(folder: Path, paths: list[Path], length: int, stride: int) 
             x, y = _cut(samples[part], labels[part], length, stride)
             parts[at].append(x)
             parts[at + 1].append(y)
-    windows = Windows(*(np.concatenate(part) for part in parts))
-    if not windows.num_train:
-        raise DataError(f"data folder {folder}: no recording has {length} samples in a row with one label")
-    return windows
+    train_x, train_y, test_x, test_y = (np.concatenate(part) for part in parts)
+    labelled, tested = train_y != NO_LABEL, test_y != NO_LABEL
+    unlabelled = np.concatenate([train_x[~labelled], test_x[~tested]])
+    if not labelled.any() and not len(unlabelled):
+        raise DataError(f"data folder {folder}: no recording has {length} samples in a row with one label, or without")
+    return Windows(train_x[labelled], train_y[labelled], test_x[tested], test_y[tested], unlabelled)
 
 
 def read_windows(path: Path, window: Window) -> Array:
@@ -176,21 +181,33 @@ def _read_recording(path: Path, classes: dict[str, int]) -> tuple[list[str], Arr
     with path.open(newline="") as file:
         rows = csv.reader(file)
         header = next(rows, [])
-        if "label" not in header:
-            raise DataError(f"{path}: its header {header} has no column 'label'")
-        label_at = header.index("label")
+        label_at = header.index("label") if "label" in header else None
         channels = [i for i, name in enumerate(header) if name not in ("label", "t")]
         samples, labels = [], []
         for line, row in enumerate(rows, start=2):
             try:
                 samples.append([float(row[i]) for i in channels])
-                labels.append(classes[row[label_at]] if classes else int(row[label_at]))
+                labels.append(_label(row[label_at], classes) if label_at is not None else NO_LABEL)
             except (ValueError, IndexError, KeyError) as error:
                 raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
     array = np.array(samples, np.float32).reshape(-1, len(channels))
     if not np.isfinite(array).all():
         raise DataError(f"{path}: holds values that are not finite")
     return [header[i] for i in channels], array, np.array(labels, np.int64)
+
+
+def _label(text: str, classes: dict[str, int]) -> int:
+    """The number of a class.
+
+    Raises:
+        KeyError, ValueError: it is none.
+    """
+    if not text:
+        return NO_LABEL
+    number = classes[text] if classes else int(text)
+    if number < 0:
+        raise ValueError(f"class number {number}")
+    return number
 
 
 def _cut(samples: Array, labels: Array, length: int, stride: int) -> tuple[Array, Array]:
