@@ -18,14 +18,13 @@ from aggregator.core.admission import norms_of, with_change
 from aggregator.core.cohort import staleness_weights
 from aggregator.core.influence import bounded, first_beyond
 from aggregator.core.order_events import Retuned
-from aggregator.core.placed import Placed
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs, Clock
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState, Started
 from aggregator.core.versions import farthest, worse_than
 from aggregator.inherit import Source, begin_from
-from aggregator.placing import place_all
+from aggregator.placing import place_again, place_unlabelled
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.core.contract import Grouped, LocalModel, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
@@ -128,10 +127,8 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
     held = load_models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [
-        Contribution(
-            device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r, before[r.start]), r.trained.mean_loss
-        )
-        for device_id, r in sorted(kept.items())
+        Contribution(d, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r, before[r.start]), r.trained.mean_loss)
+        for d, r in sorted(kept.items())
     ]
     state = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
     groups_before = set(state.memory.membership.values())
@@ -165,7 +162,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
         norms=norms,
         left_out=tuple(sorted(left_out)),
         distances=distances,
-        placed=_place(run, algorithm, state, blobs, groups_before),
+        placed=place_unlabelled(run, algorithm, state, blobs, groups_before),
     )
 
 
@@ -190,24 +187,10 @@ def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
     return {"epsilon": epsilon} if epsilon is not None and math.isfinite(epsilon) else {}
 
 
-def _place(run: RunState, algorithm: Algorithm, state: State, blobs: Blobs, groups_before: set[str]) -> dict[str, Placed]:
-    """Where a run's devices without labels belong, as `RunState.placed` has it. Where every device trains, nobody asks."""
-    if not run.settings.min_batch:
-        return {}
-    surveys = {device_id: partial(_read_survey, blobs, said.blob) for device_id, said in run.inputs.items()}
-    return place_all(algorithm, state, surveys, run.placed, groups_before)
-
-
-def _read_survey(blobs: Blobs, name: str) -> Tensors:
-    return decode_update(blobs.get(name), OWN_FILES)[1]
-
-
 def _offered_again(
     run: RunState, algorithm: Algorithm, blobs: Blobs, at_s: float, version: RunState | ModelVersion, made_in: int, remarks: dict[str, Any]
 ) -> RoundAggregated:
     """A round that ends with models that were there before: those of this version, which the round `made_in` had made."""
-    memory = decode_memory(blobs.get(version.memory), {})
-    same = set(memory.memory.membership.values()) if version.memory == run.memory else set()
     return RoundAggregated(
         at_s=at_s,
         round=run.round,
@@ -218,7 +201,7 @@ def _offered_again(
         preparing=run.preparing,
         notes=_spent(run, algorithm) | remarks,
         made_in=made_in,
-        placed=_place(run, algorithm, memory, blobs, same),
+        placed=place_again(run, algorithm, blobs, version),
     )
 
 

@@ -1,12 +1,16 @@
 """Places devices without labels in the groups that a round has left, by what they have told of their inputs (`aggregator.core.inputs`)."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from aggregator.core.placed import Placed
-from algorithms.algorithm import Algorithm, State
+from aggregator.core.ports import Blobs
+from aggregator.core.state import ModelVersion, RunState
+from algorithms.algorithm import Algorithm, State, decode_memory
 from algorithms.core.contract import Placement
 from algorithms.core.keys import is_no_group
-from wire.tensors import Tensors
+from wire.codec import decode_update
+from wire.tensors import OWN_FILES, Tensors
 
 ReadSurvey = Callable[[], Tensors]
 """Reads what a device surveyed of its inputs (``response/survey.NAME``)."""
@@ -25,6 +29,29 @@ def place_all(
         stays = held is not None and held.group in groups == groups_before
         placed[device_id] = held if held is not None and stays else _placed(algorithm.place_unlabelled(state, device_id, read()))
     return {device_id: held for device_id, held in placed.items() if not is_no_group(held.group)}
+
+
+def place_unlabelled(run: RunState, algorithm: Algorithm, state: State, blobs: Blobs, groups_before: set[str]) -> dict[str, Placed]:
+    """Where a run's devices without labels belong, as `RunState.placed` has it. Where every device trains, nobody asks.
+
+    Raises:
+        BlobLost: what a device has told is lost.
+    """
+    if not run.settings.min_batch:
+        return {}
+    surveys = {device_id: partial(_survey, blobs, told.blob) for device_id, told in run.inputs.items()}
+    return place_all(algorithm, state, surveys, run.placed, groups_before)
+
+
+def place_again(run: RunState, algorithm: Algorithm, blobs: Blobs, version: RunState | ModelVersion) -> dict[str, Placed]:
+    """The same by what the algorithm remembered in another version of the models."""
+    state = decode_memory(blobs.get(version.memory), {})
+    same = set(state.memory.membership.values()) if version.memory == run.memory else set()
+    return place_unlabelled(run, algorithm, state, blobs, same)
+
+
+def _survey(blobs: Blobs, name: str) -> Tensors:
+    return decode_update(blobs.get(name), OWN_FILES)[1]
 
 
 def _placed(placement: Placement) -> Placed:

@@ -74,8 +74,6 @@ from aggregator.core.opening import (
     finish_command,
     lacks_updates,
     may_join,
-    next_phase,
-    open_again,
     open_again_or_evaluate,
     open_next,
     surveyed,
@@ -84,7 +82,6 @@ from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.plan import place_of_plan, plan_for
 from aggregator.core.state import (
     Acknowledge,
-    Aggregate,
     DeadlinePassed,
     Device,
     DeviceCheckedIn,
@@ -293,21 +290,6 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
     return open_next(replace(taken_over(state, event), trained=trained, preparing=event.preparing), event.at_s)
 
 
-def _ask_again(state: RunState, event: UpdatesLost) -> Step:
-    """Open the round again without these updates."""
-    if event.round != state.round:
-        return state, []
-    after = inputs.lost(state, event.device_ids)
-    if after is not state and state.received.keys().isdisjoint(event.device_ids):
-        return after, [Aggregate(state.round)] if state.phase == "aggregating" else []
-    state = after
-    received = {d: r for d, r in state.received.items() if d not in event.device_ids}
-    for device_id in sorted(state.received.keys() & set(event.device_ids)):  # the same update again is to be stored again
-        state = with_device(state, device_id, replace(state.devices[device_id], accepted=""))
-    phase = next_phase(state) if state.phase == "aggregating" else state.phase
-    return open_again(replace(state, phase=phase), received, event.at_s)
-
-
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceCheckedIn: _send_plan,
     DeviceHeard: _send_plan,
@@ -316,7 +298,7 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     UpdateAdmitted: _receive,
     DeviceDeclined: _excuse,
     DeadlinePassed: _expire,
-    UpdatesLost: _ask_again,
+    UpdatesLost: resumption.ask_again,
     RolledBack: orders.roll_back,
     Retuned: orders.retune,
     Aborted: orders.end,
@@ -340,7 +322,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         **membership.AGGREGATING,
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
-        UpdatesLost: _ask_again,
+        UpdatesLost: resumption.ask_again,
         RolledBack: orders.roll_back,
         Retuned: orders.retune,
         Aborted: orders.end,
