@@ -24,6 +24,7 @@ from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState, Started
 from aggregator.core.versions import farthest, worse_than
 from aggregator.inherit import Source, begin_from
+from aggregator.placing import place_again, place_unlabelled
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.core.contract import Grouped, LocalModel, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
@@ -126,12 +127,11 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
     held = load_models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [
-        Contribution(
-            device_id, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r, before[r.start]), r.trained.mean_loss
-        )
-        for device_id, r in sorted(kept.items())
+        Contribution(d, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r, before[r.start]), r.trained.mean_loss)
+        for d, r in sorted(kept.items())
     ]
     state = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
+    groups_before = set(state.memory.membership.values())
     state, grouped = apply_algorithm(algorithm, state, contributions, probe, run.settings, run.round, run.preparing)
     if (broken := _not_finite(state)) is not None:
         return set_aside(f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite")
@@ -162,6 +162,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
         norms=norms,
         left_out=tuple(sorted(left_out)),
         distances=distances,
+        placed=place_unlabelled(run, algorithm, state, blobs, groups_before),
     )
 
 
@@ -200,6 +201,7 @@ def _offered_again(
         preparing=run.preparing,
         notes=_spent(run, algorithm) | remarks,
         made_in=made_in,
+        placed=place_again(run, algorithm, blobs, version),
     )
 
 

@@ -301,7 +301,8 @@ class Campaign:
             with lease.held(self._announce):
                 event: Event = aggregate(state, self._algorithm, self._probe, self.blobs, self._clock)
         except BlobLost as error:
-            devices = tuple(d for d, received in state.received.items() if received.blob == error.digest)
+            blobs = {d: told.blob for d, told in state.inputs.items()} | {d: received.blob for d, received in state.received.items()}
+            devices = tuple(d for d, blob in blobs.items() if blob == error.digest)
             if not devices:
                 raise
             log.error("update lost device=%s round=%d: %s; it is asked for again", devices[0], state.round, error)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from immutables import Map
 
 from aggregator.core import registry as core
+from aggregator.core.asking import all_placed, groups_of
 from aggregator.core.device_events import DeviceBarred, EligibilityChanged
 from aggregator.core.eligibility import read_rule
+from aggregator.core.placed import Placed
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
 from aggregator.core.state import DeviceLost, Event, RoundAggregated, RunState
@@ -74,7 +76,7 @@ class Devices:
             case DeviceLost(_, device_id):
                 self.on_left(device_id)
             case RoundAggregated() if event.starts:
-                self.on_groups(run.settings.name, event.round, {d: key for d, key in event.starts.items() if d})
+                self.on_groups(run.settings.name, event.round, groups_of(run), all_placed(run))
 
     def changed(self) -> set[str]:
         """The devices of which something else is known than when this was asked last."""
@@ -152,10 +154,10 @@ class Devices:
         """A device says what it keeps after the last round of a campaign, and why."""
         self._take(device_id, core.Keeps(self._clock(), device_id, campaign, number, kept))
 
-    def on_groups(self, campaign: str, number: int, groups: Mapping[str, str]) -> None:
-        """A campaign's round has put devices into groups."""
+    def on_groups(self, campaign: str, number: int, groups: Mapping[str, str], placed: Mapping[str, Placed] | None = None) -> None:
+        """A campaign's round has put devices into groups; of those without labels it says how sure that is."""
         before = self.state.devices
-        self.state = core.step(self.state, core.Grouped(self._clock(), campaign, number, groups))
+        self.state = core.step(self.state, core.Grouped(self._clock(), campaign, number, groups, placed or {}))
         self._note(d for d in groups if self.state.devices.get(d) is not before.get(d))
 
     def on_in_use(self, message: InUse) -> None:

@@ -59,7 +59,7 @@ def _event(run: RunState, algorithm: Algorithm, blobs: Blobs, device_id: str, at
             own.add(version.models[group])
         memories[version.memory] = blobs.put(encode_memory(forget(algorithm, state, device_id)))[0]
     shared = {model for version in versions for model in _of_others(version, device_id)}
-    shared |= {flight.model for d, flight in run.flights.items() if d != device_id}
+    shared |= {flight.model for d, flight in (*run.flights.items(), *run.placing.items()) if d != device_id}
     return DeviceForgotten(at_s, device_id, memories, tuple(sorted(own - shared)))
 
 
@@ -76,6 +76,7 @@ def _record(record: RoundRecord, blobs: Blobs, device_id: str) -> RoundRecord:
         notes=_without(record.notes, device_id),
         views=_views(record.views, blobs, device_id),
         kept={d: kept for d, kept in record.kept.items() if d != device_id},
+        placed={d: placed for d, placed in record.placed.items() if d != device_id},
     )
 
 

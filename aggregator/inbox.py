@@ -270,7 +270,7 @@ class Inbox:
             if message.reason == "stale":
                 reading.proof = message.proof
             else:
-                self._excuse(reading, message.reason != "expired")
+                self._excuse(reading, message.reason != "expired", message.reason == "policy")
 
     def _fetch(self, payload: bytes, reading: Reading) -> None:
         message: Fetch = decode(payload, Fetch)
@@ -298,11 +298,11 @@ class Inbox:
         if self._own(message, reading) and reading.gone and known is not None and known.online:
             reading.events.append(DeviceLost(self._clock(), reading.device_id))
 
-    def _excuse(self, reading: Reading, failed: bool = True) -> None:
-        """Stop waiting in this round for the device, if the round does."""
+    def _excuse(self, reading: Reading, failed: bool = True, forbidden: bool = False) -> None:
+        """Stop waiting in this round for the device, if the round does, or for what it is to tell of its inputs."""
         state = reading.state
-        if state is not None and is_missing(state, reading.device_id):
-            reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed))
+        if state is not None and (is_missing(state, reading.device_id) or reading.device_id in state.placing):
+            reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed, forbidden))
 
     def _own(self, message: CheckIn | Decline | Offer | Piece | Fetch | DeviceStatus | InUse, reading: Reading) -> bool:
         if message.device_id == reading.device_id:

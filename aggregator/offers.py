@@ -50,9 +50,11 @@ class Offers:
 def needed(state: RunState) -> set[str]:
     """The digests of the blobs that a run's state names."""
     earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
-    return offered(state) | earlier | {state.memory} | {received.blob for received in state.received.values()}
+    updates = {received.blob for received in state.received.values()} | {told.blob for told in state.inputs.values()}
+    return offered(state) | earlier | {state.memory} | updates
 
 
 def offered(state: RunState) -> set[str]:
     """The digests of the blobs that devices may fetch in this state."""
-    return {state.settings.bundle, *state.models.values(), *(flight.model for flight in state.flights.values())}
+    working = {flight.model for flight in (*state.flights.values(), *state.placing.values())}
+    return {state.settings.bundle, *state.models.values()} | working

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-from aggregator.core.asking import start_key
+from aggregator.core.asking import placed_of, start_key
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
 from aggregator.core.releases import Draft
 from aggregator.core.rollout_state import GOING, FleetState
@@ -95,9 +95,9 @@ def group_name(campaign: str, key: str) -> str:
 
 def group_of(state: RunState | None, device_id: str) -> str:
     """The group that a campaign has put a device into; empty if it has not."""
-    if state is None or device_id not in state.starts:
+    if state is None or (device_id not in state.starts and placed_of(state, device_id) is None):
         return ""
-    return group_name(state.settings.name, state.starts[device_id])
+    return group_name(state.settings.name, start_key(state, device_id))
 
 
 def released_group(states: Sequence[RunState], fleet: FleetState, device_id: str) -> str:

@@ -136,7 +136,7 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> Non
         ConfigError: it may not; the text names what differs.
     """
     check_asking(wanted)
-    fields = [name for name in RunSettings.__struct_fields__ if name not in ("reported", "responses", "run_id")]
+    fields = [name for name in RunSettings.__struct_fields__ if name not in ("reported", "responses", "run_id", "min_batch")]
     differing = [name for name in fields if getattr(stored, name) != getattr(wanted, name)]
     had, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)
     same_but_mean = (had.objective, had.grouping, had.privacy) == (now.objective, now.grouping, now.privacy)

@@ -30,7 +30,7 @@ from algorithms.core.contract import (
     Work,
     exchanged,
 )
-from algorithms.core.keys import NEWCOMER, is_no_group
+from algorithms.core.keys import NEWCOMER, UNLABELLED, is_no_group
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
@@ -126,11 +126,13 @@ class Algorithm:
         return {key: self.coordinator.received(state.context, state.models, key) for key in state.models}
 
     def programs(self, state: State, work: Work, digests: Mapping[str, str]) -> Programs:
-        """What devices do in the next round, and under ``closing`` after the last. `digests` names each model's blob."""
+        """What devices do in the next round, under ``closing`` after the last, and under ``unlabelled`` so that one without labels can be
+        placed. `digests` names each model's blob."""
         programs = self.coordinator.programs(state.context, work)
         closing = self.coordinator.closing(state.context, work)
+        placing: Programs = {UNLABELLED: (SURVEY_INPUTS,)} if self.grouping.places else {}
         if self.preparing(state):
-            return {key: (*verbs, *self.privacy.verbs()) for key, verbs in programs.items()} | {"closing": closing}
+            return {key: (*verbs, *self.privacy.verbs()) for key, verbs in programs.items()} | {"closing": closing} | placing
         choose = (Choose(tuple(digests[k] for k in sorted(digests) if k != NEWCOMER)),) if self.grouping.chooses else ()
         made: Programs = {}
         if self.grouping.surveys:
@@ -146,7 +148,7 @@ class Algorithm:
             new = (kind == "start" and is_no_group(name)) or (kind == "device" and name not in state.memory.membership)
             survey = (SURVEY,) if self.grouping.surveys and (new or due) else ()
             made[key] = (*choose, *survey, *verbs, *self.privacy.verbs())
-        return made | {"closing": (*choose, *closing)}
+        return made | {"closing": (*choose, *closing)} | placing
 
     def prepare(self, state: State, contributions: Sequence[Contribution]) -> State:
         """Take in a preparation: what devices trained is averaged by examples into the model that newcomers start from."""
@@ -240,7 +242,8 @@ class Algorithm:
 
     def place_unlabelled(self, state: State, device_id: str, survey: Tensors) -> Placement:
         """Where a device belongs that has no labels: in the only group, where its inputs say, or in the largest group where they say
-        nothing. `survey` holds what it surveyed of its inputs (``response/survey.NAME``)."""
+        nothing; in none where every group is a single device's. `survey` holds what it surveyed of its inputs
+        (``response/survey.NAME``), or nothing. Of the state only the memory is read."""
         start = self.start(state.memory, device_id)
         if start != NEWCOMER and not self.grouping.chooses:  # to choose takes labels
             return Placement(start, 1.0)
@@ -248,7 +251,11 @@ class Algorithm:
         if not sizes:
             return Placement(NEWCOMER, 1.0)
         largest = min(sizes, key=lambda group: (-sizes[group], int(group)))
-        return self.grouping.place_by_inputs(state.memory, survey) or Placement(largest, sizes[largest] / sizes.total())
+        if (placed := self.grouping.place_by_inputs(state.memory, survey)) is not None:
+            return placed
+        if len(sizes) > 1 and sizes[largest] == 1:
+            return Placement(NEWCOMER, 0.0)
+        return Placement(largest, sizes[largest] / sizes.total())
 
     @property
     def streams(self) -> bool:

@@ -128,6 +128,9 @@ def device_table(summary: Summary) -> Table:
         table.add_column(name, justify="right")
     if summary.kept:
         table.add_column("keeps")
+    is_placed = any(device.placed for device in summary.devices.values())
+    if is_placed:
+        table.add_column("sure", justify="right")
     rows = sorted(summary.devices.items(), key=lambda item: _by_group(item[1].group, item[0]))
     if len(rows) > MOST_ROWS:
         table.caption = f"and {len(rows) - MOST_ROWS:,} more in summary.json"
@@ -136,6 +139,7 @@ def device_table(summary: Summary) -> Table:
         cells = [percent(device.macro_f1)] if summary.macro_f1 else []
         cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
         cells += [kept_text(device.kept)] if summary.kept else []
+        cells += [percent(device.placed.sure) if device.placed else ""] if is_placed else []
         table.add_row(device_id, group, str(device.num_train), str(device.num_test), percent(device.accuracy), *cells)
     return table
 
@@ -188,6 +192,9 @@ def verdict(summary: Summary) -> str:
         apart = "apart from" if attack.told_apart else "among"
         text += f" {len(attack.attackers)} attackers ({attack.attack}) ended {apart} the honest devices, whose accuracy is"
         text += f" {percent(attack.honest_accuracy.mean)}; the attack succeeds in {percent(attack.success_rate)}."
+    if placed := [device.placed for device in summary.devices.values() if device.placed]:
+        told = sum(held.neighbours > 0 for held in placed)
+        text += f" Devices without labels: {len(placed)}, of which {told} were placed by their inputs."
     if summary.newcomers:
         without = " without labels" if summary.labels == "none" else ""
         text += f" {len(summary.newcomers.devices)} newcomers{without} reach {percent(summary.newcomers.mean)}."
@@ -221,6 +228,7 @@ def _write_page(path: Path, summary: Summary, pictures: Sequence[tuple[str, Path
         kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
         kept_text=kept_text,
         reason_text=reason_text,
+        is_placed=any(device.placed for device in summary.devices.values()),
         megabytes=megabytes,
     )
     path.write_text(page)

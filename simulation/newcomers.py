@@ -13,17 +13,17 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation import load_state, work_of
-from aggregator.core.plan import make_plan, program_for, round_seed
+from aggregator.core.plan import make_plan, program_for, round_seed, without_labels
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
-from algorithms.algorithm import SURVEY_INPUTS, Algorithm, Contribution
+from algorithms.algorithm import Algorithm, Contribution
 from algorithms.core.contract import Placement, Probe, Programs
-from algorithms.core.keys import NEWCOMER
+from algorithms.core.keys import NEWCOMER, UNLABELLED
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor, Secret
 from simulation.datasets.windows import FleetData
 from wire.bundle import Bundle
-from wire.messages import Choose, Evaluate, Metrics, Plan, Train, Verb
+from wire.messages import Evaluate, Metrics, Plan, Train, Verb
 from wire.tensors import Array, Tensors, decode_tensors
 
 EPOCHS = 10
@@ -73,7 +73,7 @@ class Reception:
         key, closing = placed.group, self._programs["closing"]
         verbs: tuple[Verb, ...]
         if not labelled:
-            verbs = tuple(v for v in closing if not isinstance(v, Choose) and not (isinstance(v, Train) and not v.least))
+            verbs = without_labels(closing)
         else:
             usual = self._programs[""] if key == NEWCOMER else program_for(self._programs, device_id, key)
             verbs = closing if self._algorithm.coordinator.keeps else (*usual, Evaluate())
@@ -85,7 +85,8 @@ class Reception:
 
     def _place_unlabelled(self, device_id: str, executor: Executor) -> Placement:
         """The group of a newcomer without labels, as its inputs say."""
-        result = executor.execute(self._plan(device_id, NEWCOMER, (SURVEY_INPUTS,)), self._model(NEWCOMER), {}, self._fetch)
+        verbs = self._programs.get(UNLABELLED, ())
+        result = executor.execute(self._plan(device_id, NEWCOMER, verbs), self._model(NEWCOMER), {}, self._fetch)
         return self._algorithm.place_unlabelled(self._state, device_id, result.tensors)
 
     def _place(self, executors: Mapping[str, Executor], newcomers: Mapping[str, Windows]) -> tuple[dict[str, str], dict[str, Tensors]]:

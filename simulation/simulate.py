@@ -22,7 +22,7 @@ from edge_client.core.ports import Windows
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
 from host.threads import one_thread
-from simulation.datasets.windows import FleetData
+from simulation.datasets.windows import FleetData, able_to_train
 from simulation.engine.experiment import Experiment
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.messages import run_by_messages
@@ -167,7 +167,7 @@ def _set_up(
         settings,
         run_id="simulation",
         data=data.name,
-        min_devices=len(data.devices),
+        min_devices=max(1, len(able_to_train(data, bundle.manifest.min_batch))),
         deadline_s=3600.0,
         grace_s=60.0,
     )
@@ -181,7 +181,7 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
         ConfigError: a cohort, or an option of the profiles or the policy, that does not fit the fleet.
         DataError: a trace that cannot be read, or has too few devices.
     """
-    ids = sorted(data.devices)
+    ids = able_to_train(data, bundle.manifest.min_batch)
     if settings.cohort > len(ids):
         raise ConfigError(f"cohort = {settings.cohort}: expected no more than the {len(ids)} devices that train")
     if not settings.profiles and not settings.policy:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from aggregator.adapters.http_problem import STRUCT
 from aggregator.adapters.http_query import Chosen, DeviceId, Limit
+from aggregator.core.asking import placed_of
 from aggregator.core.eligibility import LONGEST, read_rule
 from aggregator.core.registry import Entry
 from aggregator.core.state import RunState
@@ -46,6 +47,7 @@ class DeviceLine(BaseModel):
     """Its reason."""
     eligible: bool = Field(description="Whether the campaign may ask it for anything.")
     group: int | None = Field(description="The number of its group in the campaign.")
+    placed: str | None = Field(description="How sure its group is, where it has too few labels to train; null: it has enough.")
     in_cohort: bool
     received: bool
     failures: int
@@ -102,6 +104,7 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
 
 def _line(run: RunState | None, device_id: str, entry: Entry) -> DeviceLine:
     said, device = entry.said, run.devices.get(device_id) if run is not None else None
+    placed = placed_of(run, device_id) if run is not None else None
     return DeviceLine(
         id=device_id,
         online=entry.online,
@@ -126,7 +129,8 @@ def _line(run: RunState | None, device_id: str, entry: Entry) -> DeviceLine:
         declines=entry.declines,
         last_decline=entry.decline.reason if entry.decline else "",
         eligible=device is not None and device.eligible,
-        group=group_number(run.starts.get(device_id)) if run is not None else None,
+        group=group_number(placed.group if placed else run.starts.get(device_id)) if run is not None else None,
+        placed=str(placed) if placed else None,
         in_cohort=run is not None and device_id in run.cohort,
         received=run is not None and device_id in run.received,
         failures=device.failures if device is not None else 0,

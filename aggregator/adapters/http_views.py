@@ -67,6 +67,7 @@ class SettingsView(BaseModel):
     patience: int
     min_delta: float
     days: float
+    min_batch: int
     min_devices: int
     deadline_s: float
     grace_s: float
@@ -128,6 +129,7 @@ class RoundView(BaseModel):
     groups: int
     accuracy: SpreadView = Field(description="Of the models that devices received in the round.")
     kept: dict[str, int] = Field(description="After the last round: how many devices keep what, of those that tell.")
+    placed: dict[str, str] = Field(description="By device that has too few labels to train: how sure its group is.")
     bytes_up: int
     bytes_down: int
     notes: dict[str, Any] = Field(description="What the algorithm says of the round; docs/operate.md names what matters.")
@@ -185,6 +187,7 @@ def round_view(record: RoundRecord) -> RoundView:
         groups=count_groups(record.groups),
         accuracy=SpreadView.model_validate(msgspec.to_builtins(spread(accuracy_of(record).values()))),
         kept=dict(sorted(Counter(kept.candidate for kept in record.kept.values()).items())),
+        placed={device_id: str(placed) for device_id, placed in record.placed.items()},
         bytes_up=record.bytes_up,
         bytes_down=record.bytes_down,
         notes=msgspec.json.decode(msgspec.json.encode(record.notes)),  # what is not finite becomes null

@@ -55,7 +55,8 @@ def admit(
     if problem is not None:
         return problem
     assert device is not None
-    plan, start = plan_for(state, update.device_id), state.cohort[update.device_id]
+    plan, places = plan_for(state, update.device_id), state.placing.get(update.device_id)
+    start = state.cohort[update.device_id] if places is None else places.start
     verbs = plan.verbs
     offered = {plan.model, *(model for verb in verbs if isinstance(verb, Choose) for model in verb.models)}
     attempt = place_of_plan(state, topic_device)[1]
@@ -102,9 +103,9 @@ def expect(state: RunState, device_id: str, run_id: str, number: int, blob: str)
         return Refused("unknown-run", f"update of run {run_id}, the run is {state.settings.run_id}")
     if number != place_of_plan(state, device_id)[0] or state.phase not in OPEN:
         return Refused("wrong-round", f"update of round {number}, round {state.round} is {state.phase}")
-    if device is None or device_id not in state.cohort:
+    if device is None or (device_id not in state.cohort and device_id not in state.placing):
         return Refused("not-in-cohort", f"device {device_id} has no plan in round {state.round}")
-    if device_id in state.received:
+    if device_id in state.received and device_id not in state.placing:
         return Refused("duplicate", f"another update of round {number} was accepted before")
     return None
 
@@ -163,6 +164,8 @@ def norms_of(tensors: Tensors, before: Tensors | None = None) -> dict[str, float
 def check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors, norms: Mapping[str, float]) -> Refused | None:
     """What is wrong with the names, dtypes, shapes, values or size of an update's tensors after these verbs; None if nothing is. `norms`
     are those that `norms_of` gives."""
+    if not tensors and all(isinstance(verb, Evaluate) and verb.split == "windows" for verb in verbs):
+        return None  # a device without a single window has nothing to tell
     try:
         check_layout(tensors, expected_layout(settings, verbs), "update")
     except WrongLayout as error:

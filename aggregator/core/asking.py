@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from aggregator.core.placed import Placed
 from aggregator.core.plan import NEW
 from aggregator.core.state import Device, RunState
 from algorithms.core.keys import NEWCOMER
@@ -14,9 +15,18 @@ LONGEST_REST = 64
 """Rounds after which a device that failed again and again is asked again, at most."""
 
 
+def can_train(state: RunState, device: Device) -> bool:
+    """Whether a device has enough labelled windows to train."""
+    return device.num_train >= state.settings.min_batch
+
+
 def may_be_asked(state: RunState, device: Device, at_s: float) -> bool:
-    """Whether a device may get a plan of the latest round."""
-    return device.eligible and (state.phase == "evaluating" or not device.asked_s or device.asked_s + state.settings.pace_s <= at_s)
+    """Whether a device may get a plan of the latest round. One that was asked in a round of training what its inputs are like gets no other
+    plan in that round: it would take both for the same."""
+    if state.phase == "evaluating":
+        return device.eligible
+    is_paced = bool(device.asked_s) and device.asked_s + state.settings.pace_s > at_s
+    return device.eligible and not is_paced and can_train(state, device) and not 0 < device.inputs_in == state.round
 
 
 def paced_until_s(state: RunState, at_s: float) -> float:
@@ -25,7 +35,8 @@ def paced_until_s(state: RunState, at_s: float) -> float:
     pace_s = state.settings.pace_s
     if not pace_s or state.phase == "evaluating":
         return at_s
-    free_s = sorted(d.asked_s + pace_s if d.asked_s else 0.0 for d in state.devices.values() if d.eligible and is_awaited(state, d, at_s))
+    able = (d for d in state.devices.values() if d.eligible and can_train(state, d) and is_awaited(state, d, at_s))
+    free_s = sorted(d.asked_s + pace_s if d.asked_s else 0.0 for d in able)
     missing = state.settings.min_updates - len(state.received)
     if missing <= 0 or len(free_s) < missing:
         return at_s
@@ -65,15 +76,62 @@ def absent(device: Device, at_s: float, grace_s: float) -> Device:
 
 
 def with_device(state: RunState, device_id: str, device: Device) -> RunState:
-    before = state.devices.get(device_id)
-    counted = before is not None and before.online and before.eligible
-    online = state.num_online + (device.online and device.eligible) - counted
-    return replace(state, devices=state.devices.set(device_id, device), num_online=online)
+    state = without_count(state, device_id)
+    counted = device.online and device.eligible
+    return replace(
+        state,
+        devices=state.devices.set(device_id, device),
+        num_online=state.num_online + counted,
+        num_unlabelled=state.num_unlabelled + (counted and not can_train(state, device)),
+    )
+
+
+def without_count(state: RunState, device_id: str) -> RunState:
+    """The state with numbers of devices in which this one is not counted."""
+    device = state.devices.get(device_id)
+    if device is None or not (device.online and device.eligible):
+        return state
+    return replace(state, num_online=state.num_online - 1, num_unlabelled=state.num_unlabelled - (not can_train(state, device)))
+
+
+def counted_anew(state: RunState) -> RunState:
+    """The state with the number of devices that cannot train, where settings say anew how many labels that takes."""
+    there = (device for device in state.devices.values() if device.online and device.eligible)
+    return replace(state, num_unlabelled=sum(not can_train(state, device) for device in there))
+
+
+def num_trainers(state: RunState) -> int:
+    """How many devices are online, eligible and can train."""
+    return state.num_online - state.num_unlabelled
 
 
 def start_key(state: RunState, device_id: str) -> str:
     """The key of the model that the device starts from next."""
-    return state.starts.get(device_id, state.starts.get("", NEWCOMER))
+    placed = placed_of(state, device_id)
+    return placed.group if placed is not None else state.starts.get(device_id, state.starts.get("", NEWCOMER))
+
+
+def placed_of(state: RunState, device_id: str) -> Placed | None:
+    """Where a device that cannot train belongs; None for any other, and where nobody knows yet."""
+    device = state.devices.get(device_id)
+    if device is None or can_train(state, device):
+        return None
+    known = (state.placed[d] for d in (device_id, "") if d in state.placed)
+    return next((placed for placed in known if placed.group in state.models), None)
+
+
+def all_placed(state: RunState) -> dict[str, Placed]:
+    """By device, where those belong that cannot train."""
+    if not state.placed:
+        return {}
+    found = {device_id: placed_of(state, device_id) for device_id in sorted(state.devices)}
+    return {device_id: placed for device_id, placed in found.items() if placed is not None}
+
+
+def groups_of(state: RunState) -> dict[str, str]:
+    """By device, the key of the model that it starts from next, for all that have been in a group and all that were placed."""
+    grouped = {device_id: key for device_id, key in state.starts.items() if device_id}
+    return grouped | {device_id: placed.group for device_id, placed in all_placed(state).items()}
 
 
 def key_now(state: RunState, device_id: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from aggregator.core.asking import absent, failed, is_awaited, key_now, may_be_asked, note_asked, start_key, with_device
+from aggregator.core.asking import absent, failed, is_awaited, key_now, may_be_asked, note_asked, num_trainers, start_key, with_device
 from aggregator.core.cohort import Buffer, drawn
 from aggregator.core.hours import read_hours
 from aggregator.core.plan import NEW, plan_for, round_seed, verbs_for
@@ -46,7 +46,7 @@ def fill(state: RunState, at_s: float, rested: bool = True) -> Step:
     if not is_buffered(state) or state.idle:
         return state, []
     at_work = sum(is_awaited(state, state.devices[d], at_s) for d in state.flights)
-    free = Buffer(state.settings.buffer, state.settings.concurrency).at_work(state.num_online) - at_work
+    free = Buffer(state.settings.buffer, state.settings.concurrency).at_work(num_trainers(state)) - at_work
     if free <= 0:
         return state, []
     found = [

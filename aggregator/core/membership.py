@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from aggregator.core import flights
-from aggregator.core.asking import with_device
+from aggregator.core import flights, inputs
+from aggregator.core.asking import num_trainers, with_device, without_count
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_next
 from aggregator.core.state import Event, ModelVersion, RunState
@@ -28,7 +28,7 @@ def select(state: RunState, event: EligibilityChanged) -> Step:
 def select_first(state: RunState, event: EligibilityChanged) -> Step:
     """Open the first round if enough devices may be asked now."""
     state, _ = select(state, event)
-    if state.num_online < state.settings.min_devices:
+    if num_trainers(state) < state.settings.min_devices:
         return state, []
     return open_next(state, event.at_s)
 
@@ -55,11 +55,10 @@ def bar_closed(state: RunState, event: DeviceBarred) -> Step:
 
 def forget_idle(state: RunState, event: DeviceForgotten) -> Step:
     """Remember nothing of the device."""
-    before = state.devices.get(event.device_id)
-    if before is not None:
-        online = state.num_online - (before.online and before.eligible)
-        state = replace(state, devices=state.devices.delete(event.device_id), num_online=online)
-    state = _without(state, event.device_id)
+    if event.device_id in state.devices:
+        state = without_count(state, event.device_id)
+        state = replace(state, devices=state.devices.delete(event.device_id))
+    state = inputs.forgotten(_without(state, event.device_id), event.device_id)
     return replace(
         state,
         models=_models(state.models, event),
@@ -84,7 +83,8 @@ def forget_closed(state: RunState, event: DeviceForgotten) -> Step:
 
 
 def _without(state: RunState, device_id: str) -> RunState:
-    return replace(flights.without_plans(state, [device_id]), received=_others(state.received, device_id))
+    state = replace(flights.without_plans(state, [device_id]), received=_others(state.received, device_id))
+    return replace(state, placing=_others(state.placing, device_id))
 
 
 def _reopened_if_short(state: RunState, at_s: float) -> Step:

@@ -2,11 +2,22 @@
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 from msgspec.structs import replace
 
-from aggregator.core import flights
-from aggregator.core.asking import is_awaited, is_missing, key_now, may_be_asked, note_asked, paced_until_s, start_key, with_device
+from aggregator.core import flights, inputs
+from aggregator.core.asking import (
+    can_train,
+    is_awaited,
+    is_missing,
+    key_now,
+    may_be_asked,
+    note_asked,
+    paced_until_s,
+    start_key,
+    with_device,
+)
 from aggregator.core.budget import spent
 from aggregator.core.cohort import Cohort, drawn
 from aggregator.core.hours import read_hours
@@ -32,6 +43,7 @@ def open_next(state: RunState, at_s: float) -> Step:
     ended = spent(state, at_s)
     phase: OpenPhase = "evaluating" if ended else next_phase(state)
     state = replace(state, phase=phase, ended=ended, round=state.round + 1, attempt=0, received={}, cohort={}, opened_at_s=at_s)
+    state = replace(state, placing={}) if phase == "evaluating" else state
     return _invite(state if flights.is_buffered(state) else replace(state, flights={}), at_s)
 
 
@@ -39,9 +51,8 @@ def open_again_or_evaluate(state: RunState, at_s: float) -> Step:
     """Open the latest round again; where a budget is spent meanwhile, its training is given up for the evaluation."""
     ended = spent(state, at_s)
     if ended and state.phase != "evaluating":
-        state = replace(
-            state, phase="evaluating", ended=ended, cohort={}, received={}, flights={}, settings=state.next_settings, retuned=None
-        )
+        given_up: dict[str, Any] = {"cohort": {}, "received": {}, "flights": {}, "placing": {}}
+        state = replace(state, phase="evaluating", ended=ended, settings=state.next_settings, retuned=None, **given_up)
     return open_again(state, state.received, at_s)
 
 
@@ -52,6 +63,14 @@ def open_again(state: RunState, received: dict[str, Received], at_s: float) -> S
 
 
 def _invite(state: RunState, at_s: float) -> Step:
+    """Send devices their plans, and those without labels theirs."""
+    state, commands = _invite_cohort(state, at_s)
+    looks = inputs.next_look(state)
+    state, asked = inputs.ask(state, state.devices, at_s)
+    return state, [*commands, *looks, *asked]
+
+
+def _invite_cohort(state: RunState, at_s: float) -> Step:
     """Send devices their plans, but to those whose updates have been received, and set the deadlines. The devices of an attempt before stay
     invited. Where nobody may be asked now, the round is idle until somebody may."""
     if flights.is_buffered(state):
@@ -63,7 +82,7 @@ def _invite(state: RunState, at_s: float) -> Step:
         state = replace(state, cohort=cohort, idle=True, deadline_at_s=opens_s, newcomers_until_s=0.0)
         return state, [SetDeadline(state.round, opens_s)]
     drawn_now = _invited(state, at_s)
-    invited = sorted({*drawn_now, *(d for d in state.cohort if d in state.received or state.devices[d].eligible)})
+    invited = sorted({*drawn_now, *(d for d in state.cohort if d in state.received or _stays_invited(state, d))})
     state = note_asked(replace(state, idle=False, asked=len(invited)), invited, at_s)
     until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else math.inf)
     cohort = {d: state.received[d].start if d in state.received else key_now(state, d) for d in invited}
@@ -73,6 +92,11 @@ def _invite(state: RunState, at_s: float) -> Step:
     ends = (state.devices[d].last_seen_s + state.settings.grace_s for d in missing if not state.devices[d].online)
     times = (state.deadline_at_s, *(end_s for end_s in ends if end_s > at_s))
     return state, [*(SetDeadline(state.round, s) for s in times), *(SendPlan(plan_for(state, d)) for d in missing)]
+
+
+def _stays_invited(state: RunState, device_id: str) -> bool:
+    device = state.devices[device_id]
+    return device.eligible and (state.phase == "evaluating" or can_train(state, device))
 
 
 def _keep_at_work(state: RunState, at_s: float) -> Step:
@@ -114,20 +138,30 @@ def close_if_full(state: RunState, at_s: float) -> Step:
     if not state.received or state.idle or (state.phase != "evaluating" and lacks_updates(state)):
         return state, []
     if state.settings.cohort and state.phase != "evaluating" and len(state.received) >= cohort_of(state).goal(len(state.cohort)):
-        return close(state, at_s)
+        return _close_unless_held_up(state, at_s)
     if flights.is_buffered(state):
         if len(state.received) >= state.settings.buffer:
-            return close(state, at_s)
+            return _close_unless_held_up(state, at_s)
         state, commands = flights.fill(state, at_s)
         at_work = any(is_awaited(state, state.devices[d], at_s) for d in state.flights)
-        return (state, commands) if at_work else close(state, at_s)
+        return (state, commands) if at_work else _close_unless_held_up(state, at_s)
     missing = (state.devices[d] for d in state.cohort if is_missing(state, d))
     awaited = (device for device in missing if is_awaited(state, device, at_s))
     first = next(awaited, None)
     if first is None:
-        return close(state, at_s)
+        return _close_unless_held_up(state, at_s)
     if not state.veterans or first.accepted or any(device.accepted for device in awaited):
         return state, []
+    return _close_in_time(state, at_s)
+
+
+def _close_unless_held_up(state: RunState, at_s: float) -> Step:
+    """Close the round, which has what it needs, unless devices without labels are to be placed before."""
+    return _close_in_time(state, at_s) if inputs.hold_up(state, at_s) else close(state, at_s)
+
+
+def _close_in_time(state: RunState, at_s: float) -> Step:
+    """Close the round when it has been open for twice as long as until now, at least for `grace_s`."""
     if state.newcomers_until_s:
         return close(state, at_s) if at_s >= state.newcomers_until_s else (state, [])
     until_s = state.opened_at_s + max(state.settings.grace_s, 2 * (at_s - state.opened_at_s))

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from aggregator.core.asking import counted_anew, num_trainers
 from aggregator.core.budget import spent
 from aggregator.core.opening import Step, close_if_full, finish_commands, next_phase, open_again, open_next
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
@@ -34,10 +35,10 @@ def retune(state: RunState, event: Retuned) -> Step:
     state = _dated(state, event.at_s)
     if state.phase == "evaluating":
         programs = {**event.programs, "closing": state.programs["closing"]}
-        state = replace(state, settings=event.settings, programs=programs)
+        state = counted_anew(replace(state, settings=event.settings, programs=programs))
     else:
         kept = {name: getattr(state.settings, name) for name in TRAINING}
-        state = replace(state, settings=replace(event.settings, **kept), retuned=event.settings)
+        state = counted_anew(replace(state, settings=replace(event.settings, **kept), retuned=event.settings))
     if state.phase == "aggregating":
         return state, []
     state, commands = close_if_full(state, event.at_s)
@@ -49,11 +50,11 @@ def retune(state: RunState, event: Retuned) -> Step:
 
 def retune_idle(state: RunState, event: Retuned) -> Step:
     """Other settings; a round is opened if no budget is spent any more, or if there are enough devices for the first."""
-    state = replace(_dated(state, event.at_s), settings=event.settings, retuned=None, programs=event.programs)
+    state = counted_anew(replace(_dated(state, event.at_s), settings=event.settings, retuned=None, programs=event.programs))
     if state.phase == "finished":
         state = replace(state, ended=spent(state, event.at_s))
         return (state, []) if state.ended else open_next(state, event.at_s)
-    return open_next(state, event.at_s) if state.num_online >= state.settings.min_devices else (state, [])
+    return open_next(state, event.at_s) if num_trainers(state) >= state.settings.min_devices else (state, [])
 
 
 def _dated(state: RunState, at_s: float) -> RunState:
@@ -63,5 +64,5 @@ def _dated(state: RunState, at_s: float) -> RunState:
 
 def end(state: RunState, _event: Aborted) -> Step:
     """Finish the run as it is: what the open round has received is given up, and no device works for it any more."""
-    state = replace(state, phase="finished", ended="order", cohort={}, received={}, flights={})
+    state = replace(state, phase="finished", ended="order", cohort={}, received={}, flights={}, placing={})
     return state, finish_commands(state)

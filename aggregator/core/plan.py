@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import RunState
+from aggregator.core.state import Flight, RunState
 from algorithms.core.keys import NEWCOMER
-from wire.messages import Apply, Digest, Encoding, Evaluate, Plan, Verb
+from wire.messages import Apply, Choose, Digest, Encoding, Evaluate, Plan, Train, Verb
 
 SEED_STRIDE = 1_000_003
 """A prime larger than any number of rounds: runs of neighbouring seeds share no round's seed."""
@@ -30,16 +30,28 @@ def program_for(programs: Mapping[str, tuple[Verb, ...]], device_id: str, start:
     return programs.get(f"device:{device_id}") or programs.get(f"start:{start}") or programs[""]
 
 
+def flight_of(state: RunState, device_id: str) -> Flight | None:
+    """The plan that a device works on, where it outlives its round."""
+    return state.flights.get(device_id) or state.placing.get(device_id)
+
+
 def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
-    """What a member of the cohort does by its plan."""
-    if device_id in state.flights:
-        return state.flights[device_id].verbs
+    """What a device does by its plan."""
+    if (flight := flight_of(state, device_id)) is not None:
+        return flight.verbs
     if state.phase == "evaluating":
-        closing = state.programs["closing"]
-        return without_measurements(state.settings, closing) if state.devices[device_id].withholds else closing
+        closing, device = state.programs["closing"], state.devices[device_id]
+        verbs = closing if device.num_train >= state.settings.min_batch else without_labels(closing)
+        return without_measurements(state.settings, verbs) if device.withholds else verbs
     start, usual = state.cohort[device_id], state.starts.get(device_id, NEWCOMER)
     surveyed_anew = state.programs.get(NEW) if start == NEWCOMER != usual else None
     return surveyed_anew or program_for(state.programs, device_id, start)
+
+
+def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
+    """What a device that cannot train does of these verbs after the last round: it neither chooses by a loss nor trains, but for a training
+    that is left out where there are too few windows."""
+    return tuple(v for v in verbs if not isinstance(v, Choose) and not (isinstance(v, Train) and not v.least))
 
 
 def without_measurements(settings: RunSettings, verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
@@ -78,10 +90,10 @@ def make_plan(
 
 
 def plan_for(state: RunState, device_id: str) -> Plan:
-    """The plan of a member of the cohort. It may be built again and is then the same."""
+    """The plan of a member of the cohort, or of a device that is asked what its inputs are like. Built again, it is the same."""
     verbs, wanted = verbs_for(state, device_id), state.settings.update_encoding
     encoding = wanted if wanted in state.devices[device_id].encodings else "float32"
-    if (flight := state.flights.get(device_id)) is not None:
+    if (flight := flight_of(state, device_id)) is not None:
         asked = (flight.deadline_at_s, state.epoch, flight.attempt, encoding)
         return make_plan(state.settings, flight.round, device_id, flight.model, verbs, *asked)
     model, asked = state.models[state.cohort[device_id]], (state.deadline_at_s, state.epoch, state.attempt, encoding)
@@ -90,5 +102,5 @@ def plan_for(state: RunState, device_id: str) -> Plan:
 
 def place_of_plan(state: RunState, device_id: str) -> tuple[int, int]:
     """Round and attempt of the plan that a device works on, or would be given in the open round."""
-    held = state.flights.get(device_id, state)
+    held = flight_of(state, device_id) or state
     return held.round, held.attempt

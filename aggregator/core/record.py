@@ -1,12 +1,14 @@
 """Makes the record of a closed round, for the runner and for simulations that leave the messages out. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from aggregator.core.asking import all_placed, groups_of
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten
-from aggregator.core.state import Event, OpenPhase, Report, RoundAggregated, RunState, UpdateAdmitted
+from aggregator.core.placed import Placed
+from aggregator.core.state import Event, OpenPhase, Report, RoundAggregated, RunState, Told, UpdateAdmitted
 from algorithms.personalisation.kept import Kept
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
@@ -24,7 +26,7 @@ class RoundRecord(msgspec.Struct, frozen=True):
     trained: Metrics
     """The sum over devices of the metrics of their training steps."""
     groups: dict[str, str]
-    """By device, for all that have been in a group so far, the key of the model that it starts from after this round."""
+    """By device, for all that have been in a group or were placed so far, the key of the model that it starts from after this round."""
     bytes_up: int
     bytes_down: int
     notes: dict[str, Any] = {}
@@ -33,6 +35,8 @@ class RoundRecord(msgspec.Struct, frozen=True):
     """The blob with the round's distance matrices (`aggregator.aggregation.encode_views`); empty when none were computed."""
     kept: dict[str, Kept] = {}
     """By device, what it keeps when the run is over; devices that do not tell are left out."""
+    placed: dict[str, Placed] = {}
+    """By device without labels, where it belongs after this round, and how sure that is."""
 
 
 def make_record(
@@ -45,8 +49,12 @@ def make_record(
     groups: Mapping[str, str],
     notes: Mapping[str, Any],
     views: MaybeDigest,
+    placed: Mapping[str, Placed] | None = None,
+    told: Sequence[Told] = (),
 ) -> RoundRecord:
-    """The record of a round in which these devices reported. Losses are added in the order of `reports`."""
+    """The record of a round in which these devices reported, and others have `told` of their inputs. Losses are added in the order of
+    `reports`."""
+    moved: list[Report | Told] = [*reports.values(), *told]
     trained = [report.trained for report in reports.values()]
     return RoundRecord(
         round=number,
@@ -60,11 +68,12 @@ def make_record(
             num_correct=min(LARGEST_COUNT, sum(m.num_correct for m in trained)),
         ),
         groups=dict(groups),
-        bytes_up=sum(report.bytes_up for report in reports.values()),
-        bytes_down=sum(report.bytes_down for report in reports.values()),
+        bytes_up=sum(said.bytes_up for said in moved),
+        bytes_down=sum(said.bytes_down for said in moved),
         notes=dict(notes),
         views=views,
         kept={device_id: report.kept for device_id, report in reports.items() if report.kept is not None},
+        placed=dict(placed or {}),
     )
 
 
@@ -87,7 +96,9 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
         opened_at_s=before.opened_at_s,
         closed_at_s=event.at_s,
         reports={d: report for d, report in {**before.received, **last}.items() if d != gone},
-        groups={device_id: key for device_id, key in after.starts.items() if device_id},
+        groups=groups_of(after),
         notes=notes,
         views=views,
+        placed=all_placed(after),
+        told=[said for said in after.inputs.values() if said.round == before.round],
     )

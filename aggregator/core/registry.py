@@ -32,6 +32,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
+from aggregator.core.placed import Placed
 from algorithms.personalisation.kept import Kept
 from wire.messages import CheckIn, DeclineReason
 
@@ -115,6 +116,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     kept: KeptModel | None = None
     """What it said last that it keeps; None: it has not told."""
     group: str = ""
+    placed: Placed | None = None
+    """How sure that is, of a device without labels; None for others."""
     groups: tuple[GroupChange, ...] = ()
     release: int = 0
     """The number of the release that it uses; 0: none."""
@@ -190,12 +193,13 @@ class Keeps(_OfDevice, frozen=True):
 
 
 class Grouped(msgspec.Struct, frozen=True):
-    """A campaign has grouped devices: by device, its group."""
+    """A campaign has grouped devices: by device, its group, and for those without labels how sure that is."""
 
     at_s: float
     campaign: str
     round: int
     groups: Mapping[str, str]
+    placed: Mapping[str, Placed] = {}
 
 
 class ReleaseTaken(_OfDevice, frozen=True):
@@ -312,6 +316,8 @@ def _group(state: Registry, event: Grouped) -> Registry:
     devices = state.devices.mutate()
     for device_id, group in event.groups.items():
         entry = devices.get(device_id)
+        if entry is not None and entry.placed != event.placed.get(device_id):
+            entry = devices[device_id] = replace(entry, placed=event.placed.get(device_id))
         if entry is not None and not (entry.groups and (entry.group, entry.groups[-1].campaign) == (group, event.campaign)):
             change = GroupChange(event.at_s, event.campaign, event.round, group)
             devices[device_id] = replace(entry, group=group, groups=(*entry.groups, change)[-HISTORY:])

@@ -30,6 +30,7 @@ new takes part from the next round on, or at once if the round is short of devic
 Who is asked follows from the settings: devices that are *eligible* (`where`), as many as the policy of `aggregator.core.cohort` says, each
 at most once in `pace_s` seconds, and in the `hours` alone. With a `cohort` a round is over when it has so many updates. A round that may
 ask nobody is *idle*: it looks again when somebody may be asked. In a *buffered* run plans outlive their rounds (`aggregator.core.flights`).
+Devices without labels train in no round: they are asked what their inputs are like (`aggregator.core.inputs`).
 
 `TRANSITIONS` says what each event does in each phase, by the name of a function below, or in `aggregator.core.orders` or
 `aggregator.core.membership`. A dash is an event
@@ -63,8 +64,8 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from aggregator.core import flights, membership, orders, resumption
-from aggregator.core.asking import absent, failed, is_missing, key_now, with_device
+from aggregator.core import flights, inputs, membership, orders, resumption
+from aggregator.core.asking import absent, failed, is_missing, key_now, num_trainers, with_device
 from aggregator.core.budget import measured
 from aggregator.core.opening import (
     Step,
@@ -73,8 +74,6 @@ from aggregator.core.opening import (
     finish_command,
     lacks_updates,
     may_join,
-    next_phase,
-    open_again,
     open_again_or_evaluate,
     open_next,
     surveyed,
@@ -166,13 +165,14 @@ def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
         )
     if known is None:
         return state, []
-    return with_device(state, event.device_id, replace(known, online=True, last_seen_s=event.at_s)), []
+    state = with_device(state, event.device_id, replace(known, online=True, last_seen_s=event.at_s))
+    return inputs.seen(state, event.device_id, known.moved) if isinstance(event, DeviceCheckedIn) else state, []
 
 
 def _open_first(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     """Open the first round if enough devices are online now."""
     state, _ = _come(state, event)
-    if state.num_online < state.settings.min_devices:
+    if num_trainers(state) < state.settings.min_devices:
         return state, []
     return open_next(state, event.at_s)
 
@@ -183,7 +183,9 @@ def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     device_id = event.device_id
     if device_id not in state.cohort and may_join(state, device_id, event.at_s):
         state = replace(state, cohort={**state.cohort, device_id: key_now(state, device_id)})
-    return state, [SendPlan(plan_for(state, device_id))] if is_missing(state, device_id) else []
+    if is_missing(state, device_id) or device_id in state.placing:
+        return state, [SendPlan(plan_for(state, device_id))]
+    return inputs.ask(state, [device_id] if device_id in state.devices else [], event.at_s)
 
 
 def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:
@@ -203,7 +205,7 @@ def _mark_lost(state: RunState, event: DeviceLost) -> Step:
 def _give_grace(state: RunState, event: DeviceLost) -> Step:
     """Look at the round again when the lost device's grace is over, if the round waits for it."""
     state, _ = _mark_lost(state, event)
-    if not is_missing(state, event.device_id):
+    if not is_missing(state, event.device_id) and event.device_id not in state.placing:
         return state, []
     return state, [SetDeadline(state.round, min(state.deadline_at_s, event.at_s + state.settings.grace_s))]
 
@@ -211,6 +213,9 @@ def _give_grace(state: RunState, event: DeviceLost) -> Step:
 def _receive(state: RunState, event: UpdateAdmitted) -> Step:
     """Count the update, once and by the plan that the device has, and acknowledge it in any case."""
     device_id, acknowledge = event.device_id, Acknowledge(event.device_id, event.update.blob)
+    if device_id in state.placing:
+        state, commands = close_if_full(inputs.told(state, event), event.at_s)
+        return state, [acknowledge, *commands]
     number, _ = place_of_plan(state, device_id)
     given_up = flights.is_buffered(state) and device_id not in state.flights
     if event.round != number or device_id in state.received or given_up:
@@ -225,6 +230,8 @@ def _receive(state: RunState, event: UpdateAdmitted) -> Step:
 
 def _excuse(state: RunState, event: DeviceDeclined) -> Step:
     """Take the device out of the cohort, unless its update has been received."""
+    if event.device_id in state.placing:
+        return close_if_full(inputs.declined(state, event), event.at_s)
     if event.round != state.round or not is_missing(state, event.device_id):
         return state, []
     if event.failed:
@@ -243,6 +250,7 @@ def _expire(state: RunState, event: DeadlinePassed) -> Step:
     """Close the round, or open it again if too few have answered. Before the round's own deadline, somebody's grace is over."""
     if event.round != state.round:
         return state, []
+    state = inputs.given_up(state, event.at_s)
     if flights.is_buffered(state):
         return _look(state, event)
     if event.at_s < state.deadline_at_s:
@@ -282,17 +290,6 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
     return open_next(replace(taken_over(state, event), trained=trained, preparing=event.preparing), event.at_s)
 
 
-def _ask_again(state: RunState, event: UpdatesLost) -> Step:
-    """Open the round again without these updates."""
-    if event.round != state.round:
-        return state, []
-    received = {d: r for d, r in state.received.items() if d not in event.device_ids}
-    for device_id in sorted(state.received.keys() & set(event.device_ids)):  # the same update again is to be stored again
-        state = with_device(state, device_id, replace(state.devices[device_id], accepted=""))
-    phase = next_phase(state) if state.phase == "aggregating" else state.phase
-    return open_again(replace(state, phase=phase), received, event.at_s)
-
-
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceCheckedIn: _send_plan,
     DeviceHeard: _send_plan,
@@ -301,7 +298,7 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     UpdateAdmitted: _receive,
     DeviceDeclined: _excuse,
     DeadlinePassed: _expire,
-    UpdatesLost: _ask_again,
+    UpdatesLost: resumption.ask_again,
     RolledBack: orders.roll_back,
     Retuned: orders.retune,
     Aborted: orders.end,
@@ -325,7 +322,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         **membership.AGGREGATING,
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
-        UpdatesLost: _ask_again,
+        UpdatesLost: resumption.ask_again,
         RolledBack: orders.roll_back,
         Retuned: orders.retune,
         Aborted: orders.end,

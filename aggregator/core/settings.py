@@ -86,6 +86,8 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     """By graph: what an update must carry that reports a training with it."""
     responses: dict[str, Layout]
     """By graph: what an update must carry when it was evaluated or applied."""
+    min_batch: Least0 = 0
+    """A device with fewer labelled windows cannot train (the bundle's `min_batch`); 0: all are asked to."""
     candidates: tuple[str, ...] = ()
     """The names of what devices choose from when the run is over (`algorithms.personalisation.kept`); empty where they do not choose."""
     days: Bound = 0.0
@@ -152,6 +154,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
             run_id=run_id,
             data=data,
             bundle=bundle.digest,
+            min_batch=manifest.min_batch,
             min_devices=min_devices,
             deadline_s=deadline_s,
             grace_s=grace_s,

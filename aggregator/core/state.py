@@ -10,6 +10,7 @@ from immutables import Map
 
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
+from aggregator.core.placed import Placed
 from aggregator.core.settings import Ended, RunSettings
 from algorithms.personalisation.kept import Kept
 from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
@@ -46,6 +47,10 @@ class Device(msgspec.Struct, frozen=True):
     """As in `CheckIn`."""
     withholds: bool = False
     """As in `DeviceCheckedIn`."""
+    untold: bool = False
+    """Whether it was asked what its inputs are like, and its owner does not let it say (`aggregator.core.inputs`)."""
+    inputs_in: int = 0
+    """The round in which it was last asked that; 0: never."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +84,8 @@ class Received(Report, frozen=True, kw_only=True):
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan that a device of a buffered run works on (`aggregator.core.flights`), as far as a later round cannot know it."""
+    """A plan that outlives its round, as far as a later round cannot know it: a plan of a buffered run (`aggregator.core.flights`), or one
+    that asks a device what its inputs are like (`aggregator.core.inputs`)."""
 
     round: int
     """The round that asked the device."""
@@ -89,6 +95,17 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
     model: Digest
     verbs: tuple[Verb, ...]
     deadline_at_s: float
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device without labels has told of its inputs."""
+
+    blob: Digest
+    """Its update, as it came."""
+    round: int
+    """The round that was open then."""
+    bytes_up: int
+    bytes_down: int
 
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +142,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Every device that has checked in, by id."""
     num_online: int = 0
     """How many of them are online and eligible."""
+    num_unlabelled: int = 0
+    """How many of these have too few labels to train (`aggregator.core.asking.can_train`)."""
     models: dict[str, Digest] = {}
     """By key (a group's number or `initial`), the model that devices with this key start from."""
     starts: dict[str, str] = {}
@@ -151,6 +170,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Their admitted updates, in the order of arrival."""
     flights: dict[str, Flight] = {}
     """By device, the plans in work of a buffered run, those of earlier rounds as well; its devices are in the cohort."""
+    placing: dict[str, Flight] = {}
+    """By device without labels, the plan in work that asks what its inputs are like; it is in no cohort for that."""
+    inputs: dict[str, Told] = {}
+    """By device without labels, what it has told of its inputs."""
+    placed: dict[str, Placed] = {}
+    """By device without labels that has told of its inputs, where it belongs; under the empty id where others do."""
     asked: int = 0
     """How many devices the latest round asked when it was opened."""
     idle: bool = False
@@ -257,12 +282,13 @@ class UpdateAdmitted(msgspec.Struct, frozen=True, tag="update-admitted"):
 
 class DeviceDeclined(msgspec.Struct, frozen=True, tag="device-declined"):
     """A device does not carry out its plan of this round, or its update was refused for what it holds: it is not waited for. `failed`:
-    whether it is asked less often from now on."""
+    whether it is asked less often from now on; `forbidden`: whether its owner does not permit it."""
 
     at_s: float
     device_id: str
     round: int
     failed: bool = True
+    forbidden: bool = False
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True, tag="deadline-passed"):
@@ -293,6 +319,8 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     """The round that made the models, where they are earlier ones."""
     distances: dict[str, float] = {}
     """By role, how far the models are from those before."""
+    placed: dict[str, Placed] = {}
+    """As in `RunState`."""
 
 
 class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):

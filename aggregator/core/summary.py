@@ -10,7 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
+from aggregator.core.asking import all_placed, groups_of
 from aggregator.core.budget import why_ended
+from aggregator.core.placed import Placed
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
 from algorithms.personalisation.kept import Kept
@@ -42,6 +44,8 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where only accuracies were reported."""
     kept: Kept | None = None
     """What it keeps, and why; None where it has not told."""
+    placed: Placed | None = None
+    """Where it belongs, and how sure that is, where it has no labels to train with; None for others."""
 
 
 class KeptCounts(msgspec.Struct, frozen=True):
@@ -226,6 +230,7 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
     accuracies = accuracy_of(final) if final else {}
     updates = sum(len(r.evaluated) for r in training)
     kept = final.kept if final else {}
+    groups, placed = groups_of(state), all_placed(state)
     return Summary(
         algorithm=settings.algorithm,
         data=settings.data,
@@ -236,11 +241,12 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
         seed=settings.seed,
         devices={
             device_id: DeviceSummary(
-                group=group_number(state.starts.get(device_id)),
+                group=group_number(groups.get(device_id)),
                 num_train=device.num_train,
                 num_test=device.num_test,
                 accuracy=accuracies.get(device_id),
                 kept=kept.get(device_id),
+                placed=placed.get(device_id),
             )
             for device_id, device in sorted(state.devices.items())
         },

@@ -36,6 +36,7 @@ def taken_over(state: RunState, event: RoundAggregated) -> RunState:
         made_in=made_in,
         made_by=made_by,
         history=history,
+        placed=event.placed,
         distances=(*state.distances, event.distances)[-DISTANCES:] if event.distances else state.distances,
     )
 

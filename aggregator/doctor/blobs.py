@@ -49,9 +49,10 @@ def needs(run: SavedRun) -> dict[str, list[Need]]:
         (state.memory, Need("memory")),
         *((model, Need("model", key)) for key, model in state.models.items()),
     ]
-    named += [(flight.model, Need("model", flight.start)) for flight in state.flights.values()]
+    named += [(flight.model, Need("model", flight.start)) for flight in (*state.flights.values(), *state.placing.values())]
     if state.phase != "finished":
         named += [(received.blob, Need("update", device_id)) for device_id, received in state.received.items()]
+        named += [(told.blob, Need("update", device_id)) for device_id, told in state.inputs.items()]
     for version in state.history:
         named += [(name, Need("earlier", str(version.round))) for name in (*version.models.values(), version.memory)]
     named += [(record.views, Need("views", str(record.round))) for record in run.records if record.views]

@@ -205,10 +205,12 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Placement:
-    """The group of a device that came later, and how sure that is: from 0 to 1, the share of the devices most like it that are in it."""
+    """The group of a device that came later, and how sure that is: from 0 to 1, the share of the devices most like it that are in it.
+    `neighbours` is how many devices with the most similar inputs were asked; 0: its inputs had no say."""
 
     group: str
     sure: float
+    neighbours: int = 0
 
 
 class Grouping(Protocol):
@@ -228,6 +230,8 @@ class Grouping(Protocol):
     """Whether it reads `LocalModel.update`."""
     reads_models: bool
     """Whether it looks at single models at all; where it does not, they need not be held one by one."""
+    places: bool
+    """Whether `place_by_inputs` may tell, so that devices without labels are asked what their inputs are like."""
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """Models (roles shared, statistic) by key that groups start from, besides `initial`; none for most."""

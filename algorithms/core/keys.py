@@ -9,6 +9,10 @@ NEWCOMER: Final = "initial"
 """Key of the model that a device trains from before it belongs to a group: the bundle's initial tensors."""
 
 
+UNLABELLED: Final = "unlabelled"
+"""Under this key of an algorithm's programs is what a device without labels does to be placed, where that tells anything."""
+
+
 def is_no_group(key: str) -> bool:
     """Whether devices that train from the model of this key are in no group yet."""
     return key == NEWCOMER or key.startswith(RELEASED)

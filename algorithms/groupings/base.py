@@ -31,6 +31,7 @@ class Defaults:
     chooses: bool = False
     compares: bool = False
     reads_models: bool = True
+    places: bool = False
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """No models besides the initial one."""

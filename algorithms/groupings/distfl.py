@@ -91,7 +91,7 @@ class DistFL(Defaults):
         if signature not in SIGNATURES:
             raise ConfigError(f"signature {signature!r}: expected one of {', '.join(SIGNATURES)}")
         self.signature, self.extraction = signature, Extraction(num_inputs, channel_share, iterations, lr)
-        self.surveys = signature in ("statistics", "labels", "both")
+        self.surveys = self.places = signature in ("statistics", "labels", "both")
         if resurvey < 0 or (resurvey and not self.surveys):
             raise ConfigError(
                 f"resurvey {resurvey} with signature {signature!r}: expected rounds between two surveys, 0 for never or without surveys"

@@ -100,7 +100,7 @@ def nearest_group(surveys: Surveys, membership: Mapping[str, str], survey: Tenso
     nearest = [membership[surveys.device_ids[members[i]]] for i in np.argsort(distances, kind="stable")[:NEIGHBOURS]]
     counts = Counter(nearest)
     group = max(nearest, key=lambda g: counts[g])  # of equal ones the first, which is the nearest
-    return Placement(group, counts[group] / len(nearest))
+    return Placement(group, counts[group] / len(nearest), len(nearest))
 
 
 def shorten(rows: Array) -> Array:

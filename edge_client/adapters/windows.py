@@ -1,4 +1,4 @@
-"""A device's windows from a folder: arrays, or recordings as CSV.
+"""A device's windows from a folder: arrays, or recordings as CSV; beside either, or alone, windows without labels.
 
 Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``, and ``channel_names`` if there are any; or
 ``X.npy`` and ``y.npy``, of which the last 25 % of each class are the test part. ``y`` holds class numbers, or names that ``classes.txt``
@@ -7,10 +7,14 @@ lists. `edge_client.layout` says what arrays must be like.
 Recordings: any number of ``*.csv`` with a header; the column ``label`` holds class numbers, or names that ``classes.txt`` lists one a
 line; a column ``t`` is ignored; all others are channels, in the header's order, one sample a row. The first 75 % of each recording
 are for training; windows are cut on either side of that point, so that none is shared, and only where the label stays the same.
+
+Windows without labels: those of ``unlabelled.npz`` with ``X (n, channels, time)``; a folder that has no labels may hold ``test.npz`` beside
+it. Of recordings, of either part, those where ``label`` is empty, or where there is no such column.
 """
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +26,9 @@ from wire.errors import DataError
 from wire.tensors import Array
 
 TEST_SHARE = 0.25
+NO_LABEL = -1
+UNLABELLED = "unlabelled.npz"
+"""Windows that nobody has labelled."""
 
 
 def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
@@ -32,6 +39,19 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
     """
     if not folder.is_dir():
         raise DataError(f"data folder {folder}: there is no such folder")
+    unlabelled = _unlabelled(folder / UNLABELLED) if (folder / UNLABELLED).exists() else None
+    windows = _labelled(folder, unlabelled, length, stride)
+    if unlabelled is None:
+        return windows
+    if unlabelled.shape[1:] != windows.train_x.shape[1:]:
+        told = f"windows of {UNLABELLED} are {unlabelled.shape[1:]}, the others {windows.train_x.shape[1:]}"
+        raise DataError(f"data folder {folder}: {told}")
+    others = [windows.unlabelled_x] if len(windows.unlabelled_x) else []
+    return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled]))
+
+
+def _labelled(folder: Path, unlabelled: Array | None, length: int, stride: int) -> Windows:
+    """The windows with labels; where there are none for training, they are shaped as those without."""
     if (folder / "train.npz").exists():
         train = _arrays(folder / "train.npz", classes_of(folder))
         test = _arrays(folder / "test.npz", classes_of(folder)) if (folder / "test.npz").exists() else (train[0][:0], train[1][:0])
@@ -44,7 +64,15 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
         return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
     if paths := sorted(folder.glob("*.csv")):
         return _from_recordings(folder, paths, length, stride)
-    raise DataError(f"data folder {folder}: expected train.npz (and test.npz), X.npy and y.npy, or recordings as *.csv")
+    if unlabelled is not None:
+        none = unlabelled[:0], np.zeros(0, np.int64)
+        test = _arrays(folder / "test.npz", classes_of(folder)) if (folder / "test.npz").exists() else none
+        if test[0].shape[1:] != unlabelled.shape[1:]:
+            raise DataError(f"data folder {folder}: windows of {UNLABELLED} are {unlabelled.shape[1:]}, of test.npz {test[0].shape[1:]}")
+        return Windows(*none, *test)
+    raise DataError(
+        f"data folder {folder}: expected train.npz (and test.npz), X.npy and y.npy, recordings as *.csv, or {UNLABELLED} (and test.npz)"
+    )
 
 
 def _load(path: Path) -> Array:
@@ -68,29 +96,37 @@ def channels_of(folder: Path) -> tuple[str, ...]:
         DataError: a file of it cannot be read.
     """
     if (folder / "train.npz").exists():
-        return _named(folder / "train.npz")[2]
-    paths = sorted(folder.glob("*.csv"))
-    if (folder / "X.npy").exists() or not paths:
+        return _held(folder / "train.npz")[1]
+    if (folder / "X.npy").exists():
         return ()
-    with paths[0].open(newline="") as file:
-        return tuple(name for name in next(csv.reader(file), []) if name not in ("label", "t"))
+    if paths := sorted(folder.glob("*.csv")):
+        with paths[0].open(newline="") as file:
+            return tuple(name for name in next(csv.reader(file), []) if name not in ("label", "t"))
+    return _held(folder / UNLABELLED)[1] if (folder / UNLABELLED).exists() else ()
 
 
 def _arrays(path: Path, classes: Sequence[str]) -> tuple[Array, Array]:
-    x, y, channels = _named(path)
+    (x, y), channels = _held(path, "X", "y")
     return _checked(x, y, path, classes, channels)
 
 
-def _named(path: Path) -> tuple[Array, Array, tuple[str, ...]]:
+def _unlabelled(path: Path) -> Array:
+    (x,), channels = _held(path, "X")
+    return examples(x, str(path), channels)
+
+
+def _held(path: Path, *names: str) -> tuple[list[Array], tuple[str, ...]]:
+    """Arrays of an ``.npz``, and the names of its channels, none where it does not say any."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return file["X"], file["y"], tuple(str(name) for name in (file["channel_names"] if "channel_names" in file.files else ()))
+            channels = file["channel_names"] if "channel_names" in file.files else ()
+            return [file[name] for name in names], tuple(map(str, channels))
     except ValueError:
         raise DataError(
             f"{path}: an array holds Python objects or is cut off; windows of one length are one array [n, channels, time]"
         ) from None
     except (OSError, KeyError, EOFError) as error:
-        raise DataError(f"{path}: expected arrays X and y: {error}") from None
+        raise DataError(f"{path}: expected {'arrays' if names[1:] else 'an array'} {' and '.join(names)}: {error}") from None
 
 
 def _checked(x: Array, y: Array, origin: Path, classes: Sequence[str], channels: Sequence[str] = ()) -> tuple[Array, Array]:
@@ -123,10 +159,12 @@ def _from_recordings(folder: Path, paths: list[Path], length: int, stride: int) 
             x, y = _cut(samples[part], labels[part], length, stride)
             parts[at].append(x)
             parts[at + 1].append(y)
-    windows = Windows(*(np.concatenate(part) for part in parts))
-    if not windows.num_train:
-        raise DataError(f"data folder {folder}: no recording has {length} samples in a row with one label")
-    return windows
+    train_x, train_y, test_x, test_y = (np.concatenate(part) for part in parts)
+    labelled, tested = train_y != NO_LABEL, test_y != NO_LABEL
+    unlabelled = np.concatenate([train_x[~labelled], test_x[~tested]])
+    if not labelled.any() and not len(unlabelled):
+        raise DataError(f"data folder {folder}: no recording has {length} samples in a row with one label, or without")
+    return Windows(train_x[labelled], train_y[labelled], test_x[tested], test_y[tested], unlabelled)
 
 
 def read_windows(path: Path, window: Window) -> Array:
@@ -168,15 +206,13 @@ def _read_recording(path: Path, classes: dict[str, int]) -> tuple[list[str], Arr
     with path.open(newline="") as file:
         rows = csv.reader(file)
         header = next(rows, [])
-        if "label" not in header:
-            raise DataError(f"{path}: its header {header} has no column 'label'")
-        label_at = header.index("label")
+        label_at = header.index("label") if "label" in header else None
         channels = [i for i, name in enumerate(header) if name not in ("label", "t")]
         samples, labels = [], []
         for line, row in enumerate(rows, start=2):
             try:
                 samples.append([float(row[i]) for i in channels])
-                labels.append(classes[row[label_at]] if classes else int(row[label_at]))
+                labels.append(_label(row[label_at], classes) if label_at is not None else NO_LABEL)
             except (ValueError, IndexError, KeyError) as error:
                 raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
     array = np.array(samples, np.float32).reshape(-1, len(channels))
@@ -185,6 +221,20 @@ def _read_recording(path: Path, classes: dict[str, int]) -> tuple[list[str], Arr
         place = f"line {at + 2}, column {header[channels[column]]}"
         raise DataError(f"{path}: holds values that are not finite: first {array[at, column]} in {place}")
     return [header[i] for i in channels], array, np.array(labels, np.int64)
+
+
+def _label(text: str, classes: dict[str, int]) -> int:
+    """The number of a class.
+
+    Raises:
+        KeyError, ValueError: it is none.
+    """
+    if not text:
+        return NO_LABEL
+    number = classes[text] if classes else int(text)
+    if number < 0:
+        raise ValueError(f"class number {number}")
+    return number
 
 
 def _cut(samples: Array, labels: Array, length: int, stride: int) -> tuple[Array, Array]:

@@ -30,7 +30,7 @@ from shoal.folders import prepare_folder
 from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import FleetData, check_trainable, one_class, select_devices
+from simulation.datasets.windows import FleetData, able_to_train, check_trainable, one_class, select_devices
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
@@ -93,7 +93,8 @@ def demo(
         console.print(
             f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and {out}/devices/ID/edge.log", soft_wrap=True
         )
-        common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": len(fleet.devices)}
+        trainers = len(able_to_train(fleet, MIN_BATCH))
+        common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": trainers}
         common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
         common["--start-from"] = "initial"  # both begin with the same weights, or they could not be compared
         summary, store = _serve(console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds)

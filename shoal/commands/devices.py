@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -14,6 +14,7 @@ import typer
 from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.registry_table import RegistryTable, read_registry
 from aggregator.core.eligibility import read_rule
+from aggregator.core.placed import Placed
 from aggregator.core.registry import Entry, away
 from aggregator.desk import Desk, submit
 from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
@@ -60,8 +61,14 @@ def show(folder: Folder, device_id: DeviceId, database: Database = "", json: Jso
     for name in Entry.__struct_fields__:
         value = getattr(entry, name)
         if value not in ("", (), None):
-            told = _time(value) + " UTC" if name.endswith("_s") and name != "train_s" and value else msgspec.json.encode(value).decode()
-            print(f"  {name:<16}  {told}")
+            print(f"  {name:<16}  {_told(name, value)}")
+
+
+def _told(name: str, value: Any) -> str:
+    """A field of an entry, for people."""
+    if isinstance(value, Placed):
+        return f"{value} (group {value.group})"
+    return _time(value) + " UTC" if name.endswith("_s") and name != "train_s" and value else msgspec.json.encode(value).decode()
 
 
 @devices.command("profile")

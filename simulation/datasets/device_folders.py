@@ -42,7 +42,7 @@ def load_device_folders(path: Path) -> FleetData:
 
 
 def _has_arrays(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("train.npz", "X.npy"))
+    return any((folder / name).exists() for name in ("train.npz", "X.npy")) or not any(folder.glob("*.csv"))
 
 
 def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tuple[str, ...]:

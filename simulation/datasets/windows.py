@@ -62,8 +62,10 @@ class FleetData:
         return _root(squares, count)
 
     def sample(self) -> tuple[Array, Array]:
-        """The training examples x (n, \\*window) float32 and labels y (n,) of one device, to try an exported graph with."""
-        windows = next(iter(self.devices.values()))
+        """The training examples x (n, \\*window) float32 and labels y (n,) of one device, to try an exported graph with; of the first that
+        has any."""
+        first = next(iter(self.devices.values()))
+        windows = first if first.num_train else next((w for w in self.devices.values() if w.num_train), first)
         return windows.train_x, windows.train_y
 
     def some(self, most: int) -> "FleetData":
@@ -111,6 +113,11 @@ def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
         count = round(share * len(at)) if len(at) > 3 else min(1, len(at) - 1)
         mask[at[len(at) - count :]] = True
     return mask
+
+
+def able_to_train(data: FleetData, least: int) -> list[str]:
+    """The devices with at least so many labelled training windows, by id."""
+    return sorted(device_id for device_id, windows in data.devices.items() if windows.num_train >= least)
 
 
 def check_trainable(data: FleetData, least: int) -> None:

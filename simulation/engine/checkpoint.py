@@ -12,8 +12,10 @@ import msgspec
 import numpy as np
 
 from aggregator.adapters.memory import MemoryBlobs
+from aggregator.core.placed import Placed
 from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings
+from aggregator.core.state import Told
 from algorithms.algorithm import decode_memory, encode_memory
 from host.files import write_atomically
 from simulation.engine.rounds import Snapshot
@@ -33,6 +35,8 @@ class _Text(msgspec.Struct):
     held: dict[str, list[str]]
     models: dict[str, list[str]]
     """Keys by version; the newest is called by the empty string."""
+    inputs: dict[str, Told] = {}
+    placed: dict[str, Placed] = {}
 
 
 class Checkpoint:
@@ -81,7 +85,7 @@ class Checkpoint:
                 models[version][key][tensor] = value
         older = {int(version): models[version] for version in models if version}
         state = decode_memory(arrays["memory"].tobytes(), models[""])
-        return Snapshot(state, text.round, text.trained, tuple(text.records), text.finished, older)
+        return Snapshot(state, text.round, text.trained, tuple(text.records), text.finished, text.inputs, text.placed, older)
 
     def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: Traffic) -> None:
         """Save a run between two rounds."""
@@ -89,9 +93,8 @@ class Checkpoint:
         versions = {"": snapshot.state.models, **{str(version): models for version, models in snapshot.older.items()}}
         for version, models in versions.items():
             arrays |= {f"model/{version}/{key}/{name}": value for key, model in models.items() for name, value in model.items()}
-        for record in snapshot.records:
-            if record.views:
-                arrays[f"blob/{record.views}"] = np.frombuffer(blobs.get(record.views), np.uint8)
+        named = {record.views for record in snapshot.records} - {""} | {told.blob for told in snapshot.inputs.values()}
+        arrays |= {f"blob/{name}": np.frombuffer(blobs.get(name), np.uint8) for name in sorted(named)}
         text = _Text(
             self._asked,
             snapshot.round,
@@ -100,5 +103,7 @@ class Checkpoint:
             list(snapshot.records),
             traffic.held,
             {v: list(models) for v, models in versions.items()},
+            dict(snapshot.inputs),
+            dict(snapshot.placed),
         )
         write_atomically(self._file, encode_tensors(arrays, msgspec.json.encode(text)))

@@ -7,20 +7,23 @@ run can be saved and continued.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from immutables import Map
 
 from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, weakened, work_of
 from aggregator.core.budget import improvement_of, mean_accuracy
-from aggregator.core.plan import make_plan, program_for
+from aggregator.core.placed import Placed
+from aggregator.core.plan import make_plan, program_for, without_labels
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
 from aggregator.core.settings import Ended
-from aggregator.core.state import Device, Report, RunState
+from aggregator.core.state import Device, Report, RunState, Told
+from aggregator.placing import place_all
 from algorithms.algorithm import Contribution, State
 from algorithms.core.contract import Grouped, Programs
-from algorithms.core.keys import NEWCOMER
+from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.means.streaming import Branch
 from algorithms.personalisation.kept import kept_of
 from simulation.engine.experiment import Experiment
@@ -29,7 +32,7 @@ from simulation.engine.traffic import Traffic
 from simulation.engine.workers.device_host import DeviceResult, Models
 from wire.errors import Stalled
 from wire.messages import Choose, Plan
-from wire.tensors import Tensors
+from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 
 log = logging.getLogger("shoal.simulation")
 
@@ -57,6 +60,9 @@ class Snapshot:
     """Rounds of training that are over."""
     records: tuple[RoundRecord, ...] = ()
     finished: bool = False
+    inputs: Mapping[str, Told] = field(default_factory=dict)
+    """As in `RunState`, as is `placed`."""
+    placed: Mapping[str, Placed] = field(default_factory=dict)
     older: Mapping[int, Mapping[str, Tensors]] = field(default_factory=dict, repr=False)
     """By number of rounds, the models after so many, as far as devices are still at work on them."""
 
@@ -73,6 +79,7 @@ class Rounds:
     def __post_init__(self) -> None:
         self.settings, self.algorithm, self.devices = self.experiment.settings, self.experiment.algorithm, self.experiment.devices
         self.device_ids = sorted(self.devices)
+        self.unlabelled = {d for d in self.device_ids if self.devices[d].num_train < self.settings.min_batch}
 
     def advance(self, snapshot: Snapshot, workers: Workers) -> Snapshot:
         """The snapshot after one more round, the last of which only tests the models that devices are given."""
@@ -80,8 +87,10 @@ class Rounds:
         number, closing = snapshot.round + 1, bool(self._ended(snapshot))
         preparing = not closing and self.algorithm.preparing(state)
         invited = self._closing(snapshot) if closing else self.schedule.invite(number)
-        starts = {d: self._start(state, d) for d in invited.device_ids}
-        models = self._models(state)
+        starts = {d: self._start(state, d, snapshot.placed) for d in invited.device_ids}
+        models, inputs, placed = self._models(state), snapshot.inputs, snapshot.placed
+        if number == 1 and not closing:
+            inputs = self._ask(state, models, workers)
         older = {**snapshot.older, snapshot.round: models}
         stale = {_name(key, v): model for v in set(invited.versions.values()) for key, model in older[v].items()}
         plans = self._plans(state, starts, invited, number, closing, stale)
@@ -90,6 +99,7 @@ class Rounds:
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         grouped, notes = Grouped(state.memory), {}
         if not closing:
+            groups_before = set(state.memory.membership.values())
             contributions = [self._contribution(d, starts[d.device_id], state, invited) for d in received]
             branches: dict[str, list[Branch]] = {}
             for result in received:
@@ -99,6 +109,10 @@ class Rounds:
                 self.algorithm, state, contributions, self.experiment.probe, settings, number, preparing, branches or None
             )
             notes = round_notes(state, grouped)
+            if self.settings.min_batch:
+                surveys = {d: partial(self._survey, said) for d, said in inputs.items()}
+                placed = place_all(self.algorithm, state, surveys, placed, groups_before)
+        belonging = {d: held for d in sorted(self.unlabelled) if (held := self._placed(state, d, placed)) is not None}
         record = make_record(
             number=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
@@ -114,14 +128,43 @@ class Rounds:
                 )
                 for d in received
             },
-            groups={} if preparing else {d: self._start(state, d) for d in state.memory.membership},
+            groups={d: self._start(state, d, placed) for d in (*({} if preparing else state.memory.membership), *belonging)},
             notes=notes,
             views=self.blobs.put(encode_views(grouped))[0] if grouped.views else "",
+            placed=belonging,
+            told=[said for said in inputs.values() if said.round == number],
         )
         trained_rounds = snapshot.trained + (not preparing and not closing)
         oldest = self.schedule.oldest
         kept = {} if closing or oldest is None else {v: m for v, m in older.items() if v >= oldest}
-        return Snapshot(state, number, trained_rounds, (*snapshot.records, record), closing, kept)
+        return Snapshot(state, number, trained_rounds, (*snapshot.records, record), closing, inputs, placed, kept)
+
+    def _ask(self, state: State, models: Models, workers: Workers) -> dict[str, Told]:
+        """What devices without labels tell of their inputs, where that says where they belong; those without windows tell nothing."""
+        verbs = self.programs(state).get(UNLABELLED, ())
+        plans = [make_plan(self.settings, 1, d, NEWCOMER, verbs) for d in sorted(self.unlabelled) if verbs]
+        if not plans:
+            return {}
+        results, _ = self._carried_out(plans, models, workers)
+        down = {plan.device_id: self.traffic.down(plan) for plan in plans}
+        return {
+            result.device_id: Told(
+                blob=self.blobs.put(encode_tensors(result.tensors))[0],
+                round=1,
+                bytes_up=self.traffic.up(result),
+                bytes_down=down[result.device_id],
+            )
+            for result in results
+            if result.tensors
+        }
+
+    def _survey(self, said: Told) -> Tensors:
+        return decode_tensors(self.blobs.get(said.blob), OWN_FILES)[0]
+
+    def _placed(self, state: State, device_id: str, placed: Mapping[str, Placed]) -> Placed | None:
+        """Where a device without labels belongs, as `aggregator.core.asking.placed_of` has it."""
+        found = (placed[d] for d in (device_id, "") if d in placed)
+        return next((held for held in found if held.group in state.models), None)
 
     def _ended(self, snapshot: Snapshot) -> Ended:
         """The budget that is spent, as `aggregator.core.budget.spent` says it of a campaign."""
@@ -136,7 +179,7 @@ class Rounds:
     def conclude(self, snapshot: Snapshot) -> RunState:
         """The run's last state as the aggregator would have it, with its models among the blobs."""
         stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
-        membership = snapshot.state.memory.membership
+        membership, state = snapshot.state.memory.membership, snapshot.state
         devices = {d: Device(w.num_train, w.num_test, True, 0.0, "simulation") for d, w in self.devices.items()}
         best, unimproved = self._improvement(snapshot)
         return RunState(
@@ -145,7 +188,9 @@ class Rounds:
             round=snapshot.round,
             devices=Map(devices),
             models=stored.models,
-            starts={d: self._start(snapshot.state, d) for d in membership} | {"": self._start(snapshot.state, "")},
+            starts={d: self._start(state, d) for d in (*membership, "")},
+            inputs=dict(snapshot.inputs),
+            placed=dict(snapshot.placed),
             programs=stored.programs,
             preparing=stored.preparing,
             trained=snapshot.trained,
@@ -158,14 +203,17 @@ class Rounds:
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
         state = snapshot.state
-        key = self._start(state, device_id)
+        key = self._start(state, device_id, snapshot.placed)
         return {**state.models[key], **self.algorithm.received(state)[key]}
 
     def programs(self, state: State) -> Programs:
         """What devices do in the next round; models are named by their keys."""
         return self.algorithm.programs(state, work_of(self.settings), {key: key for key in state.models})
 
-    def _start(self, state: State, device_id: str) -> str:
+    def _start(self, state: State, device_id: str, placed: Mapping[str, Placed] | None = None) -> str:
+        held = self._placed(state, device_id, placed) if placed and device_id in self.unlabelled else None
+        if held is not None:
+            return held.group
         key = self.algorithm.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
 
@@ -187,7 +235,8 @@ class Rounds:
             if device_id in invited.versions:
                 model = _name(start, invited.versions[device_id])
                 model = model if model in stale else _name(NEWCOMER, invited.versions[device_id])
-            verbs = programs["closing"] if closing else program_for(programs, device_id, start)
+            closes = without_labels(programs["closing"]) if device_id in self.unlabelled else programs["closing"]
+            verbs = closes if closing else program_for(programs, device_id, start)
             plans.append(make_plan(self.settings, number, device_id, model, verbs, encoding=self.settings.update_encoding))
         return plans
 
@@ -208,6 +257,13 @@ class Rounds:
         Raises:
             Stalled: there is none.
         """
+        received, problem = self._carried_out(plans, models, workers, summed)
+        if not received:
+            raise Stalled(f"round {plans[0].round}: no device of {len(plans)} gave an update that could be used; the first: {problem}")
+        return received
+
+    def _carried_out(self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool = False) -> tuple[list[DeviceResult], str]:
+        """The same, and what was wrong with the first of the others."""
         chosen = {key for plan in plans for verb in plan.verbs if isinstance(verb, Choose) for key in verb.models}
         needed = {key: models[key] for key in sorted({plan.model for plan in plans} | chosen)}
         self.traffic.weigh(needed)
@@ -219,9 +275,7 @@ class Rounds:
                 log.warning("%s device=%s: %s", "refused" if result.refused else "declined", result.device_id, result.problem)
             else:
                 received.append(result)
-        if not received:
-            raise Stalled(f"round {plans[0].round}: no device of {len(plans)} gave an update that could be used; the first: {problem}")
-        return sorted(received, key=lambda result: result.device_id)
+        return sorted(received, key=lambda result: result.device_id), problem
 
 
 def _name(key: str, version: int) -> str:

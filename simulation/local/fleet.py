@@ -14,6 +14,7 @@ from types import TracebackType
 
 import numpy as np
 
+from edge_client.adapters.windows import UNLABELLED
 from simulation.datasets.windows import FleetData
 from simulation.local.phones import phone_command
 
@@ -21,11 +22,13 @@ STOP_S = 10.0
 
 
 def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
-    """Write a device's windows as ``train.npz`` and ``test.npz``."""
+    """Write a device's windows as ``train.npz`` and ``test.npz``, and those without labels as ``unlabelled.npz``."""
     folder.mkdir(parents=True, exist_ok=True)
     windows = data.devices[device_id]
     np.savez(folder / "train.npz", X=windows.train_x, y=windows.train_y)
     np.savez(folder / "test.npz", X=windows.test_x, y=windows.test_y)
+    if len(windows.unlabelled_x):
+        np.savez(folder / UNLABELLED, X=windows.unlabelled_x)
 
 
 def start_process(arguments: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:

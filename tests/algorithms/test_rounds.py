@@ -71,7 +71,7 @@ class Watching:
 
     name: ClassVar[str] = "watching"
     citation: ClassVar[str] = ""
-    mean, surveys, resurvey, chooses, reads_models = "weighted", False, 0, False, True
+    mean, surveys, resurvey, chooses, reads_models, places = "weighted", False, 0, False, True, False
 
     def __init__(self, compares: bool) -> None:
         self.compares = compares

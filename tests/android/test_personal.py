@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from algorithms.algorithm import SURVEY_INPUTS
 from algorithms.core.contract import Objective, Work, exchanged
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
@@ -75,7 +76,7 @@ class Prepared:
 
     def on_the_jvm(self) -> dict[str, Outcome]:
         """Carried out by the Kotlin client over ExecuTorch."""
-        folder = self.path.with_name("cases")
+        folder = self.path.with_name(f"cases of round {self.plan.round}")
         for device_id, windows in self.devices.items():
             case = folder / device_id
             case.mkdir(parents=True)
@@ -123,6 +124,21 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         "many": synthetic_fleet(2, num_windows=120, seed=5).devices["d1"],  # more than a program takes at once
     }
     return Prepared(path, objective, bundle, model, plan, devices)
+
+
+@pytest.mark.timeout(600)
+def test_three_clients_tell_the_same_of_the_inputs_of_a_device_without_labels(prepared: Prepared) -> None:
+    few = {name: prepared.devices[name] for name in ("one", "none", "nothing")}
+    asked = replace(prepared, plan=structs.replace(prepared.plan, round=3, verbs=(SURVEY_INPUTS,)), devices=few)
+    board, phone = asked.on(OnnxGraphs(prepared.bundle)), asked.on_the_jvm()
+    for device_id, expected in asked.on(EagerGraphs(prepared.objective)).items():
+        assert all(key.startswith("response/survey.") for key in expected.update)
+        assert bool(expected.update) == (device_id != "nothing"), "a device without a window has nothing to tell"
+        for client in (board[device_id], phone[device_id]):
+            assert client.update.keys() == expected.update.keys()
+            assert not any(key.startswith("kept/") for key in client.kept), "nothing was trained"
+            for key, value in expected.update.items():
+                np.testing.assert_allclose(client.update[key], value, atol=TOLERANCE, err_msg=f"{device_id} {key}")
 
 
 @pytest.mark.timeout(600)

@@ -36,7 +36,9 @@ class TestDataFolder:
         [
             ({}, "expected train.npz"),
             ({"train.npz": "junk"}, "train.npz"),
-            ({"a.csv": "x,y\n1,2"}, "no column 'label'"),
+            ({"a.csv": "x,y\n1,2"}, "no recording has 128 samples in a row with one label, or without"),
+            ({"a.csv": "x,label\n1,-1"}, "line 2.*class number -1"),
+            ({"unlabelled.npz": "junk"}, "unlabelled.npz: expected an array X"),
             ({"a.csv": "x,label\n1,zero"}, "line 2"),
             ({"a.csv": "x,label\n1,0\n2"}, "line 3"),
             ({"a.csv": "x,label\nnan,0"}, "not finite"),
@@ -47,6 +49,47 @@ class TestDataFolder:
     def test_unusable_folder_is_one_clear_error(self, tmp_path: Path, files: dict[str, str], error: str) -> None:
         for name, text in files.items():
             (tmp_path / name).write_text(text)
+        with pytest.raises(DataError, match=error):
+            load_folder(tmp_path)
+
+    def test_windows_without_labels_beside_others_or_alone(self, tmp_path: Path) -> None:
+        x = np.random.default_rng(0).normal(size=(7, 2, 8)).astype(np.float32)
+        np.savez(tmp_path / "unlabelled.npz", X=x)
+        alone = load_folder(tmp_path)
+        assert (alone.num_train, alone.num_test, alone.train_x.shape, alone.test_x.shape) == (0, 0, (0, 2, 8), (0, 2, 8))
+        assert np.array_equal(alone.unlabelled_x, x)
+        np.savez(tmp_path / "test.npz", X=x[:3], y=np.zeros(3, int))
+        assert load_folder(tmp_path).num_test == 3
+        np.savez(tmp_path / "train.npz", X=x[:5], y=np.arange(5) % 2)
+        beside = load_folder(tmp_path)
+        assert (beside.num_train, beside.num_test, len(beside.unlabelled_x)) == (5, 3, 7)
+
+    def test_recordings_without_a_label_for_a_while_or_at_all(self, tmp_path: Path) -> None:
+        rows = [f"{i},{'' if i < 80 else 1}" for i in range(160)]
+        (tmp_path / "some.csv").write_text("\n".join(["x,label", *rows]))
+        windows = load_folder(tmp_path, length=8, stride=8)
+        assert (windows.train_x[:, 0].min(), windows.train_x[:, 0].max(), windows.test_x[:, 0].min()) == (80, 119, 120)
+        assert (windows.unlabelled_x[:, 0].min(), windows.unlabelled_x[:, 0].max()) == (0, 79)
+        (tmp_path / "some.csv").unlink()
+        (tmp_path / "none.csv").write_text("\n".join(["x", *map(str, range(160))]))
+        none = load_folder(tmp_path, length=8, stride=8)
+        assert (none.num_train, none.num_test, len(none.unlabelled_x)) == (0, 0, 20)
+        np.savez(tmp_path / "unlabelled.npz", X=np.zeros((3, 1, 8), np.float32))
+        assert len(load_folder(tmp_path, length=8, stride=8).unlabelled_x) == 23
+
+    @pytest.mark.parametrize(
+        ("x", "error"),
+        [
+            (np.zeros((3, 2, 9), np.float32), r"windows of unlabelled.npz are \(2, 9\), the others \(2, 8\)"),
+            (np.zeros((3, 2), np.float32), r"X is float32\[3, 2\]"),
+            (np.full((3, 2, 8), np.nan, np.float32), "not finite"),
+            (np.float32(1), "X is float32"),
+        ],
+        ids=["another shape", "no windows", "no numbers", "no array"],
+    )
+    def test_windows_without_labels_that_cannot_be_used(self, tmp_path: Path, x: np.ndarray, error: str) -> None:
+        np.savez(tmp_path / "train.npz", X=np.zeros((5, 2, 8), np.float32), y=np.arange(5) % 2)
+        np.savez(tmp_path / "unlabelled.npz", X=x)
         with pytest.raises(DataError, match=error):
             load_folder(tmp_path)
 

@@ -1,0 +1,411 @@
+"""Devices without labels: none trains or is waited for; each is asked once what its inputs are like, and is placed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aggregator.core import state as s
+from aggregator.core.admission import Duplicate, Refused, admit
+from aggregator.core.asking import all_placed, groups_of, num_trainers, placed_of, start_key
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten
+from aggregator.core.order_events import Retuned
+from aggregator.core.placed import Placed
+from aggregator.core.plan import plan_for, without_labels
+from aggregator.core.record import record_of
+from aggregator.core.round import OPEN, step
+from aggregator.core.summary import summarize
+from aggregator.offers import needed, offered
+from algorithms.algorithm import SURVEY_INPUTS
+from algorithms.core.contract import Programs
+from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
+from wire.codec import digest
+from wire.messages import Choose, Evaluate, Metrics, Train, Update
+
+TRAINS = (Evaluate(), Train(32))
+PROGRAMS: Programs = {
+    "": TRAINS,
+    "closing": (Choose(("1" * 64,)), Train(32), Train(32, least=2), Evaluate()),
+    "unlabelled": (SURVEY_INPUTS,),
+}
+FOUR_OF_FIVE, LARGEST = Placed("1", 0.8, 5), Placed("0", 0.75)
+NOTHING = Metrics()
+
+
+def started(**settings: Any) -> Run:
+    """A run that two devices open, a and b; each needs two labelled windows to train."""
+    run = Run(programs=settings.pop("programs", PROGRAMS), **{"min_devices": 2, "min_updates": 2, "min_batch": 2, "rounds": 9} | settings)
+    run.check_in("a")
+    run.check_in("b")
+    return run
+
+
+def with_unlabelled(**settings: Any) -> tuple[Run, list[s.Command]]:
+    """The same, with a device u that has no labels and joins in round 1; and what follows from that."""
+    run = started(**settings)
+    return run, come(run)
+
+
+def come(run: Run, device: str = "u", num_train: int = 0, at_s: float = 1.5, **others: Any) -> list[s.Command]:
+    return run.feed(s.DeviceCheckedIn(at_s, device, num_train, 4, **others))
+
+
+def tell(run: Run, device: str = "u", at_s: float = 2.0, number: int = 1, norms: dict[str, float] | None = None) -> list[s.Command]:
+    """The device tells of its inputs; without `norms` that it has some."""
+    blob = digest(f"{device} {number} inputs".encode())
+    nothing = {"num_train": 0, "num_steps": 0, "evaluated": NOTHING, "trained": NOTHING}
+    update = msgspec.structs.replace(RECEIVED, blob=blob, norms={"response": 1.0} if norms is None else norms, **nothing)
+    return run.feed(s.UpdateAdmitted(at_s, device, number, update))
+
+
+def train(run: Run, at_s: float = 3.0, **others: Any) -> list[s.Command]:
+    """Both labelled devices send their updates, and the round is aggregated into two groups."""
+    commands = [*run.update("a", at_s=at_s), *run.update("b", at_s=at_s)]
+    return [*commands, *aggregate(run, at_s, **others)] if run.state.phase == "aggregating" else commands
+
+
+def aggregate(run: Run, at_s: float = 3.0, **others: Any) -> list[s.Command]:
+    placed = dict.fromkeys(run.state.inputs, FOUR_OF_FIVE) | {"": LARGEST}
+    models = {"initial": MODEL, "0": "3" * 64, "1": "4" * 64}
+    values: dict[str, Any] = {"programs": run.state.programs, "starts": {"a": "0", "b": "1", "": "initial"}, "placed": placed} | others
+    return run.feed(s.RoundAggregated(at_s, run.state.round, models, MEMORY, **values))
+
+
+def plans(commands: list[s.Command]) -> dict[str, tuple[int, tuple[Any, ...]]]:
+    """By device, the round and the verbs of the plan that it is sent."""
+    return {c.plan.device_id: (c.plan.round, c.plan.verbs) for c in commands if isinstance(c, s.SendPlan)}
+
+
+class TestAsking:
+    def test_it_opens_no_round_and_counts_among_no_devices(self) -> None:
+        run = Run(programs=PROGRAMS, min_devices=2, min_batch=2)
+        run.check_in("a")
+        assert come(run) == []
+        assert (run.state.phase, run.state.num_online, num_trainers(run.state)) == ("waiting", 2, 1)
+        assert plans(run.check_in("b")) == {"a": (1, TRAINS), "b": (1, TRAINS), "u": (1, (SURVEY_INPUTS,))}
+        assert sorted(run.state.cohort) == ["a", "b"]
+
+    def test_it_is_asked_once_for_its_inputs_from_the_bundles_model_and_trains_in_no_round(self) -> None:
+        run, commands = with_unlabelled()
+        assert plans(commands) == {"u": (1, (SURVEY_INPUTS,))}
+        assert plan_for(run.state, "u").model == run.state.models["initial"]
+        assert kinds(tell(run)) == ["Acknowledge"]
+        assert run.state.received == {}
+        for _ in range(3):
+            assert "u" not in plans(train(run))
+            assert "u" not in run.state.cohort
+        assert come(run) == []
+
+    def test_a_fleet_of_labelled_devices_and_an_earlier_bundle_are_asked_as_ever(self) -> None:
+        run = Run(min_devices=1)
+        assert plans(come(run)) == {"u": (1, run.state.programs[""])}
+
+    def test_where_inputs_tell_nothing_nobody_is_asked(self) -> None:
+        _, commands = with_unlabelled(programs={k: v for k, v in PROGRAMS.items() if k != "unlabelled"})
+        assert commands == []
+
+    def test_its_plan_outlives_the_round_that_asked_and_is_sent_again_when_it_comes_back(self) -> None:
+        run, _ = with_unlabelled()
+        before = plan_for(run.state, "u")
+        train(run)
+        assert (run.state.round, plan_for(run.state, "u")) == (2, before)
+        assert come(run) == [s.SendPlan(before)]
+        assert kinds(tell(run, number=1)) == ["Acknowledge"]
+        assert run.state.inputs["u"].round == 2
+
+    def test_a_plan_that_is_overdue_is_given_up_and_asked_again_less_often(self) -> None:
+        run, _ = with_unlabelled(deadline_s=10.0)
+        train(run)
+        run.feed(s.DeadlinePassed(12.0, run.state.round))
+        assert "u" not in run.state.placing
+        assert (run.state.devices["u"].failures, run.state.devices["u"].online) == (1, False)
+        run.feed(s.DeviceHeard(12.5, "u"))
+        asked = [number for number in range(2, 8) if "u" in plans(train(run, 13.0))]
+        assert asked == [2], "in round 3, and not again while it works on that plan"
+
+    def test_no_more_are_asked_at_a_time_than_a_round_trains(self) -> None:
+        run = started(cohort=2, min_updates=1)
+        for device in ("u", "v", "w", "x"):
+            come(run, device)
+        assert len(run.state.placing) == 2
+        tell(run, next(iter(run.state.placing)))
+        train(run)
+        assert len(run.state.placing) == 2
+        assert len(run.state.inputs) == 1
+
+    def test_outside_the_hours_it_is_not_asked(self) -> None:
+        run = started(hours="00:00-00:01")
+        run.state = msgspec.structs.replace(run.state, idle=True)
+        assert come(run) == []
+
+    def test_one_that_has_moved_is_asked_again_and_stays_where_it_is_until_then(self) -> None:
+        run, _ = with_unlabelled()
+        tell(run)
+        train(run)
+        assert plans(come(run, moved=True)) == {"u": (2, (SURVEY_INPUTS,))}
+        assert placed_of(run.state, "u") == FOUR_OF_FIVE
+        tell(run, number=2)
+        assert not run.state.devices["u"].moved
+
+    def test_in_a_buffered_run_it_takes_nobodys_place(self) -> None:
+        run, commands = with_unlabelled(buffer=2, concurrency=2, min_updates=1)
+        assert plans(commands) == {"u": (1, (SURVEY_INPUTS,))}
+        assert sorted(run.state.flights) == ["a", "b"]
+        tell(run)
+        assert run.state.received == {}
+        assert sorted(plans(train(run))) == ["a", "b"]
+        assert start_key(run.state, "u") == "1"
+
+
+class TestPlacing:
+    def test_it_starts_from_its_groups_model_in_the_last_plan_and_does_what_takes_no_labels(self) -> None:
+        run, _ = with_unlabelled(rounds=1)
+        tell(run)
+        assert plans(train(run))["u"] == (2, (Train(32, least=2), Evaluate()))
+        assert (run.state.cohort["u"], plan_for(run.state, "u").model) == ("1", "4" * 64)
+        for device in ("a", "b", "u"):
+            commands = run.update(device)
+        assert run.state.phase == "finished"
+        assert s.FinishRun("u", "4" * 64) in commands
+
+    def test_one_that_has_told_nothing_is_in_the_largest_group(self) -> None:
+        run, _ = with_unlabelled(rounds=2)
+        train(run)
+        assert (placed_of(run.state, "u"), start_key(run.state, "u")) == (LARGEST, "0")
+        assert groups_of(run.state) == {"a": "0", "b": "1", "u": "0"}
+        assert placed_of(run.state, "a") is None
+
+    def test_a_group_that_is_gone_is_nobodys(self) -> None:
+        run, _ = with_unlabelled()
+        tell(run)
+        train(run)
+        run.state = msgspec.structs.replace(run.state, models={"initial": MODEL, "0": "3" * 64})
+        assert placed_of(run.state, "u") == LARGEST
+
+    def test_the_last_round_waits_for_it_as_for_a_newcomer(self) -> None:
+        run, _ = with_unlabelled(rounds=1, grace_s=5.0)
+        run.update("a", at_s=3.0)
+        assert run.update("b", at_s=3.0)[1:] == [s.SetDeadline(1, 6.0)]
+        assert run.state.phase == "training"
+        assert kinds(tell(run, at_s=4.0)) == ["Acknowledge", "Aggregate"]
+
+    @pytest.mark.parametrize(
+        "event", [s.DeadlinePassed(6.0, 1), s.DeviceDeclined(4.0, "u", 1), s.DeviceDeclined(4.0, "u", 1, forbidden=True)], ids=str
+    )
+    def test_but_not_for_ever(self, event: s.Event) -> None:
+        run, _ = with_unlabelled(rounds=1, grace_s=5.0)
+        train(run)
+        run.feed(event)
+        assert run.state.phase == "aggregating"
+        assert plans(aggregate(run))["u"][1][-1] == Evaluate()
+        assert start_key(run.state, "u") == "0"
+
+    def test_one_that_gains_labels_trains_as_a_newcomer_and_is_placed_by_its_inputs_no_more(self) -> None:
+        run, _ = with_unlabelled()
+        tell(run)
+        train(run)
+        assert come(run, num_train=12) == []
+        assert ("u" in run.state.inputs, "u" in run.state.placed, start_key(run.state, "u")) == (False, False, "initial")
+        assert plans(train(run))["u"] == (3, TRAINS)
+        assert run.state.cohort["u"] == "initial"
+
+    def test_in_the_round_that_asked_it_gets_no_second_plan(self) -> None:
+        run, _ = with_unlabelled(min_updates=3)
+        assert come(run, num_train=12) == [], "the round is short of devices, but a device takes a plan of the same round for the same"
+        assert run.state.placing == {}
+
+    def test_a_record_and_a_summary_say_how_sure_it_is(self) -> None:
+        run, _ = with_unlabelled()
+        tell(run)
+        run.update("a")
+        run.update("b")
+        before = run.state
+        aggregate(run)
+        event = s.RoundAggregated(3.0, 1, run.state.models, MEMORY, run.state.starts, PROGRAMS, placed=run.state.placed)
+        record = record_of(before, event, run.state)
+        assert record is not None
+        assert (record.groups, record.placed) == ({"a": "0", "b": "1", "u": "1"}, {"u": FOUR_OF_FIVE})
+        assert sorted(record.evaluated) == ["a", "b"]
+        assert (record.bytes_up, record.bytes_down) == (300, 150), "what it has told is moved, too"
+        summary = summarize(run.state, [record], 1.0)
+        assert (summary.devices["u"].group, str(summary.devices["u"].placed)) == (1, "placed by its inputs, 4 of 5 neighbours")
+        assert (summary.groups.count, summary.devices["a"].placed) == (2, None)
+
+    @pytest.mark.parametrize(
+        ("placed", "text"),
+        [
+            (Placed("0", 1.0, 5), "placed by its inputs, 5 of 5 neighbours"),
+            (Placed("0", 2 / 3, 3), "placed by its inputs, 2 of 3 neighbours"),
+            (Placed("0", 1.0), "the only group"),
+            (Placed("0", 0.625), "in the largest group, 62 % of the devices"),
+        ],
+    )
+    def test_what_people_read(self, placed: Placed, text: str) -> None:
+        assert str(placed) == text
+
+    def test_verbs_that_need_labels_are_left_out(self) -> None:
+        assert without_labels(PROGRAMS["closing"]) == (Train(32, least=2), Evaluate())
+
+
+class TestFailures:
+    def test_an_owner_who_does_not_permit_it_is_asked_once(self) -> None:
+        run, _ = with_unlabelled()
+        run.feed(s.DeviceDeclined(2.0, "u", 1, forbidden=True))
+        assert (run.state.devices["u"].untold, run.state.placing) == (True, {})
+        for _ in range(4):
+            assert "u" not in plans(train(run))
+            assert come(run) == []
+        assert placed_of(run.state, "u") == LARGEST
+
+    def test_one_without_a_window_is_asked_again_less_and_less_often(self) -> None:
+        run, _ = with_unlabelled()
+        asked = []
+        for _ in range(8):
+            if "u" in run.state.placing:
+                asked.append(run.state.round)
+                tell(run, number=run.state.round, norms={})
+            train(run)
+        assert asked == [1, 2, 4, 8]
+        assert run.state.inputs == {}
+
+    def test_after_a_restart_its_plan_is_sent_again(self) -> None:
+        run, commands = with_unlabelled()
+        state = s.decode_state(s.encode_state(run.state))
+        assert state == run.state
+        _, again = step(state, s.Resumed(5.0, 2))
+        assert plans(again)["u"] == plans(commands)["u"]
+
+    def test_what_it_told_outlives_a_restart_and_its_blob_is_needed(self) -> None:
+        run, _ = with_unlabelled()
+        assert run.state.placing["u"].model in offered(run.state)
+        tell(run)
+        train(run)
+        state = s.decode_state(s.encode_state(run.state))
+        assert (state.inputs, state.placed) == (run.state.inputs, run.state.placed)
+        assert state.inputs["u"].blob in needed(state)
+
+    def test_what_it_told_is_asked_for_again_where_it_is_lost(self) -> None:
+        run, _ = with_unlabelled()
+        tell(run)
+        run.update("a")
+        run.update("b")
+        assert run.feed(s.UpdatesLost(3.0, 1, ("u",))) == [s.Aggregate(1)], "the round has all that it needs"
+        assert run.state.inputs == {}
+        assert plans(aggregate(run))["u"] == (2, (SURVEY_INPUTS,))
+
+    def test_a_device_that_is_banned_or_forgotten_leaves_nothing_to_wait_for(self) -> None:
+        run, _ = with_unlabelled()
+        run.feed(DeviceBarred(2.0, "u"))
+        assert (run.state.placing, num_trainers(run.state)) == ({}, 2)
+        run, _ = with_unlabelled()
+        tell(run)
+        train(run)
+        run.feed(DeviceForgotten(4.0, "u", {}, ()))
+        assert "u" not in {*run.state.inputs, *run.state.placed, *run.state.devices}
+        assert (run.state.num_online, run.state.num_unlabelled) == (2, 0)
+
+    def test_settings_that_say_anew_who_can_train_count_anew(self) -> None:
+        run, _ = with_unlabelled(min_batch=0)
+        assert num_trainers(run.state) == 3
+        run.feed(Retuned(2.0, msgspec.structs.replace(run.state.settings, min_batch=2), PROGRAMS))
+        assert (run.state.num_online, num_trainers(run.state)) == (3, 2)
+        assert all_placed(run.state) == {}
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["labelled", "unlabelled", "moved", "lost", "tell", "tell nothing", "update"]), st.sampled_from("abuv")),
+        st.tuples(st.sampled_from(["declined", "forbidden", "forgotten"]), st.sampled_from("abuv")),
+        st.tuples(st.just("deadline"), st.floats(0, 20)),
+        st.tuples(st.sampled_from(["aggregated", "resumed"]), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize("policy", [{}, {"buffer": 2, "concurrency": 2}, {"cohort": 1}], ids=["sync", "buffered", "cohort"])
+@settings(max_examples=150)
+@given(events)
+def test_in_any_history_nobody_without_labels_trains_and_the_log_gives_the_same_state(
+    policy: dict[str, int], history: list[tuple[str, Any]]
+) -> None:
+    chosen: dict[str, Any] = {"min_devices": 2, "min_updates": 1, "min_batch": 2, "rounds": 3, "deadline_s": 8.0, "grace_s": 2.0}
+    run = Run(programs=PROGRAMS, **(chosen | policy))
+    first, log, original = run.state, list[s.Event](), run.feed
+
+    def feed(event: s.Event) -> list[s.Command]:
+        log.append(event)
+        return original(event)
+
+    run.feed = feed  # type: ignore[method-assign]  # this run alone is watched
+    for at_s, (kind, value) in enumerate(history, start=1):
+        before = run.state
+        match kind:
+            case "labelled" | "unlabelled" | "moved":
+                come(run, value, 10 if kind == "labelled" else 1, at_s, moved=kind == "moved")
+            case "lost":
+                run.feed(s.DeviceLost(at_s, value))
+            case "tell" | "tell nothing" if value in before.placing:
+                assert kinds(tell(run, value, at_s, before.placing[value].round, None if kind == "tell" else {}))[0] == "Acknowledge"
+                assert (value in run.state.inputs) == (kind == "tell")
+            case "update" if value in before.cohort and value not in before.placing and before.phase in OPEN:
+                number = before.flights[value].round if value in before.flights else before.round
+                assert kinds(run.update(value, number, at_s))[0] == "Acknowledge"
+            case "declined" | "forbidden":
+                run.feed(s.DeviceDeclined(at_s, value, before.round, forbidden=kind == "forbidden"))
+            case "forgotten":
+                run.feed(DeviceForgotten(at_s, value, {}, ()))
+            case "deadline":
+                run.feed(s.DeadlinePassed(at_s + value, before.round))
+            case "aggregated" if before.phase == "aggregating":
+                aggregate(run, at_s)
+            case "resumed":
+                run.resume(at_s, before.epoch + 1)
+        state = run.state
+        lacking = {d for d, device in state.devices.items() if device.num_train < 2}
+        asked = {d for d in state.cohort if d not in before.cohort or state.round != before.round}
+        assert state.phase == "evaluating" or not asked & lacking - before.flights.keys(), "nobody without labels is asked to train"
+        assert state.placing.keys() <= lacking
+        assert not state.placing.keys() & (state.cohort.keys() - state.received.keys())
+        assert not state.inputs.keys() - lacking
+        assert state.num_unlabelled == sum(state.devices[d].online for d in lacking)
+        assert {start_key(state, d) for d in state.devices} <= set(state.models)
+    replayed = first
+    for event in log:
+        replayed, _ = step(replayed, msgspec.json.decode(msgspec.json.encode(event), type=s.Event))
+    assert replayed == run.state
+    assert s.decode_state(s.encode_state(run.state)) == run.state
+
+
+class TestAdmission:
+    def update(self, number: int = 1, **values: Any) -> Update:
+        said: dict[str, Any] = {"run_id": "run", "epoch": 0, "round": number, "attempt": 0, "device_id": "u", "model": MODEL} | values
+        return Update(num_train=0, num_steps=0, evaluated=NOTHING, trained=NOTHING, **said)
+
+    def verdict(self, run: Run, update: Update) -> Any:
+        update = msgspec.structs.replace(update, run_id=run.state.settings.run_id)
+        return admit(run.state, "u", update, {}, "c" * 64, 10, lambda _: {})
+
+    def test_an_update_of_a_device_without_windows_is_empty_and_taken(self) -> None:
+        run, _ = with_unlabelled()
+        verdict = self.verdict(run, self.update())
+        assert (verdict.start, verdict.norms, verdict.num_steps) == ("initial", {}, 0)
+
+    def test_it_is_taken_in_a_later_round_and_by_its_own_number_alone(self) -> None:
+        run, _ = with_unlabelled()
+        train(run)
+        assert isinstance(self.verdict(run, self.update()), s.Received)
+        refused = self.verdict(run, self.update(2))
+        assert isinstance(refused, Refused)
+        assert refused.reason == "wrong-round"
+
+    def test_a_second_one_is_a_duplicate_or_has_no_plan(self) -> None:
+        run, _ = with_unlabelled()
+        run.feed(s.UpdateAdmitted(2.0, "u", 1, self.verdict(run, self.update())))
+        assert isinstance(self.verdict(run, self.update()), Duplicate)
+        run.state = msgspec.structs.replace(run.state, devices=run.state.devices.set("u", s.Device(0, 4, True, 0.0)))
+        refused = self.verdict(run, self.update())
+        assert isinstance(refused, Refused)
+        assert refused.reason == "not-in-cohort"
