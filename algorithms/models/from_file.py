@@ -31,8 +31,17 @@ def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -
         ConfigError: no such file or function, it fails, or what it returns is no classifier of these examples.
     """
     file, _, function = name.rpartition(":")
-    made = _called(Path(file), function, window.shape, num_classes)
-    model = made if isinstance(made, Classifier) else _as_classifier(name, made, Scale(size, len(window.shape) - 1))
+    return as_classifier(name, _called(Path(file), function, window.shape, num_classes), window, num_classes, size)
+
+
+def as_classifier(name: str, made: object, window: Window, num_classes: int, size: Tensor) -> Classifier:
+    """A user's own model of this name as a classifier; inputs are divided by `size` (channels,) float32 before the first layer of what is
+    none yet.
+
+    Raises:
+        ConfigError: it is no classifier of these examples.
+    """
+    model = made if isinstance(made, Classifier) else _scaled(name, made, Scale(size, len(window.shape) - 1))
     model.shape = window.shape
     _check(name, model, num_classes)
     return model
@@ -54,7 +63,7 @@ def _called(file: Path, function: str, *arguments: Any) -> object:
         raise ConfigError(f"model file {file}{place}: {type(error).__name__}: {error}") from error
 
 
-def _as_classifier(name: str, made: object, scale: Scale) -> Classifier:
+def _scaled(name: str, made: object, scale: Scale) -> Classifier:
     if not isinstance(made, nn.Sequential) or len(made) < 2 or not isinstance(made[-1], nn.Linear):
         raise ConfigError(f"model {name} returned {type(made).__name__}: {EXPECTED}")
     return Classifier(scale, made[:-1], made[-1])

@@ -3,17 +3,20 @@
 Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``; or ``X.npy`` and ``y.npy``, of which the
 last 25 % of each class are the test part.
 
-Recordings: any number of ``*.csv`` with a header; the column ``label`` holds class numbers, or names that ``classes.txt`` lists one a
-line; a column ``t`` is ignored; all others are channels, in the header's order, one sample a row. The first 75 % of each recording
-are for training; windows are cut on either side of that point, so that none is shared, and only where the label stays the same.
+Recordings: any number of ``*.csv`` with a header, or of ``*.parquet`` where pyarrow is installed; the column ``label`` holds class
+numbers, or names that ``classes.txt`` lists one a line; a column ``t`` is ignored; all others are channels, in the header's order, one
+sample a row. The first 75 % of each recording are for training; windows are cut on either side of that point, so that none is shared,
+and only where the label stays the same.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from edge_client.adapters.parquet import PARQUET, read_parquet
 from edge_client.core.ports import Windows
 from wire.bundle import Window
 from wire.errors import DataError
@@ -40,9 +43,9 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
         x, y = _checked(_load(folder / "X.npy"), _load(folder / "y.npy"), folder)
         test_mask = _last_of_each_class(y)
         return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
-    if paths := sorted(folder.glob("*.csv")):
-        return _from_recordings(folder, paths, length, stride)
-    raise DataError(f"data folder {folder}: expected train.npz (and test.npz), X.npy and y.npy, or recordings as *.csv")
+    if paths := recordings_in(folder):
+        return load_recordings(folder, paths, length, stride)
+    raise DataError(f"data folder {folder}: expected train.npz (and test.npz), X.npy and y.npy, or recordings as *.csv or *.parquet")
 
 
 def _load(path: Path) -> Array:
@@ -82,7 +85,25 @@ def _last_of_each_class(y: Array) -> Array:
     return mask
 
 
-def _from_recordings(folder: Path, paths: list[Path], length: int, stride: int) -> Windows:
+def recordings_in(folder: Path) -> list[Path]:
+    """The recordings of a folder, by name.
+
+    Raises:
+        DataError: two have the same name but for its end, as copies of one recording have.
+    """
+    paths = sorted(path for path in folder.iterdir() if path.suffix in (".csv", PARQUET) and not path.name.startswith("."))
+    for path, following in pairwise(paths):
+        if path.stem == following.stem:
+            raise DataError(f"data folder {folder}: {path.name} and {following.name} have one name: expected each recording once")
+    return paths
+
+
+def load_recordings(folder: Path, paths: list[Path], length: int, stride: int) -> Windows:
+    """Windows of these recordings of a folder.
+
+    Raises:
+        DataError: one of them cannot be read, their channels differ, or none is long enough.
+    """
     names = folder / "classes.txt"
     classes = {name: i for i, name in enumerate(names.read_text().split("\n")) if name} if names.exists() else {}
     header: list[str] = []
@@ -138,21 +159,29 @@ def _read_columns(path: Path, channels: Sequence[str]) -> Array:
     return np.array(samples, np.float32).reshape(-1, len(channels))
 
 
+def _rows(path: Path) -> Iterator[list[str]]:
+    """The header of a recording, and then its rows."""
+    if path.suffix == PARQUET:
+        yield from read_parquet(path)
+    else:
+        with path.open(newline="") as file:
+            yield from csv.reader(file)
+
+
 def _read_recording(path: Path, classes: dict[str, int]) -> tuple[list[str], Array, Array]:
-    with path.open(newline="") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        if "label" not in header:
-            raise DataError(f"{path}: its header {header} has no column 'label'")
-        label_at = header.index("label")
-        channels = [i for i, name in enumerate(header) if name not in ("label", "t")]
-        samples, labels = [], []
-        for line, row in enumerate(rows, start=2):
-            try:
-                samples.append([float(row[i]) for i in channels])
-                labels.append(classes[row[label_at]] if classes else int(row[label_at]))
-            except (ValueError, IndexError, KeyError) as error:
-                raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
+    rows = _rows(path)
+    header = next(rows, [])
+    if "label" not in header:
+        raise DataError(f"{path}: its header {header} has no column 'label'")
+    label_at = header.index("label")
+    channels = [i for i, name in enumerate(header) if name not in ("label", "t")]
+    samples, labels = [], []
+    for line, row in enumerate(rows, start=2):
+        try:
+            samples.append([float(row[i]) for i in channels])
+            labels.append(classes[row[label_at]] if classes else int(row[label_at]))
+        except (ValueError, IndexError, KeyError) as error:
+            raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
     array = np.array(samples, np.float32).reshape(-1, len(channels))
     if not np.isfinite(array).all():
         raise DataError(f"{path}: holds values that are not finite")

@@ -33,6 +33,7 @@ class _Text(msgspec.Struct):
     held: dict[str, list[str]]
     models: dict[str, list[str]]
     """Keys by version; the newest is called by the empty string."""
+    stopped: bool = False
 
 
 class Checkpoint:
@@ -81,7 +82,7 @@ class Checkpoint:
                 models[version][key][tensor] = value
         older = {int(version): models[version] for version in models if version}
         state = decode_memory(arrays["memory"].tobytes(), models[""])
-        return Snapshot(state, text.round, text.trained, tuple(text.records), text.finished, older)
+        return Snapshot(state, text.round, text.trained, tuple(text.records), text.finished, older, text.stopped)
 
     def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: Traffic) -> None:
         """Save a run between two rounds."""
@@ -100,5 +101,6 @@ class Checkpoint:
             list(snapshot.records),
             traffic.held,
             {v: list(models) for v, models in versions.items()},
+            snapshot.stopped,
         )
         write_atomically(self._file, encode_tensors(arrays, msgspec.json.encode(text)))
