@@ -78,7 +78,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that exist
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] in sys.modules:  # a part of a package that is here
                 raise
-            raise ImportError(f"shoal.{name} needs the package {error.name}: pip install 'shoal[simulation]'", name=error.name) from None
+            extra = "export" if name == "export" else "simulation"
+            raise ImportError(f"shoal.{name} needs the package {error.name}: pip install 'shoal[{extra}]'", name=error.name) from None
         globals()[name] = value
         return value
 

@@ -96,8 +96,8 @@ class Models:
         known = sorted(set(groups.values()))
         if group is None and len(known) == 1:
             return known[0]
-        if group in known:
-            return int(group)  # type: ignore[arg-type]
+        if group is not None and group in known:
+            return group
         said = "name a group or a device" if group is None else f"there is no group {group}"
         raise ConfigError(f"{said}: the groups are {', '.join(map(str, known)) or 'none yet'}")
 

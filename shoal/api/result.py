@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from aggregator.core.summary import Spread, Summary
@@ -97,7 +97,7 @@ class Result:
         """
         return self._models.model(self._groups, group, device)
 
-    def predict(self, x: NDArray[Any], *, group: int | None = None, device: str | None = None) -> Numbers:
+    def predict(self, x: ArrayLike, *, group: int | None = None, device: str | None = None) -> Numbers:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the sensor's units, by the model of a group or a device.
 
         Raises:

@@ -84,8 +84,9 @@ def round_metrics(records: Sequence[RoundRecord]) -> tuple[RoundMetrics, ...]:
 
 def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
     """Every test of a served or a kept model, by round and device; those of preparations are left out."""
-    made, groups = list[Evaluation](), Mapping[str, str]
-    groups, trained = {}, 0
+    made = list[Evaluation]()
+    groups: Mapping[str, str] = {}
+    trained = 0
     for record in records:
         final = record.phase == "evaluating"
         if record.phase != "preparing":

@@ -119,7 +119,7 @@ def simulate(
     files = write_report(out, summary, outcome.records, outcome.blobs, holdings)
     if models != "none":
         with console.status("writing models"):
-            ids = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None
+            ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None
             written = Result(outcome).save(out / "models", ids)
         warn(why_left_out(written))
         files.append(out / "models")
