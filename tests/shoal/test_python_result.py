@@ -212,7 +212,6 @@ class TestOwnModels:
         assert {p.name for p in tmp_path.iterdir()} == {"models"}
         assert (tmp_path / "models" / "device-a%2F..%2Fb.onnx").exists()
 
-
     def test_what_cannot_be_exported_is_listed_with_its_reason(self, tmp_path: Path) -> None:
         layers = (nn.Conv1d(2, 6, 3), nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(24, 3))
         result = shoal.simulate(synthetic_fleet(2), algorithm="fedavg", model=nn.Sequential(*layers), rounds=1)
