@@ -1,11 +1,11 @@
 """What options of the command line and of Python choose, read and checked. It needs nothing but what the aggregator needs."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import get_args
 
 from algorithms.registry import AlgorithmSpec, read_privacy
-from algorithms.spec import read_word
+from algorithms.spec import Choice, read_word
 from wire.errors import ConfigError
 from wire.messages import Encoding
 
@@ -78,3 +78,8 @@ def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:
         ConfigError: no such mechanism, or the algorithm has one already.
     """
     return algorithm.with_privacy(read_privacy(privacy)) if privacy else algorithm
+
+
+def chosen(text: str, read: Callable[[str], Choice]) -> Choice | None:
+    """What an option chooses; None where it is empty."""
+    return read(text) if text else None

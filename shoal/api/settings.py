@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from aggregator.core.cohort import read_policy
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import read_word
-from shoal.choices import check_bounds, hyper_values, read_encoding, with_privacy
+from shoal.choices import check_bounds, chosen, hyper_values, read_encoding, with_privacy
 from simulation.engine.options import BackendName, EngineOptions
 from simulation.engine.workers.attacks import read_attack
 from simulation.scenario import read_labels
@@ -58,14 +58,14 @@ def make_settings(
         hyper=hyper_values(lr, hyper),
         update_encoding=read_encoding(update_encoding),
         model=model,
-        attack=read_attack(attack) if attack else None,
+        attack=chosen(attack, read_attack),
         pretrain=pretrain,
         labels=read_labels(str(labels)),
         split=read_split(split),
         newcomers=newcomers,
         cohort=cohort,
-        profiles=read_profiles(profiles) if profiles else None,
-        policy=read_policy(policy) if policy else None,
+        profiles=chosen(profiles, read_profiles),
+        policy=chosen(policy, read_policy),
     )
     if not algorithm:
         return settings

@@ -64,8 +64,9 @@ class TestCompare:
         ],
     )
     def test_options_that_cannot_be_are_one_clear_error(self, options: dict[str, Any], said: str) -> None:
+        asked: dict[str, Any] = {"algorithms": ALGORITHMS, "data": synthetic_fleet(2), "rounds": 1} | options
         with pytest.raises(shoal.ShoalError, match=said):
-            shoal.compare(**{"algorithms": ALGORITHMS, "data": synthetic_fleet(2), "rounds": 1} | options)
+            shoal.compare(**asked)
 
 
 class TestExport:
