@@ -96,7 +96,7 @@ class ModelFiles:
         tensors: Tensors,
         about: dict[str, str],
         module: Callable[[], nn.Module],
-        graph: Callable[[], OnnxGraph],
+        graph: Callable[[], tuple[OnnxGraph, bytes]],
         whose: Written,
     ) -> Written:
         files, left_out = [f"{name}.safetensors"], ""
@@ -104,9 +104,9 @@ class ModelFiles:
         try:
             self._put(f"{name}.pt", torch_file(module(), about))
             files.append(f"{name}.pt")
-            captured = graph()
+            captured, template = graph()
             read = {key: tensors[key] for key in captured.inputs if key != names.X}
-            self._put(f"{name}.onnx", to_template(captured) + fragment(read, about))
+            self._put(f"{name}.onnx", template + fragment(read, about))
             files.append(f"{name}.onnx")
         except ConfigError as error:
             left_out = str(error)
@@ -121,13 +121,14 @@ class ModelFiles:
             raise ConfigError(f"{self._folder / name}: {error.strerror}") from None
 
     @cached_property
-    def _device_graph(self) -> OnnxGraph:
-        """What a device answers, as a graph over its tensors."""
+    def _device_graph(self) -> tuple[OnnxGraph, bytes]:
+        """What a device answers, as a graph over its tensors and as the half of a file that they are added to."""
         objective = self._held.objective
-        return capture_onnx(named(objective.graphs()["predict"]), example_inputs(objective, self._window.shape))
+        graph = capture_onnx(named(objective.graphs()["predict"]), example_inputs(objective, self._window.shape))
+        return graph, to_template(graph)
 
     @cached_property
-    def _network_graph(self) -> OnnxGraph:
+    def _network_graph(self) -> tuple[OnnxGraph, bytes]:
         """What the network alone answers."""
         objective = self._held.objective
         if objective.model_answers and not objective.has_memory:
@@ -135,9 +136,10 @@ class ModelFiles:
         probe = make_probe(objective.model, self._window.shape)
         assert probe.predict is not None
         predict = probe.predict
-        return capture_onnx(
+        graph = capture_onnx(
             lambda inputs: {names.PROBABILITIES: predict(inputs, inputs[names.X])}, example_inputs(objective, self._window.shape)
         )
+        return graph, to_template(graph)
 
 
 def torch_file(module: nn.Module, about: Mapping[str, str]) -> bytes:

@@ -26,7 +26,7 @@ from simulation.scenario import check_scenario, set_scene
 from wire.errors import ConfigError
 
 MODELS = ("auto", "all", "groups", "none")
-FEW = 100
+FEW = 20
 """Of so many devices at most the models are written where nobody says."""
 SHOWN = 1000
 """Of a larger fleet so many devices are measured and drawn."""
