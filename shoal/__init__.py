@@ -1,1 +1,87 @@
-"""The command line. One file per command, wiring and words only."""
+"""Federated learning for phones and edge boards, from Python: see docs/python.md. The command line is in `shoal.cli`.
+
+Names are loaded when they are first used, so that `shoal --help` and a board with `shoal[edge]` alone load no torch.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shoal.api.callbacks import Callback, CsvLog, EarlyStopping
+    from shoal.api.comparison import Comparison, compare
+    from shoal.api.data import load, validation
+    from shoal.api.exporting import export
+    from shoal.api.mlflow import MLflow
+    from shoal.api.own_model import OwnModel
+    from shoal.api.progress import Progress, RoundMetrics
+    from shoal.api.result import Result
+    from shoal.api.run import simulate
+    from shoal.api.tables import Evaluation
+    from shoal.api.tensorboard import TensorBoard
+    from simulation.datasets.windows import FleetData
+    from simulation.engine.progress import STOP, Stop
+    from wire.errors import ConfigError, DataError, ShoalError
+
+__all__ = [
+    "Callback",
+    "Comparison",
+    "ConfigError",
+    "CsvLog",
+    "DataError",
+    "EarlyStopping",
+    "Evaluation",
+    "FleetData",
+    "MLflow",
+    "OwnModel",
+    "Progress",
+    "Result",
+    "RoundMetrics",
+    "STOP",
+    "ShoalError",
+    "Stop",
+    "TensorBoard",
+    "compare",
+    "export",
+    "load",
+    "simulate",
+    "validation",
+]
+
+_PLACES = {
+    "shoal.api.callbacks": ("Callback", "CsvLog", "EarlyStopping"),
+    "shoal.api.comparison": ("Comparison", "compare"),
+    "shoal.api.data": ("load", "validation"),
+    "shoal.api.exporting": ("export",),
+    "shoal.api.mlflow": ("MLflow",),
+    "shoal.api.own_model": ("OwnModel",),
+    "shoal.api.progress": ("Progress", "RoundMetrics"),
+    "shoal.api.result": ("Result",),
+    "shoal.api.run": ("simulate",),
+    "shoal.api.tables": ("Evaluation",),
+    "shoal.api.tensorboard": ("TensorBoard",),
+    "simulation.datasets.windows": ("FleetData",),
+    "simulation.engine.progress": ("STOP", "Stop"),
+    "wire.errors": ("ConfigError", "DataError", "ShoalError"),
+}
+
+if not TYPE_CHECKING:  # a type checker would take every name for one that exists
+
+    def __getattr__(name):
+        """Load a name (PEP 562)."""
+        place = next((module for module, names in _PLACES.items() if name in names), None)
+        if place is None:
+            raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+        import sys
+        from importlib import import_module
+
+        try:
+            value = getattr(import_module(place), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] in sys.modules:  # a part of a package that is here
+                raise
+            extra = "export" if name == "export" else "simulation"
+            raise ImportError(f"shoal.{name} needs the package {error.name}: pip install 'shoal[{extra}]'", name=error.name) from None
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

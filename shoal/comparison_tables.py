@@ -23,7 +23,7 @@ GAP = 2
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """The rows with their nested fields as NAME.FIELD columns."""
-    flat = [_flat(row) for row in rows]
+    flat = [flat_row(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names)
@@ -31,7 +31,8 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(flat)
 
 
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with its nested fields as NAME.FIELD."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         flat |= {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}

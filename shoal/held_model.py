@@ -1,5 +1,6 @@
 """A model that a service holds in its folder: which one is meant, and its bundle and tensors."""
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,17 +50,31 @@ class HeldModel:
         }
 
 
+def groups_of_run(state: RunState, run: str, made_in: int | None) -> list[str]:
+    """The groups that have a model: of the round that made them, or of those on offer now.
+
+    Raises:
+        ConfigError: the run does not remember that round.
+    """
+    return sorted(_models_of(state, run, made_in))
+
+
+def _models_of(state: RunState, run: str, made_in: int | None) -> Mapping[str, str]:
+    models = {state.made_in: state.models} | {version.round: version.models for version in state.history if version.round != state.made_in}
+    number = state.made_in if made_in is None else made_in
+    if number not in models:
+        raise ConfigError(f"--round {made_in}: run {run} remembers the models of the rounds {', '.join(map(str, sorted(models)))}")
+    return models[number]
+
+
 def chosen_of_run(state: RunState, run: str, group: str, made_in: int | None) -> Chosen:
     """The model of a group of a run; of the round that made it, or the one on offer now.
 
     Raises:
         ConfigError: the run has no such model, or several and none was named.
     """
-    models = {state.made_in: state.models} | {version.round: version.models for version in state.history if version.round != state.made_in}
+    named = _models_of(state, run, made_in)
     number = state.made_in if made_in is None else made_in
-    if number not in models:
-        raise ConfigError(f"--round {made_in}: run {run} remembers the models of the rounds {', '.join(map(str, sorted(models)))}")
-    named = models[number]
     if not group and len(named) == 1:
         (group,) = named
     if group not in named:

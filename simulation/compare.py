@@ -21,12 +21,14 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from aggregator.core.summary import accuracy_of, spread
+from algorithms.core.contract import Objective
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import Choice
 from host.files import write_atomically
 from host.threads import num_cores
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
+from simulation.engine.progress import RunProgress
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
 from simulation.scenario import Scenario, check_scenario, set_scene
@@ -113,15 +115,30 @@ def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int, sc
     return measure(set_scene(_fleet(data, devices, choice, seed), scenario, seed).some(MEASURED))
 
 
-def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, workers: int = 0) -> dict[str, Any]:
-    """Run one job with so many workers; `on_round` is called with the number of every round that is over.
+def run_job(
+    job: Job,
+    on_round: Callable[[int], None] = lambda _round: None,
+    workers: int = 0,
+    fleet: FleetData | None = None,
+    objective: Callable[[FleetData], Objective] | None = None,
+) -> dict[str, Any]:
+    """Run one job with so many workers; `on_round` is called with the number of every round that is over. `fleet` takes the place of the
+    data that the job names, and `objective` that of the objective on a model that its settings name.
 
     The result has what `tabulate` and the pictures need. When no device's update can be accepted any more, or newcomers have too few
     windows for what the algorithm asks of them, the run ends without a result, and there is the reason (`failed`) in place of numbers.
     """
     torch.set_num_threads(1)
-    fleet = data_of(job)
-    heterogeneity = _heterogeneity(job.data, job.devices, job.partition, job.settings.seed, job.settings.scenario)
+    if fleet is None:
+        fleet = data_of(job)
+        heterogeneity = _heterogeneity(job.data, job.devices, job.partition, job.settings.seed, job.settings.scenario)
+    else:
+        heterogeneity = measure(set_scene(fleet, job.settings.scenario, job.settings.seed).some(MEASURED))
+
+    def tell(progress: RunProgress) -> None:
+        if progress.trained:
+            on_round(progress.trained)
+
     asked = {
         "algorithm": str(job.settings.algorithm),
         "seed": job.settings.seed,
@@ -129,7 +146,7 @@ def run_job(job: Job, on_round: Callable[[int], None] = lambda _round: None, wor
         "heterogeneity": heterogeneity,
     }
     try:
-        outcome = simulate(fleet, job.settings, lambda p: on_round(p.trained) if p.trained else None, engine=EngineOptions(workers=workers))
+        outcome = simulate(fleet, job.settings, tell, objective, EngineOptions(workers=workers))
     except (Stalled, DataError) as error:
         return {**NOTHING, **asked, "failed": str(error)}
     summary = outcome.summary

@@ -1,12 +1,21 @@
 """The objective of an algorithm for the data of a fleet."""
 
+from collections.abc import Callable
+from copy import deepcopy
+
 import torch
+from torch import nn
 
 from algorithms.build import build_objective
 from algorithms.core.contract import Objective
-from algorithms.registry import AlgorithmSpec
+from algorithms.core.seeded import seeded
+from algorithms.models.from_file import as_classifier
+from algorithms.registry import AlgorithmSpec, make_objective
 from simulation.datasets.windows import FleetData
 from simulation.pretrain import pretrained_extractor
+
+ModelMaker = Callable[[tuple[int, ...], int], nn.Module]
+"""(shape of one example, number of classes) -> a model up to the logits, as a function in a model file is."""
 
 
 def objective_for_fleet(data: FleetData, algorithm: AlgorithmSpec, seed: int, model: str = "", pretrain: str = "") -> Objective:
@@ -19,3 +28,20 @@ def objective_for_fleet(data: FleetData, algorithm: AlgorithmSpec, seed: int, mo
     size = torch.from_numpy(data.channel_size())
     pretrained = (lambda name: pretrained_extractor(name, data.window, pretrain, seed)) if pretrain else None
     return build_objective(algorithm, data.window, len(data.classes), size, seed=seed, model=model, pretrained=pretrained)
+
+
+def objective_on(model: nn.Module | ModelMaker, data: FleetData, algorithm: AlgorithmSpec, seed: int) -> Objective:
+    """The objective of an algorithm on a model of the user's own. A module is copied and starts from the weights that it has; those of one
+    that a function makes are decided by the seed.
+
+    Raises:
+        ConfigError: it is no classifier of these examples, or does not go with the algorithm.
+    """
+    size, count = torch.from_numpy(data.channel_size()), len(data.classes)
+    name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "function")
+
+    def make() -> Objective:
+        made = deepcopy(model) if isinstance(model, nn.Module) else model(data.window.shape, count)
+        return make_objective(algorithm, as_classifier(name, made, data.window, count, size))
+
+    return seeded(make, seed)

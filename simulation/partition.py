@@ -173,9 +173,19 @@ def make_fleet(data: str, choice: Choice, devices: int | None, seed: int) -> Fle
         DataError: the data cannot be read, or are too few.
         ConfigError: the partition has a number of devices already, or an option that does not fit the data.
     """
+    return assign(load(data), choice, devices, seed)
+
+
+def assign(data: FleetData | Pool, choice: Choice, devices: int | None, seed: int) -> FleetData:
+    """Assign data by a partition, to so many devices where a number is given.
+
+    Raises:
+        DataError: the data are too few.
+        ConfigError: the partition has a number of devices already, or an option that does not fit the data.
+    """
     if devices is not None:
         choice = with_option(choice, "devices", devices, _known(), "partition")
-    return partition(load(data), choice, seed)
+    return partition(data, choice, seed)
 
 
 def _known() -> dict[str, Options]:

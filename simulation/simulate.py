@@ -1,6 +1,6 @@
 """A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -27,7 +27,7 @@ from simulation.engine.experiment import Experiment
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.messages import run_by_messages
 from simulation.engine.options import DEFAULT, EngineOptions
-from simulation.engine.progress import OnProgress
+from simulation.engine.progress import HeldModels, OnProgress
 from simulation.engine.result import EngineResult
 from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
@@ -45,6 +45,7 @@ from wire import names
 from wire.bundle import Bundle
 from wire.errors import ConfigError
 from wire.quantised import change_bytes
+from wire.tensors import Array
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,12 @@ class SimulationResult:
     state: RunState
     records: list[RoundRecord]
     blobs: Blobs
+    data: FleetData
+    """What its devices had of the data; newcomers are left out."""
+    models: HeldModels
+    """The models in the end."""
+    predict: Callable[[str, Array], Array]
+    """(device, x (n, \\*window)) -> class probabilities (n, classes) float32 as that device answers."""
 
 
 class SimulationSettings(TrainingSettings[AlgorithmSpec], frozen=True):
@@ -91,11 +98,12 @@ def simulate(
     data: FleetData,
     settings: SimulationSettings,
     on_progress: OnProgress = lambda _progress: None,
-    objective: Objective | None = None,
+    objective: Objective | Callable[[FleetData], Objective] | None = None,
     engine: EngineOptions = DEFAULT,
 ) -> SimulationResult:
     """Run a fleet to the end: what its devices have of `data` is as the settings' scenario says. `on_progress` is called after every
-    round; `objective` takes the place of that on a fresh model.
+    round, and ends the training where it answers `STOP`, which backend messages does not heed; `objective`, or what it makes for the
+    devices that train, takes the place of that on a fresh model.
 
     Raises:
         ConfigError: settings that do not fit each other, the data or the engine.
@@ -119,6 +127,8 @@ def simulate(
             result = run_fast(experiment, schedule, asked, engine, on_progress)
         summary = summarize(result.state, result.records, perf_counter() - started_s)
         summary = msgspec.structs.replace(summary, backend=result.backend, backend_reason=result.reason)
+        if result.state.ended == "order":
+            summary = msgspec.structs.replace(summary, ended="a callback stopped it")
         summary = _with_scenario(summary, settings, result, data)
         if result.schedule is not None:
             accuracies = [(r.opened_at_s, spread(accuracy_of(r).values()).mean) for r in result.records if r.phase != "preparing"]
@@ -128,7 +138,7 @@ def simulate(
         if newcomers:
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
             summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers))
-    return SimulationResult(summary, result.state, result.records, result.blobs)
+    return SimulationResult(summary, result.state, result.records, result.blobs, data, result.models, result.predict)
 
 
 def _sources(algorithm: AlgorithmSpec) -> dict[str, str]:
@@ -152,13 +162,16 @@ def check_settings(data: FleetData, settings: SimulationSettings) -> None:
 
 
 def _set_up(
-    data: FleetData, settings: SimulationSettings, objective: Objective | None
+    data: FleetData, settings: SimulationSettings, objective: Objective | Callable[[FleetData], Objective] | None
 ) -> tuple[FleetData, Mapping[str, Windows], Experiment]:
     """The fleet without its newcomers, the newcomers, and what is to be run."""
     data = set_scene(data, settings.scenario, settings.seed)
     data, newcomers = hold_out(data, settings.scenario.num_newcomers(len(data.devices)), settings.seed)
     algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
-    objective = objective or objective_for_fleet(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
+    if objective is None:
+        objective = objective_for_fleet(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
+    elif callable(objective):
+        objective = objective(data)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
     probe = make_probe(objective.model, data.window.shape)
     attack = make_attack(settings.attack, data, settings.seed) if settings.attack else None

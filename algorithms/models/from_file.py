@@ -29,7 +29,16 @@ def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -
         ConfigError: no such file or function, it fails, or what it returns is no classifier of these examples.
     """
     file, _, function = name.rpartition(":")
-    made = _called(Path(file), function, window.shape, num_classes)
+    return as_classifier(name, _called(Path(file), function, window.shape, num_classes), window, num_classes, size)
+
+
+def as_classifier(name: str, made: object, window: Window, num_classes: int, size: Tensor) -> Classifier:
+    """A user's own model of this name as a classifier; inputs are divided by `size` (channels,) float32 before the first layer of what is
+    none yet.
+
+    Raises:
+        ConfigError: it is no classifier of these examples.
+    """
     return adopt(name, made, window.shape, num_classes, Scale(size, len(window.shape) - 1))
 
 

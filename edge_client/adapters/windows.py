@@ -4,21 +4,24 @@ Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and 
 ``X.npy`` and ``y.npy``, of which the last 25 % of each class are the test part. ``y`` holds class numbers, or names that ``classes.txt``
 lists. `edge_client.layout` says what arrays must be like.
 
-Recordings: any number of ``*.csv`` with a header; the column ``label`` holds class numbers, or names that ``classes.txt`` lists one a
-line; a column ``t`` is ignored; all others are channels, in the header's order, one sample a row. The first 75 % of each recording
-are for training; windows are cut on either side of that point, so that none is shared, and only where the label stays the same.
+Recordings: any number of ``*.csv`` with a header, or of ``*.parquet`` where pyarrow is installed; the column ``label`` holds class
+numbers, or names that ``classes.txt`` lists one a line; a column ``t`` is ignored; all others are channels, in the header's order, one
+sample a row. The first 75 % of each recording are for training; windows are cut on either side of that point, so that none is shared,
+and only where the label stays the same.
 
 Windows without labels: those of ``unlabelled.npz`` with ``X (n, channels, time)``; a folder that has no labels may hold ``test.npz`` beside
 it. Of recordings, of either part, those where ``label`` is empty, or where there is no such column.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from edge_client.adapters.parquet import PARQUET, read_parquet
 from edge_client.core.ports import Windows
 from edge_client.layout import check_labels, class_numbers, examples, named_classes
 from wire.bundle import Window
@@ -62,17 +65,16 @@ def _labelled(folder: Path, unlabelled: Array | None, length: int, stride: int) 
         x, y = _checked(_load(folder / "X.npy"), _load(folder / "y.npy"), folder, classes_of(folder))
         test_mask = _last_of_each_class(y)
         return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
-    if paths := sorted(folder.glob("*.csv")):
-        return _from_recordings(folder, paths, length, stride)
+    if paths := recordings_in(folder):
+        return load_recordings(folder, paths, length, stride)
     if unlabelled is not None:
         none = unlabelled[:0], np.zeros(0, np.int64)
         test = _arrays(folder / "test.npz", classes_of(folder)) if (folder / "test.npz").exists() else none
         if test[0].shape[1:] != unlabelled.shape[1:]:
             raise DataError(f"data folder {folder}: windows of {UNLABELLED} are {unlabelled.shape[1:]}, of test.npz {test[0].shape[1:]}")
         return Windows(*none, *test)
-    raise DataError(
-        f"data folder {folder}: expected train.npz (and test.npz), X.npy and y.npy, recordings as *.csv, or {UNLABELLED} (and test.npz)"
-    )
+    expected = f"train.npz (and test.npz), X.npy and y.npy, recordings as *.csv or *.parquet, or {UNLABELLED} (and test.npz)"
+    raise DataError(f"data folder {folder}: expected {expected}")
 
 
 def _load(path: Path) -> Array:
@@ -99,9 +101,8 @@ def channels_of(folder: Path) -> tuple[str, ...]:
         return _held(folder / "train.npz")[1]
     if (folder / "X.npy").exists():
         return ()
-    if paths := sorted(folder.glob("*.csv")):
-        with paths[0].open(newline="") as file:
-            return tuple(name for name in next(csv.reader(file), []) if name not in ("label", "t"))
+    if paths := recordings_in(folder):
+        return channels_in(paths[0])
     return _held(folder / UNLABELLED)[1] if (folder / UNLABELLED).exists() else ()
 
 
@@ -145,7 +146,30 @@ def _last_of_each_class(y: Array) -> Array:
     return mask
 
 
-def _from_recordings(folder: Path, paths: list[Path], length: int, stride: int) -> Windows:
+def channels_in(recording: Path) -> tuple[str, ...]:
+    """The names of the channels of a recording."""
+    return tuple(name for name in next(_rows(recording), []) if name not in ("label", "t"))
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """The recordings of a folder, by name.
+
+    Raises:
+        DataError: two have the same name but for its end, as copies of one recording have.
+    """
+    paths = sorted(path for path in folder.iterdir() if path.suffix in (".csv", PARQUET) and not path.name.startswith("."))
+    for path, following in pairwise(paths):
+        if path.stem == following.stem:
+            raise DataError(f"data folder {folder}: {path.name} and {following.name} have one name: expected each recording once")
+    return paths
+
+
+def load_recordings(folder: Path, paths: list[Path], length: int, stride: int) -> Windows:
+    """Windows of these recordings of a folder.
+
+    Raises:
+        DataError: one of them cannot be read, their channels differ, or none is long enough.
+    """
     classes = {name: i for i, name in enumerate(classes_of(folder))}
     header: list[str] = []
     parts: list[list[Array]] = [[], [], [], []]
@@ -202,19 +226,27 @@ def _read_columns(path: Path, channels: Sequence[str]) -> Array:
     return np.array(samples, np.float32).reshape(-1, len(channels))
 
 
+def _rows(path: Path) -> Iterator[list[str]]:
+    """The header of a recording, and then its rows."""
+    if path.suffix == PARQUET:
+        yield from read_parquet(path)
+    else:
+        with path.open(newline="") as file:
+            yield from csv.reader(file)
+
+
 def _read_recording(path: Path, classes: dict[str, int]) -> tuple[list[str], Array, Array]:
-    with path.open(newline="") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        label_at = header.index("label") if "label" in header else None
-        channels = [i for i, name in enumerate(header) if name not in ("label", "t")]
-        samples, labels = [], []
-        for line, row in enumerate(rows, start=2):
-            try:
-                samples.append([float(row[i]) for i in channels])
-                labels.append(_label(row[label_at], classes) if label_at is not None else NO_LABEL)
-            except (ValueError, IndexError, KeyError) as error:
-                raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
+    rows = _rows(path)
+    header = next(rows, [])
+    label_at = header.index("label") if "label" in header else None
+    channels = [i for i, name in enumerate(header) if name not in ("label", "t")]
+    samples, labels = [], []
+    for line, row in enumerate(rows, start=2):
+        try:
+            samples.append([float(row[i]) for i in channels])
+            labels.append(_label(row[label_at], classes) if label_at is not None else NO_LABEL)
+        except (ValueError, IndexError, KeyError) as error:
+            raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
     array = np.array(samples, np.float32).reshape(-1, len(channels))
     if not np.isfinite(array).all():
         at, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])

@@ -15,6 +15,7 @@ from aggregator.desk import submit
 from aggregator.identity import is_served
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from shoal.arguments import Database, Folder
+from shoal.choices import hyper_values, read_encoding
 from shoal.commands import options as opt
 from wire.errors import ConfigError
 
@@ -144,7 +145,7 @@ def change(
     time_zone: opt.TimeZone = "UTC",
 ) -> None:
     """Change the settings of a campaign from its next round on."""
-    opt.hyper_values(lr, None)
+    hyper_values(lr, {})
     asking = opt.with_asking(policy, cohort, over_select) if policy else {"cohort": cohort, "over_select": over_select}
     order = Retune.of(
         name,
@@ -156,7 +157,7 @@ def change(
         min_devices=min_devices,
         local_epochs=local_epochs,
         lr=lr,
-        update_encoding=opt.read_encoding(update_encoding) if update_encoding else None,
+        update_encoding=read_encoding(update_encoding) if update_encoding else None,
         algorithm=algorithm or None,
         where=where,
         quorum=quorum,

@@ -9,25 +9,21 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from aggregator.core.cohort import read_policy
 from algorithms.registry import make_algorithm, read_algorithm
+from shoal.api.settings import make_settings
+from shoal.choices import with_privacy
 from shoal.commands import options as opt
-from shoal.comparison_picture import draw_comparison
+from shoal.comparison_files import write_comparison
 from shoal.comparison_tables import cell_tables, comparison_tables, overall_tables, write_csv
 from shoal.folders import prepare_folder
 from shoal.grid_picture import draw_grid
 from shoal.warn import warn
 from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
 from simulation.datasets.windows import one_class
-from simulation.engine.workers.attacks import read_attack
 from simulation.grid import LABELS, SEEDS, SPLITS, Grid, read_cells, sort_out
 from simulation.grid_table import cell_rows, overall_rows
 from simulation.partition import read_partition
-from simulation.scenario import read_labels
-from simulation.simulate import SimulationSettings
-from simulation.splits import read_split
 from simulation.table import tabulate
-from simulation.timing.profiles import read_profiles
 from wire.errors import ConfigError
 
 
@@ -75,31 +71,33 @@ def compare(
 ) -> None:
     """Compare algorithms in one table and one picture. Started again, it goes on where it was interrupted."""
     console = Console()
-    compared = tuple(opt.with_privacy(algorithm, privacy) for algorithm in read_algorithms(algorithms))
+    compared = tuple(with_privacy(algorithm, privacy) for algorithm in read_algorithms(algorithms))
     for algorithm in compared:
         make_algorithm(algorithm)
-    base = opt.with_privacy(read_algorithm(reference), privacy) if reference else compared[0]
+    base = with_privacy(read_algorithm(reference), privacy) if reference else compared[0]
     if base not in compared:
         raise ConfigError(f"--reference {reference}: expected one of --algorithms {algorithms}")
     if scenarios and target is not None:
         raise ConfigError(f"--target {target:g}: with --scenarios no rounds are counted")
     if not scenarios and (several := [f"{o} {v}" for o, v in (("--labels", labels), ("--split", split)) if "," in v]):
         raise ConfigError(f"{several[0]}: several values are a grid, which --scenarios makes")
-    common = SimulationSettings(
+    common = make_settings(
         rounds=rounds,
         local_epochs=local_epochs,
         batch_size=batch_size,
-        hyper=opt.hyper_values(lr, hyper),
-        update_encoding=opt.read_encoding(update_encoding),
+        update_encoding=update_encoding,
+        lr=lr,
+        hyper=opt.hyper_given(hyper),
         model=model,
-        attack=opt.chosen(attack, read_attack),
+        attack=attack,
+        privacy=privacy,
         pretrain=pretrain,
-        labels=read_labels("all" if scenarios else labels or "all"),
-        split=read_split("own" if scenarios else split or "own"),
+        labels="all" if scenarios else labels or "all",
+        split="own" if scenarios else split or "own",
         newcomers=newcomers,
         cohort=cohort,
-        profiles=opt.chosen(profiles, read_profiles),
-        policy=opt.chosen(policy, read_policy),
+        profiles=profiles,
+        policy=policy,
     )
     asked = Asked(data, compared, seeds or (SEEDS if scenarios else 1), read_partition(partition), devices, common)
     if scenarios:
@@ -111,16 +109,14 @@ def compare(
 def _compare(asked: Asked, reference: str, target: float | None, out: Path, workers: int | None, console: Console) -> None:
     results = _run(asked.jobs(), out, workers, console)
     rows = tabulate(results, target, reference)
-    (out / "compare.json").write_text(json.dumps(rows, indent=1) + "\n")
-    write_csv(out / "compare.csv", rows)
-    draw_comparison(out / "compare.png", results, rows)
+    files = write_comparison(out, results, rows)
     for table in comparison_tables(rows, console.width):
         console.print(table)
         console.print()
     _tell_of_failures(rows, console)
     skew = results[0]["heterogeneity"]
     console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()), soft_wrap=True)
-    console.print(f"written: {out / 'compare.json'}, {out / 'compare.csv'}, {out / 'compare.png'}", soft_wrap=True)
+    console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)
 
 
 def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | None, console: Console) -> None:

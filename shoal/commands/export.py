@@ -8,17 +8,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from algorithms.registry import read_algorithm
 from export.bundle import MAX_BATCH, RUNTIMES
 from export.inspect import inspect_bundle
-from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE, own_key, publish, read_key
+from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE
 from export.runtimes import ONNX
+from shoal.api.exporting import write_bundle
 from shoal.commands import options as opt
-from shoal.folders import prepare_folder
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import one_class
-from simulation.objective import objective_for_fleet
 from wire.bundle import unpack
 from wire.errors import BundleError, ConfigError
 
@@ -48,21 +46,9 @@ def write(
     console = Console()
     fleet = load_data(data)
     warn(one_class(fleet))
-    prepare_folder(out)
-    if key is not None and not key.exists():
-        raise ConfigError(f"--key {key}: there is no such file")
-    signing = read_key(key) if key else own_key(out)
     with console.status("making the model") as status:
-        objective = objective_for_fleet(fleet, opt.with_privacy(read_algorithm(algorithm), privacy), seed, model, pretrain)
-        published = publish(
-            *(objective, fleet.window, fleet.classes, fleet.sample(), signing),
-            name=fleet.name,
-            version=bundle_version,
-            runtimes=runtimes.split(","),
-            max_batch=max_batch,
-            on_progress=lambda text: status.update(f"exporting: {text}"),
-        )
-    published.write(out, None if key else signing)
+        model_and_more = (algorithm, model, pretrain, privacy, seed, bundle_version, key, runtimes.split(","), max_batch)
+        published = write_bundle(fleet, out, *model_and_more, lambda text: status.update(f"exporting: {text}"))
     bundle = published.bundle
     console.print(f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
     for row in inspect_bundle(bundle):

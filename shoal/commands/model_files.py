@@ -2,17 +2,21 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import numpy as np
 import typer
 
 from shoal.arguments import Database, Folder, Run
-from shoal.held_model import HeldModel, chosen_of_run, chosen_release, read_model, read_release, state_of
+from shoal.folders import prepare_folder
+from shoal.held_model import HeldModel, chosen_of_run, chosen_release, groups_of_run, read_model, read_release, state_of
 from wire.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from algorithms.core.contract import Probe
 
+TOGETHER = ("safetensors", "pt", "onnx")
+"""The forms that are written into a folder."""
 Group = Annotated[str, typer.Option(help="The group whose model is meant; it may be left out where there is one model.")]
 Released = Annotated[int | None, typer.Option("--release", min=1, help="The number of a release, in place of a campaign's model.")]
 Fleet = Annotated[str, typer.Option(help="Name of the fleet, for --release.")]
@@ -23,7 +27,13 @@ Round = Annotated[
 
 def export_model(
     folder: Folder,
-    to: Annotated[Path, typer.Option(help="The file to write: *.onnx, *.pte, *.pt or *.safetensors.")],
+    to: Annotated[
+        Path,
+        typer.Option(
+            help="The file to write: *.onnx, *.pte, *.pt or *.safetensors. Or a folder, a name without an ending, for *.safetensors, "
+            "*.pt and *.onnx of every group."
+        ),
+    ],
     run: Run = "run-1",
     group: Group = "",
     made_in: Round = None,
@@ -33,22 +43,45 @@ def export_model(
     max_batch: Annotated[int, typer.Option(min=8, help="For *.pte: windows in a batch, at most.")] = 64,
     database: Database = "",
 ) -> None:
-    """Write a model with its weights inside into a file that other programs read."""
+    """Write a model with its weights inside into a file that other programs read, or the models of all groups into a folder."""
+    if to.suffix:
+        held = _chosen(folder, run, group, made_in, release, fleet, database)
+        _write(held, to, _payload(held, to, probe, max_batch))
+        return
+    if release is not None:
+        models = {f"release-{release}": _chosen(folder, run, group, made_in, release, fleet, database)}
+    else:
+        groups = [group] if group else groups_of_run(state_of(folder, run, database), run, made_in)
+        models = {f"group-{quote(key, safe='')}": _held(folder, run, key, made_in, database) for key in groups}
+    prepare_folder(to, "--to")
+    for name, held in models.items():
+        for form in TOGETHER:
+            _write(held, to / f"{name}.{form}", _payload(held, to / f"{name}.{form}", None, max_batch))
+
+
+def _payload(held: HeldModel, to: Path, probe: Path | None, max_batch: int) -> bytes:
+    """The file of a model, in the form that the end of its name says.
+
+    Raises:
+        ConfigError: there is no such form, or the model cannot be written in it.
+    """
     from export.model_file import FORMS, to_executorch_file, to_onnx_file, to_safetensors_file, to_torch_file
+
+    match to.suffix.removeprefix("."):
+        case "onnx":
+            return to_onnx_file(held.bundle, held.tensors, held.about)
+        case "pt":
+            return to_torch_file(held.exchanged, held.about)
+        case "safetensors":
+            return to_safetensors_file(held.exchanged, held.about)
+        case "pte":
+            return to_executorch_file(held.bundle, held.tensors, _probe(probe, held), max_batch, lambda text: print(text))
+    raise ConfigError(f"--to {to}: expected a name that ends with {', '.join(f'.{name}' for name in FORMS)}")
+
+
+def _write(held: HeldModel, to: Path, payload: bytes) -> None:
     from host.files import write_atomically
 
-    held, form = _chosen(folder, run, group, made_in, release, fleet, database), to.suffix.removeprefix(".")
-    match form:
-        case "onnx":
-            payload = to_onnx_file(held.bundle, held.tensors, held.about)
-        case "pt":
-            payload = to_torch_file(held.exchanged, held.about)
-        case "safetensors":
-            payload = to_safetensors_file(held.exchanged, held.about)
-        case "pte":
-            payload = to_executorch_file(held.bundle, held.tensors, _probe(probe, held), max_batch, lambda text: print(text))
-        case _:
-            raise ConfigError(f"--to {to}: expected a name that ends with {', '.join(f'.{name}' for name in FORMS)}")
     try:
         write_atomically(to, payload)
     except OSError as error:

@@ -2,20 +2,19 @@
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 from aggregator.core.cohort import policy_settings, read_policy, with_cohort
-from algorithms.registry import AlgorithmSpec, is_known, read_algorithm, read_privacy
+from algorithms.registry import is_known, read_algorithm
 from algorithms.spec import DEFAULT_ALGORITHM as DEFAULT_ALGORITHM
-from algorithms.spec import Choice, read_word
+from shoal.choices import hyper_values, read_encoding, with_privacy
 from wire.bundle import unpack
 from wire.errors import ConfigError, ShoalError
-from wire.messages import Encoding
 
 
 def finite(option: typer.CallbackParam, value: float) -> float:
@@ -180,13 +179,13 @@ Config = Annotated[
 ]
 
 
-def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, float]:
-    """The hyper-parameters given on the command line.
+def hyper_given(settings: list[str] | None) -> dict[str, float]:
+    """The hyper-parameters that ``--hyper`` gives.
 
     Raises:
-        ConfigError: not NAME=VALUE with a finite number, or a learning rate below 0.
+        ConfigError: not NAME=VALUE with a finite number.
     """
-    values = {} if lr is None else {"lr": lr}
+    values = {}
     for setting in settings or []:
         name, equals, text = setting.partition("=")
         try:
@@ -195,8 +194,6 @@ def hyper_values(lr: float | None, settings: list[str] | None) -> dict[str, floa
             equals = ""
         if not equals or not math.isfinite(values[name]):
             raise ConfigError(f"--hyper {setting!r}: expected NAME=VALUE with a number")
-    if not 0 <= values.get("lr", 0) < math.inf:
-        raise ConfigError(f"--lr {values['lr']:g}: expected a learning rate from 0")
     return values
 
 
@@ -212,7 +209,7 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     policy = with_asking(given["policy"], given["cohort"], given["over_select"]) if given["policy"] else {}
     return {name: given[name] for name in (*budget, *same, *asking)} | {
         "algorithm": with_privacy(read_algorithm(given["algorithm"] or usual_algorithm(given["bundle"])), given["privacy"]).anchored(),
-        "hyper": hyper_values(given["lr"], given["hyper"]),
+        "hyper": hyper_values(given["lr"], hyper_given(given["hyper"])),
         "update_encoding": read_encoding(given["update_encoding"]),
         "deadline_s": given["deadline"],
         "grace_s": given["grace"],
@@ -251,27 +248,3 @@ def with_asking(text: str, cohort: int | None, over_select: float | None) -> dic
     if over_select not in (None, 1.0):
         raise ConfigError(f"--over-select {over_select:g}: --policy {text} says how many are asked")
     return policy_settings(with_cohort(policy, cohort) if cohort else policy)
-
-
-def read_encoding(text: str) -> Encoding:
-    """An encoding of updates, by its name.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
-    encodings: tuple[Encoding, ...] = get_args(Encoding)
-    return read_word(text, encodings, "--update-encoding")
-
-
-def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:
-    """The algorithm with the mechanism that ``--privacy`` names, if it names one.
-
-    Raises:
-        ConfigError: no such mechanism, or the algorithm has one already.
-    """
-    return algorithm.with_privacy(read_privacy(privacy)) if privacy else algorithm
-
-
-def chosen(text: str, read: Callable[[str], Choice]) -> Choice | None:
-    """What an option of the command line chooses; None where it is empty."""
-    return read(text) if text else None

@@ -1,14 +1,17 @@
 """`shoal simulate`: a fleet on one machine, before anything is rolled out."""
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from aggregator.core.cohort import read_policy
 from aggregator.core.summary import Heterogeneity
-from algorithms.registry import read_algorithm
+from shoal.api.model_files import why_left_out
+from shoal.api.result import Result
+from shoal.api.settings import engine_options, make_settings
 from shoal.commands import options as opt
 from shoal.folders import prepare_folder
 from shoal.pictures import draw_holdings
@@ -16,15 +19,15 @@ from shoal.report import device_table, time_text, verdict, write_report
 from shoal.warn import warn
 from simulation import simulate as simulation
 from simulation.datasets.windows import one_class
-from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
-from simulation.engine.workers.attacks import read_attack
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
-from simulation.scenario import check_scenario, read_labels, set_scene
-from simulation.splits import read_split
-from simulation.timing.profiles import read_profiles
+from simulation.scenario import check_scenario, set_scene
+from wire.errors import ConfigError
 
+MODELS = ("auto", "all", "groups", "none")
+FEW = 20
+"""Of so many devices at most the models are written where nobody says."""
 SHOWN = 1000
 """Of a larger fleet so many devices are measured and drawn."""
 
@@ -60,29 +63,40 @@ def simulate(
     cluster: opt.Cluster = "",
     device: opt.Device = "",
     bf16: opt.Bf16 = False,
+    models: Annotated[
+        str,
+        typer.Option(
+            help="Of what OUT/models has files (.safetensors, .pt, .onnx): groups, all (each device's too), none; auto: all, and of more "
+            f"than {FEW} devices the groups alone."
+        ),
+    ] = "auto",
 ) -> None:
     """Simulate a fleet: the aggregator's mathematics and the devices' executor. All cores of this machine work, or those of a cluster."""
     console = Console()
-    engine = EngineOptions(backend, workers, checkpoint, cluster, device, bf16)  # type: ignore[arg-type]
-    settings = simulation.SimulationSettings(
-        algorithm=opt.with_privacy(read_algorithm(algorithm), privacy),
+    if models not in MODELS:
+        raise ConfigError(f"--models {models}: expected {', '.join(MODELS)}")
+    engine = engine_options(backend, workers, checkpoint, cluster, device, bf16)
+    settings = make_settings(
+        algorithm=algorithm,
         rounds=rounds,
         patience=patience,
         min_delta=min_delta,
         local_epochs=local_epochs,
         seed=seed,
         batch_size=batch_size,
-        hyper=opt.hyper_values(lr, hyper),
-        update_encoding=opt.read_encoding(update_encoding),
+        update_encoding=update_encoding,
+        lr=lr,
+        hyper=opt.hyper_given(hyper),
         model=model,
-        attack=opt.chosen(attack, read_attack),
+        attack=attack,
+        privacy=privacy,
         pretrain=pretrain,
-        labels=read_labels(labels),
-        split=read_split(split),
+        labels=labels,
+        split=split,
         newcomers=newcomers,
         cohort=cohort,
-        profiles=opt.chosen(profiles, read_profiles),
-        policy=opt.chosen(policy, read_policy),
+        profiles=profiles,
+        policy=policy,
     )
     assigned = read_partition(partition)
     check_scenario(settings.scenario, assigned)
@@ -103,6 +117,12 @@ def simulate(
         outcome = simulation.simulate(fleet, settings, show, engine=engine)
     summary = msgspec.structs.replace(outcome.summary, heterogeneity=Heterogeneity(**heterogeneity))
     files = write_report(out, summary, outcome.records, outcome.blobs, holdings)
+    if models != "none":
+        with console.status("writing models"):
+            ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None
+            written = Result(outcome).save(out / "models", ids)
+        warn(why_left_out(written))
+        files.append(out / "models")
     console.print(device_table(summary))
     reason = f" ({summary.backend_reason})" if summary.backend_reason else ""
     console.print(f"backend: {summary.backend}{reason}; {summary.updates_per_s:.0f} updates/s", soft_wrap=True)

@@ -1,10 +1,11 @@
-"""A fleet from a folder with one folder per device, as `shoal-edge --data` takes it: the same data for a simulation and for devices."""
+"""A fleet from a folder with one folder per device, as `shoal-edge --data` takes it: the same data for a simulation and for devices. Or
+from a folder of recordings, each of which is a device's."""
 
 from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.windows import channels_of, load_folder
+from edge_client.adapters.windows import channels_in, channels_of, load_folder, load_recordings, recordings_in
 from edge_client.core.ports import Windows
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData
@@ -16,33 +17,37 @@ LENGTH, STRIDE = 128, 64
 CLASSES = "classes.txt"
 
 
-def load_device_folders(path: Path) -> FleetData:
-    """Read a folder of devices; a device's id is the name of its folder.
+def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE) -> FleetData:
+    """Read a folder of devices; a device's id is the name of its folder, or of its recording where there are recordings in place of
+    folders. Recordings are cut into windows of `length` samples, one every `stride`.
 
     Raises:
-        DataError: there is no folder in it, one of them is no device's, or their windows or classes differ.
+        DataError: there is neither in it, one of them is no device's, or their windows or classes differ.
     """
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
-    if not folders:
+    recordings = [] if folders else recordings_in(path)
+    if not folders and not recordings:
         raise DataError(f"data {path}: expected a folder for each device, as `shoal-edge --data` takes it; there is none in it")
-    devices = {folder.name: load_folder(folder, LENGTH, STRIDE) for folder in folders}
+    devices = {folder.name: load_folder(folder, length, stride) for folder in folders}
+    devices |= {recording.stem: load_recordings(path, [recording], length, stride) for recording in recordings}
     shapes = {device_id: windows.train_x.shape[1:] for device_id, windows in devices.items()}
-    first = folders[0].name
+    first = next(iter(devices))
     for device_id, shape in shapes.items():
         if shape != shapes[first]:
             raise DataError(f"data {path}: windows of device {device_id} have shape {shape}, those of device {first} {shapes[first]}")
-    channels = channels_of(folders[0]) or tuple(f"c{i}" for i in range(shapes[first][0]))
-    for folder in folders:
-        if (own := channels_of(folder)) and own != channels:
-            raise DataError(f"data {path}: device {folder.name} has the channels {', '.join(own)}, device {first} {', '.join(channels)}")
+    named = {folder.name: channels_of(folder) for folder in folders} | {file.stem: channels_in(file) for file in recordings}
+    channels = named[first] or tuple(f"c{i}" for i in range(shapes[first][0]))
+    for device_id, own in named.items():
+        if own and own != channels:
+            raise DataError(f"data {path}: device {device_id} has the channels {', '.join(own)}, device {first} {', '.join(channels)}")
     length = shapes[first][-1]
-    stride = length if _has_arrays(folders[0]) else STRIDE
+    stride = length if folders and _has_arrays(folders[0]) else stride
     window = Window(channels, length, stride, height=shapes[first][1] if len(shapes[first]) == 3 else 0)
-    return FleetData(path.resolve().name, window, _classes(path, folders, devices), devices)
+    return FleetData(path.resolve().name, window, _classes(path, folders or [path], devices), devices)
 
 
 def _has_arrays(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("train.npz", "X.npy")) or not any(folder.glob("*.csv"))
+    return any((folder / name).exists() for name in ("train.npz", "X.npy")) or not recordings_in(folder)
 
 
 def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tuple[str, ...]:

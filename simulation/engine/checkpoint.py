@@ -37,6 +37,7 @@ class _Text(msgspec.Struct):
     """Keys by version; the newest is called by the empty string."""
     inputs: dict[str, Told] = {}
     placed: dict[str, Placed] = {}
+    stopped: bool = False
 
 
 class Checkpoint:
@@ -85,7 +86,8 @@ class Checkpoint:
                 models[version][key][tensor] = value
         older = {int(version): models[version] for version in models if version}
         state = decode_memory(arrays["memory"].tobytes(), models[""])
-        return Snapshot(state, text.round, text.trained, tuple(text.records), text.finished, text.inputs, text.placed, older)
+        held = text.inputs, text.placed
+        return Snapshot(state, text.round, text.trained, tuple(text.records), text.finished, *held, older, text.stopped)
 
     def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: Traffic) -> None:
         """Save a run between two rounds."""
@@ -105,5 +107,6 @@ class Checkpoint:
             {v: list(models) for v, models in versions.items()},
             dict(snapshot.inputs),
             dict(snapshot.placed),
+            snapshot.stopped,
         )
         write_atomically(self._file, encode_tensors(arrays, msgspec.json.encode(text)))

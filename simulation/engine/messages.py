@@ -13,15 +13,18 @@ from aggregator.fleet import Fleet
 from aggregator.runner import Runner
 from edge_client.adapters.state import MemoryState
 from edge_client.agent import Agent
+from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, Windows
+from edge_client.work import read_blob
 from simulation.engine.experiment import Experiment
-from simulation.engine.progress import OnProgress, progress_of
+from simulation.engine.progress import HeldModels, OnProgress, progress_of
 from simulation.engine.result import EngineResult
 from simulation.engine.workers.attacks import Attacker
 from simulation.engine.workers.secret import repeatable_secret
-from wire.errors import Stalled
+from wire.errors import ConfigError, Stalled
 from wire.links.in_process import InProcessBroker
 from wire.links.port import Link, LinkEvent, Will
+from wire.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.topics import Topics
 
 PATIENCE = 20
@@ -54,12 +57,12 @@ def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgr
         if isinstance(event, Started | RoundAggregated):
             on_progress(progress_of(state.trained, {d: key for d, key in state.starts.items() if d}))
 
-    runner = Runner(fleet, clock)
+    runner, states = Runner(fleet, clock), {device_id: MemoryState() for device_id in experiment.devices}
     campaign = runner.add(settings, experiment.algorithm, experiment.bundle, experiment.probe, store, blobs, observe=observe)
 
     def agent(device_id: str, windows: Windows) -> Agent:
         link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
-        state = MemoryState()
+        state = states[device_id]
         if attack is not None and device_id in attack.attackers:
             poisoned = attack.poison(windows)
             return Attacker(
@@ -69,7 +72,26 @@ def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgr
 
     agents = {device_id: agent(device_id, windows) for device_id, windows in sorted(experiment.devices.items())}
     _deliver(runner, campaign, list(agents.values()), clock)
-    return EngineResult(campaign.known(), store.rounds(), blobs, lambda device_id, x: agents[device_id].predict(x), "messages")
+    state = campaign.known()
+    models = HeldModels(
+        experiment.objective,
+        lambda key: decode_tensors(blobs.get(state.models[key]), OWN_FILES)[0],
+        lambda device_id: _own_tensors(states[device_id], experiment),
+    )
+    return EngineResult(state, store.rounds(), blobs, lambda device_id, x: agents[device_id].predict(x), models, "messages")
+
+
+def _own_tensors(state: MemoryState, experiment: Experiment) -> Tensors:
+    """Every tensor that a device answers with, from what its agent has stored.
+
+    Raises:
+        ConfigError: it has finished no run.
+    """
+    current = state.current()
+    if current is None:
+        raise ConfigError("this device has no model: no plan of the last round reached it")
+    model, private = (decode_tensors(read_blob(state, name), OWN_FILES)[0] if name else {} for name in (current.model, current.private))
+    return own_tensors(experiment.bundle, model, private)
 
 
 def _deliver(runner: Runner, campaign: Campaign, agents: list[Agent], clock: VirtualClock) -> None:

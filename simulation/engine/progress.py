@@ -1,9 +1,35 @@
-"""What an engine says of a run while it goes on."""
+"""What an engine says of a run while it goes on, and what it can be answered."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
+from aggregator.core.record import RoundRecord
 from aggregator.core.summary import count_groups
+from algorithms.core.contract import Objective
+from wire.tensors import Tensors
+
+
+class Stop(Enum):
+    """The answer to a `RunProgress` that ends a run: no further round of training is made, and devices test what they keep."""
+
+    STOP = "stop"
+
+
+STOP: Final = Stop.STOP
+
+
+@dataclass(frozen=True)
+class HeldModels:
+    """The models of a run as they are at one moment. Nothing is read before it is asked for."""
+
+    objective: Objective
+    """What they are trained by, on the network that they are the tensors of."""
+    of_group: Callable[[str], Tensors]
+    """Key of a group -> what its devices receive (roles shared, statistic, received)."""
+    of_device: Callable[[str], Tensors]
+    """Device id -> every tensor that the device answers with, what it keeps included."""
 
 
 @dataclass(frozen=True)
@@ -14,11 +40,21 @@ class RunProgress:
     groups: int
     at_s: float = 0.0
     """Virtual seconds since the beginning."""
+    records: Sequence[RoundRecord] = ()
+    """Of all rounds so far, those before an interruption included; backend messages has none."""
+    models: HeldModels | None = None
+    """The models until the next round begins; backend messages has none."""
 
 
-OnProgress = Callable[[RunProgress], None]
+OnProgress = Callable[[RunProgress], Stop | None]
 
 
-def progress_of(trained: int, groups: Mapping[str, str], at_s: float = 0.0) -> RunProgress:
+def progress_of(
+    trained: int,
+    groups: Mapping[str, str],
+    at_s: float = 0.0,
+    records: Sequence[RoundRecord] = (),
+    models: HeldModels | None = None,
+) -> RunProgress:
     """The progress after a round that left devices in these groups."""
-    return RunProgress(trained, count_groups(groups), at_s)
+    return RunProgress(trained, count_groups(groups), at_s, records, models)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
+from simulation.engine.progress import HeldModels
 from simulation.engine.schedule import Schedule
 from wire.tensors import Array
 
@@ -19,6 +20,8 @@ class EngineResult:
     blobs: Blobs
     predict: Callable[[str, Array], Array]
     """(device, x (n, \\*window)) -> class probabilities (n, classes) by the model of that device."""
+    models: HeldModels
+    """The models in the end."""
     backend: str
     """Name of the backend that ran the graphs (`simulation.engine.backend`)."""
     reason: str = ""

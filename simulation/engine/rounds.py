@@ -65,6 +65,8 @@ class Snapshot:
     placed: Mapping[str, Placed] = field(default_factory=dict)
     older: Mapping[int, Mapping[str, Tensors]] = field(default_factory=dict, repr=False)
     """By number of rounds, the models after so many, as far as devices are still at work on them."""
+    stopped: bool = False
+    """Whether somebody has stopped the run: no further round of training is made."""
 
 
 @dataclass
@@ -137,7 +139,7 @@ class Rounds:
         trained_rounds = snapshot.trained + (not preparing and not closing)
         oldest = self.schedule.oldest
         kept = {} if closing or oldest is None else {v: m for v, m in older.items() if v >= oldest}
-        return Snapshot(state, number, trained_rounds, (*snapshot.records, record), closing, inputs, placed, kept)
+        return Snapshot(state, number, trained_rounds, (*snapshot.records, record), closing, inputs, placed, kept, snapshot.stopped)
 
     def _ask(self, state: State, models: Models, workers: Workers) -> dict[str, Told]:
         """What devices without labels tell of their inputs, where that says where they belong; those without windows tell nothing."""
@@ -167,7 +169,9 @@ class Rounds:
         return next((held for held in found if held.group in state.models), None)
 
     def _ended(self, snapshot: Snapshot) -> Ended:
-        """The budget that is spent, as `aggregator.core.budget.spent` says it of a campaign."""
+        """The budget that is spent, as `aggregator.core.budget.spent` says it of a campaign; or that the run was stopped."""
+        if snapshot.stopped:
+            return "order"
         if snapshot.trained >= self.settings.rounds:
             return "rounds"
         return "patience" if self.settings.patience and self._improvement(snapshot)[1] >= self.settings.patience else ""
@@ -202,9 +206,11 @@ class Rounds:
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
-        state = snapshot.state
-        key = self._start(state, device_id, snapshot.placed)
-        return {**state.models[key], **self.algorithm.received(state)[key]}
+        return self.model_of_group(snapshot, self._start(snapshot.state, device_id, snapshot.placed))
+
+    def model_of_group(self, snapshot: Snapshot, key: str) -> Tensors:
+        """The model that the devices of a group are given."""
+        return {**snapshot.state.models[key], **self.algorithm.received(snapshot.state)[key]}
 
     def programs(self, state: State) -> Programs:
         """What devices do in the next round; models are named by their keys."""

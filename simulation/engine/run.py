@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from math import ceil, prod
 from typing import Any
 
@@ -13,7 +14,7 @@ from simulation.engine.checkpoint import Checkpoint
 from simulation.engine.experiment import Experiment
 from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.options import EngineOptions
-from simulation.engine.progress import OnProgress, progress_of
+from simulation.engine.progress import STOP, HeldModels, OnProgress, progress_of
 from simulation.engine.result import EngineResult
 from simulation.engine.rounds import Rounds, Snapshot, Workers
 from simulation.engine.schedule import Schedule
@@ -57,13 +58,28 @@ def run_fast(
             snapshot = rounds.advance(snapshot, workers)
             if checkpoint:
                 checkpoint.save(snapshot, blobs, traffic)
-            if not snapshot.finished:
-                on_progress(progress_of(snapshot.trained, snapshot.records[-1].groups, snapshot.records[-1].closed_at_s))
+            if snapshot.finished:
+                break
+            last, held = snapshot.records[-1], _held(rounds, snapshot, host)
+            if on_progress(progress_of(snapshot.trained, last.groups, last.closed_at_s, snapshot.records, held)) is STOP:
+                snapshot = replace(snapshot, stopped=True)
+                if checkpoint:
+                    checkpoint.save(snapshot, blobs, traffic)
 
     def predict(device_id: str, x: Array) -> Array:
         return host.predict(device_id, rounds.model_of(snapshot, device_id), snapshot.round + 1, x)
 
-    return EngineResult(rounds.conclude(snapshot), list(snapshot.records), blobs, predict, backend.name, backend.reason, schedule)
+    models = _held(rounds, snapshot, host)
+    return EngineResult(rounds.conclude(snapshot), list(snapshot.records), blobs, predict, models, backend.name, backend.reason, schedule)
+
+
+def _held(rounds: Rounds, snapshot: Snapshot, host: DeviceHost) -> HeldModels:
+    """The models between two rounds."""
+    return HeldModels(
+        rounds.experiment.objective,
+        lambda key: rounds.model_of_group(snapshot, key),
+        lambda device_id: host.own_tensors(device_id, rounds.model_of(snapshot, device_id), snapshot.round + 1),
+    )
 
 
 @contextmanager

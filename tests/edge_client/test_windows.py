@@ -38,7 +38,7 @@ class TestDataFolder:
             ({"train.npz": "junk"}, "train.npz"),
             ({"a.csv": "x,y\n1,2"}, "no recording has 128 samples in a row with one label, or without"),
             ({"a.csv": "x,label\n1,-1"}, "line 2.*class number -1"),
-            ({"unlabelled.npz": "junk"}, "unlabelled.npz: expected an array X"),
+            ({"unlabelled.npz": "junk"}, "unlabelled.npz: an array holds Python objects or is cut off"),
             ({"a.csv": "x,label\n1,zero"}, "line 2"),
             ({"a.csv": "x,label\n1,0\n2"}, "line 3"),
             ({"a.csv": "x,label\nnan,0"}, "not finite"),

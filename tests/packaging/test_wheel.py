@@ -148,6 +148,8 @@ def test_edge_extra_trains_without_torch_and_says_which_extra_another_command_ne
     assert [name for name in ("torch", "typer", "scipy", "onnx") if board.has(name)] == []
     assert "--trust" in board.succeeds("shoal-edge", "run", "--help")
     assert board.fails("simulate") == "error: shoal simulate needs the package typer: pip install 'shoal[simulation]'"
+    refused = board.run("python", "-c", "import shoal; shoal.simulate")
+    assert refused.stderr.splitlines()[-1].startswith("ImportError: shoal.simulate needs the package "), refused.stderr
     assert board.fails("serve", "--help") == "error: shoal serve needs the package typer: pip install 'shoal[aggregator]'"
     log = run_a_round(fleet, exported, tmp_path, [sys.executable, "-m", "shoal"], board.command("shoal-edge"))
     assert "run run-1: finished" in log
@@ -185,5 +187,7 @@ def test_simulation_extra_simulates_a_round(install: Install, recordings: str) -
     desk = install("simulation")
     desk.succeeds("shoal", "simulate", "--data", recordings, "--rounds", "1", "--out", "out")
     assert {"summary.json", "report.html"} <= {path.name for path in (desk.folder / "out").iterdir()}
+    program = f"import shoal; print(shoal.simulate({recordings!r}, rounds=1, algorithm='fedavg').save('models')[0].files)"
+    assert "group-0.onnx" in desk.succeeds("python", "-c", program)
     desk.succeeds("shoal", "compare", "--data", recordings, "--algorithms", "fedavg,distfl", "--rounds", "1", "--out", "compared")
     assert (desk.folder / "compared" / "compare.png").exists()

@@ -131,6 +131,28 @@ class TestExport:
             (answer,) = method.execute([torch.from_numpy(x[:count].copy())])
             np.testing.assert_allclose(answer.numpy(), expected(exported, x, 1.5)[:count], atol=1e-5)
 
+    def test_a_folder_gets_every_group_in_three_forms(self, shoal: Say, served: Path, exported: Exported, fleet: FleetData) -> None:
+        forms = ("safetensors", "pt", "onnx")
+        shoal("export", served, "--to", served / "out" / "models")
+        written = served / "out" / "models"
+        assert {path.name for path in written.iterdir()} == {f"group-{group}.{form}" for group in (0, 1) for form in forms}
+        shoal("export", served, "--group", "1", "--to", served / "m.pt")
+        one, two = (torch.load(path, weights_only=True) for path in (written / "group-1.pt", served / "m.pt"))
+        assert all(torch.equal(value, two["state_dict"][key]) for key, value in one["state_dict"].items())
+        with safe_open(written / "group-1.safetensors", "numpy") as file:
+            for key in file.keys():  # noqa: SIM118
+                np.testing.assert_array_equal(file.get_tensor(key), exported.bundle.initial[key] * np.float32(1.5))
+        x = fleet.devices["d0"].test_x
+        session = onnxruntime.InferenceSession(written / "group-1.onnx")
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(exported, x, 1.5), atol=1e-5)
+
+    def test_a_folder_gets_one_group_where_it_is_named(self, shoal: Say, served: Path) -> None:
+        shoal("export", served, "--group", "0", "--to", served / "models")
+        assert {path.stem for path in (served / "models").iterdir()} == {"group-0"}
+        (served / "file").write_text("")
+        with pytest.raises(ConfigError, match=r"--to .*file: File exists"):
+            shoal("export", served, "--group", "0", "--to", served / "file")
+
     @pytest.mark.parametrize(
         ("arguments", "error"),
         [

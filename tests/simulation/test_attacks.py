@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.registry import read_algorithm
-from shoal.commands.options import chosen
+from shoal.choices import chosen
 from simulation.engine.workers.attacks import ATTACKS, flipped_classes, make_attack, read_attack, success_rate, told_apart
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet

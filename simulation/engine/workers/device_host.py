@@ -8,6 +8,7 @@ from aggregator.core.admission import check_tensors, norms_of
 from aggregator.core.settings import RunSettings
 from algorithms.algorithm import Algorithm
 from algorithms.means.streaming import Branch
+from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor
 from simulation.engine.workers.attacks import Attack
@@ -100,6 +101,10 @@ class DeviceHost:
     def predict(self, device_id: str, model: Tensors, number: int, x: Array) -> Array:
         """Class probabilities (n, classes) float32 by the model of this device before the round of this number."""
         return Executor(self._spec.bundle, self.graphs, self._windows(device_id)).predict(model, self._store.get(device_id, number), x)
+
+    def own_tensors(self, device_id: str, model: Tensors, number: int) -> Tensors:
+        """Every tensor that this device answers with before the round of this number, what it keeps included."""
+        return own_tensors(self._spec.bundle, model, self._store.get(device_id, number))
 
     def _windows(self, device_id: str) -> Windows:
         windows, attack = self._spec.devices[device_id], self._spec.attack

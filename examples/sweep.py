@@ -1,0 +1,67 @@
+"""A sweep over learning rate, epochs and algorithm with Optuna: pip install 'shoal[simulation,sweep]'.
+
+Trials are judged on windows that `shoal.validation` sets aside of the training part. The test part is met once, by the best trial.
+"""
+
+import optuna
+
+import shoal
+
+
+class Pruner:
+    """Tells Optuna of each round, and stops a trial that it gives up."""
+
+    def __init__(self, trial: optuna.Trial) -> None:
+        self.trial = trial
+        self.pruned = False
+
+    def on_round(self, progress: shoal.Progress) -> shoal.Stop | None:
+        """Report the mean accuracy of the models that were tested in this round."""
+        metrics = progress.metrics
+        if metrics.phase != "training" or metrics.accuracy_mean is None:
+            return None
+        self.trial.report(metrics.accuracy_mean, metrics.evaluated)
+        self.pruned = self.trial.should_prune()
+        return shoal.STOP if self.pruned else None
+
+
+def sweep(data: shoal.FleetData, trials: int, rounds: int) -> optuna.Study:
+    """Try settings on the fleet without its test part."""
+    tuned_on = shoal.validation(data)
+
+    def trial_of(trial: optuna.Trial) -> float:
+        pruner = Pruner(trial)
+        result = shoal.simulate(
+            tuned_on,
+            algorithm=trial.suggest_categorical("algorithm", ["fedavg", "distfl"]),
+            lr=trial.suggest_float("lr", 1e-3, 1e-1, log=True),
+            local_epochs=trial.suggest_int("local_epochs", 1, 3),
+            rounds=rounds,
+            callbacks=[pruner],
+        )
+        if pruner.pruned:
+            raise optuna.TrialPruned
+        assert result.accuracy.mean is not None
+        return result.accuracy.mean
+
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=0),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=1),
+    )
+    study.optimize(trial_of, n_trials=trials)
+    return study
+
+
+def main(devices: int = 6, trials: int = 8, rounds: int = 3) -> float | None:
+    """Sweep, and test the best settings once; returns their mean accuracy on the test part."""
+    data = shoal.load("watch", devices=devices)
+    study = sweep(data, trials, rounds)
+    print("best on the windows set aside:", study.best_params, f"{study.best_value:.4f}")
+    tested = shoal.simulate(data, rounds=rounds, **study.best_params).accuracy.mean
+    print(f"on the test part: {tested:.4f}")
+    return tested
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What can be called after each round of a simulation, and two that are ready made."""
+
+import csv
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+from shoal.api.progress import Progress
+from shoal.api.tables import RoundMetrics
+from simulation.engine.progress import STOP, Stop
+from wire.errors import ConfigError
+
+Measure = Literal["accuracy_mean", "accuracy_worst", "accuracy_worst_tenth"]
+
+
+class Callback(Protocol):
+    """Called after each round. What it raises ends the run."""
+
+    def on_round(self, progress: Progress) -> Stop | None:
+        """A round is over: a preparation, a round of training, or the one after the last, in which devices test what they keep. `STOP` as
+        an answer ends the training: what follows is that last round. A run that goes on from a checkpoint tells of its own rounds, and
+        `Progress.history` has those before them."""
+
+
+class CsvLog:
+    """Writes a file with a line for each round, and the fields of `RoundMetrics` as columns."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path, self._begun = Path(path), False
+
+    def on_round(self, progress: Progress) -> None:
+        """Add the round; the first time begin the file, with the rounds before an interruption.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        new = progress.history[-1:] if self._begun else progress.history
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a" if self._begun else "w", newline="") as file:
+                writer = csv.DictWriter(file, [column.name for column in fields(RoundMetrics)])
+                if not self._begun:
+                    writer.writeheader()
+                writer.writerows(map(asdict, new))
+        except OSError as error:
+            raise ConfigError(f"{self._path}: {error.strerror}") from None
+        self._begun = True
+
+
+class EarlyStopping:
+    """Stops a run when a measure of accuracy has not got better by more than `min_delta` for `patience` rounds of training.
+
+    The measure is over devices' own test windows: a choice that goes by it has seen them (`shoal.validation` sets them aside).
+    """
+
+    def __init__(
+        self,
+        patience: int,
+        min_delta: float = 0.0,
+        measure: Literal["accuracy_mean", "accuracy_worst", "accuracy_worst_tenth"] = "accuracy_mean",
+    ) -> None:
+        """
+        Raises:
+            ConfigError: `patience` is not at least 1, or there is no such measure.
+        """
+        if patience < 1:
+            raise ConfigError(f"patience = {patience}: expected a number of rounds from 1")
+        if measure not in get_args(Measure):
+            raise ConfigError(f"measure {measure!r}: expected {', '.join(get_args(Measure))}")
+        self._patience, self._min_delta, self._measure = patience, min_delta, measure
+
+    def on_round(self, progress: Progress) -> Stop | None:
+        """Look at all rounds of training so far."""
+        best, since = float("-inf"), 0
+        for metrics in progress.history:
+            value = getattr(metrics, self._measure)
+            if metrics.phase == "training" and value is not None:
+                better = value > best + self._min_delta
+                best, since = (value, 0) if better else (best, since + 1)
+        return STOP if since >= self._patience else None

@@ -1,0 +1,156 @@
+"""Trained models as files that other programs read: ``.safetensors``, ``.pt`` and ``.onnx`` for each group and each device."""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote
+
+import torch
+from torch import nn
+
+from algorithms.core.probe import make_probe
+from export.describe import example_inputs, named
+from export.model_file import to_safetensors_file
+from export.onnx_graph import OnnxGraph, capture_onnx, to_template
+from host.files import write_atomically
+from shoal.api.own_model import device_model, network_with, torch_tensors
+from simulation.engine.progress import HeldModels
+from wire import names
+from wire.bundle import Window
+from wire.errors import ConfigError
+from wire.onnx_model import fragment
+from wire.tensors import Tensors
+
+INDEX = "models.json"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of one model, `NAME.safetensors`, `NAME.pt` and `NAME.onnx`, as ``models.json`` lists them."""
+
+    name: str
+    files: tuple[str, ...]
+    group: int | None
+    device: str
+    keeps: str
+    """What a device keeps, as it told; empty for a group, and where devices do not choose."""
+    left_out: str
+    """Why there are not all three files; empty where there are."""
+
+
+class ModelFiles:
+    """Writes models of one run into a folder, and in the end the list of them."""
+
+    def __init__(self, folder: Path, held: HeldModels, window: Window, about: Mapping[str, str]) -> None:
+        """`about`: what every file says of its model.
+
+        Raises:
+            ConfigError: the folder cannot be made.
+        """
+        self._folder, self._held, self._window, self._about = folder, held, window, dict(about)
+        self._written: list[Written] = []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"folder {folder}: {error.strerror}") from None
+
+    def write_group(self, number: int) -> Written:
+        """Write the model of a group: what its devices receive, without anything that they keep."""
+        tensors = self._held.of_group(str(number))
+        about = self._about | {"name": f"group {number}"}
+        own = torch_tensors(tensors)
+        return self._write(
+            f"group-{number}",
+            tensors,
+            about,
+            lambda: network_with(self._held.objective, own, f"group {number}"),
+            lambda: self._network_graph,
+            Written("", (), number, "", "", ""),
+        )
+
+    def write_device(self, device_id: str, group: int | None, keeps: str) -> Written:
+        """Write the model of a device, with all that it keeps."""
+        held, objective = self._held.of_device(device_id), self._held.objective
+        tensors = {key: value for key, value in held.items() if names.role_of(key) != names.SLOT}
+        about = self._about | {"name": f"device {device_id}"} | ({"keeps": keeps} if keeps else {})
+        return self._write(
+            f"device-{quote(device_id, safe='')}",
+            tensors,
+            about,
+            lambda: device_model(objective, torch_tensors(tensors), f"device {device_id}"),
+            lambda: self._device_graph,
+            Written("", (), group, device_id, keeps, ""),
+        )
+
+    def finish(self) -> tuple[Written, ...]:
+        """Write the list of all models, and return it."""
+        self._put(INDEX, (json.dumps([asdict(written) for written in self._written], indent=1) + "\n").encode())
+        return tuple(self._written)
+
+    def _write(
+        self,
+        name: str,
+        tensors: Tensors,
+        about: dict[str, str],
+        module: Callable[[], nn.Module],
+        graph: Callable[[], tuple[OnnxGraph, bytes]],
+        whose: Written,
+    ) -> Written:
+        files, left_out = [f"{name}.safetensors"], ""
+        self._put(files[0], to_safetensors_file(tensors, about))
+        try:
+            self._put(f"{name}.pt", torch_file(module(), about))
+            files.append(f"{name}.pt")
+            captured, template = graph()
+            read = {key: tensors[key] for key in captured.inputs if key != names.X}
+            self._put(f"{name}.onnx", template + fragment(read, about))
+            files.append(f"{name}.onnx")
+        except ConfigError as error:
+            left_out = str(error)
+        written = Written(name, tuple(files), whose.group, whose.device, whose.keeps, left_out)
+        self._written.append(written)
+        return written
+
+    def _put(self, name: str, payload: bytes) -> None:
+        try:
+            write_atomically(self._folder / name, payload)
+        except OSError as error:
+            raise ConfigError(f"{self._folder / name}: {error.strerror}") from None
+
+    @cached_property
+    def _device_graph(self) -> tuple[OnnxGraph, bytes]:
+        """What a device answers, as a graph over its tensors and as the half of a file that they are added to."""
+        objective = self._held.objective
+        graph = capture_onnx(named(objective.graphs()["predict"]), example_inputs(objective, self._window.shape))
+        return graph, to_template(graph)
+
+    @cached_property
+    def _network_graph(self) -> tuple[OnnxGraph, bytes]:
+        """What the network alone answers."""
+        objective = self._held.objective
+        if objective.model_answers and not objective.has_memory:
+            return self._device_graph
+        probe = make_probe(objective.model, self._window.shape)
+        assert probe.predict is not None
+        predict = probe.predict
+        graph = capture_onnx(
+            lambda inputs: {names.PROBABILITIES: predict(inputs, inputs[names.X])}, example_inputs(objective, self._window.shape)
+        )
+        return graph, to_template(graph)
+
+
+def torch_file(module: nn.Module, about: Mapping[str, str]) -> bytes:
+    """What `torch.save` writes of ``state_dict``, as the module itself gives it, and ``about``. ``torch.load(..., weights_only=True)``
+    reads it."""
+    buffer = io.BytesIO()
+    torch.save({"state_dict": module.state_dict(), "about": dict(about)}, buffer)
+    return buffer.getvalue()
+
+
+def why_left_out(written: Iterable[Written]) -> str:
+    """Why some models do not have all three files: the first reason, and of how many."""
+    lacking = [one for one in written if one.left_out]
+    return f"{len(lacking)} models without some of their files, the first {lacking[0].name}: {lacking[0].left_out}" if lacking else ""

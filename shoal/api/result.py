@@ -1,0 +1,165 @@
+"""What a simulation left: numbers, models and predictions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+from aggregator.core.summary import Spread, Summary
+from edge_client.loaded import check_windows
+from shoal.api.model_files import ModelFiles, Written
+from shoal.api.progress import Models
+from shoal.api.tables import Evaluation, RoundMetrics, evaluations, round_metrics, to_frame
+from simulation.datasets.windows import FleetData
+from simulation.simulate import SimulationResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Numbers = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished simulation. Devices are those that trained: newcomers are in `summary` alone."""
+
+    outcome: SimulationResult
+    """What the simulation itself returned."""
+
+    @property
+    def summary(self) -> Summary:
+        """All numbers of ``summary.json`` (docs/simulate.md)."""
+        return self.outcome.summary
+
+    @property
+    def data(self) -> FleetData:
+        """What the devices had of the data."""
+        return self.outcome.data
+
+    @property
+    def accuracy(self) -> Spread:
+        """Accuracy over devices in the end, of what each keeps, on its own test windows: `mean`, `std`, `worst`, `worst_tenth`."""
+        return self.summary.accuracy
+
+    @property
+    def macro_f1(self) -> Spread:
+        """Macro F1 over devices, as `accuracy`."""
+        assert self.summary.macro_f1 is not None  # of a simulation there always is one
+        return self.summary.macro_f1
+
+    @property
+    def groups(self) -> Mapping[int, Sequence[str]]:
+        """By number of a group, its devices."""
+        found: dict[int, list[str]] = {}
+        for device_id, device in self.summary.devices.items():
+            if device.group is not None:
+                found.setdefault(device.group, []).append(device_id)
+        return dict(sorted(found.items()))
+
+    # Numbers by round
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """Every test of a device, by round: plain records."""
+        return evaluations(self.outcome.records)
+
+    @property
+    def accuracies(self) -> "pd.DataFrame":
+        """`evaluations` as a DataFrame, a row each.
+
+        Raises:
+            ConfigError: pandas is not installed; `evaluations` needs none.
+        """
+        return to_frame(self.evaluations, [column.name for column in fields(Evaluation)]).astype({"group": "Int64"})
+
+    @property
+    def rounds(self) -> tuple[RoundMetrics, ...]:
+        """Every round that was made: plain records, as callbacks are told them."""
+        return round_metrics(self.outcome.records)
+
+    # Models
+
+    def model(self, *, group: int | None = None, device: str | None = None) -> nn.Module:
+        """A copy of a model, in evaluation: x (n, \\*window) float32, in the sensor's units -> logits (n, classes) float32.
+
+        Of a group it is the network that its devices receive; the only group's where nothing is named. Of a device it is what the device
+        answers with: its network where that alone answers, else a `shoal.OwnModel`, which has all that the device keeps beside it (a
+        memory of windows, a model of its own) and the network as `.network`. The softmax of its logits is what the device answers.
+
+        Raises:
+            ConfigError: there is no such group or device; or devices keep a part of the network, so that the group has no whole one.
+        """
+        return self._models.model(self._groups, group, device)
+
+    def predict(self, x: ArrayLike, *, group: int | None = None, device: str | None = None) -> Numbers:
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the sensor's units, by the model of a group or a device.
+
+        Raises:
+            ConfigError: as of `model`.
+            DataError: x has another shape, or holds values that are not finite.
+        """
+        import torch
+
+        examples = np.asarray(x)
+        check_windows(examples, self.data.window.shape)
+        model = self.model(group=group, device=device)
+        with torch.no_grad():
+            parts = torch.from_numpy(np.ascontiguousarray(examples, np.float32)).split(1024)
+            made = [torch.softmax(model(part), 1).numpy() for part in parts if len(part)]
+        return np.concatenate(made) if made else np.zeros((0, len(self.data.classes)), np.float32)
+
+    def predictions(self, device: str) -> Labels:
+        """The class (n,) int64 that a device predicts for each of its test windows, by the backend that the run was computed with.
+
+        Raises:
+            ConfigError: there is no such device.
+        """
+        self._models.check_device(device)
+        x = self.data.devices[device].test_x
+        return self.outcome.predict(device, x).argmax(1).astype(np.int64) if len(x) else np.zeros(0, np.int64)
+
+    def confusion(self, device: str | None = None) -> Labels:
+        """How often windows of a class (rows) were taken for a class (columns), (classes, classes) int64: of a device's test windows, or
+        over those of all devices.
+
+        Raises:
+            ConfigError: there is no such device.
+        """
+        counts = np.zeros((len(self.data.classes), len(self.data.classes)), np.int64)
+        for device_id in self.data.devices if device is None else (device,):
+            predicted = self.predictions(device_id)
+            np.add.at(counts, (self.data.devices[device_id].test_y, predicted), 1)
+        return counts
+
+    def save(self, folder: str | Path, devices: Sequence[str] | None = None) -> tuple[Written, ...]:
+        """Write the model of each group and each device, or of these devices, as ``.safetensors``, ``.pt`` and ``.onnx``. The list that is
+        returned is ``models.json``, too. Where a file cannot be made, it says why.
+
+        Raises:
+            ConfigError: a file cannot be written, or there is no such device.
+        """
+        about = {"classes": "\n".join(self.data.classes), "algorithm": self.summary.algorithm, "data": self.data.name}
+        chosen = sorted(self.data.devices) if devices is None else devices
+        for device_id in chosen:
+            self._models.check_device(device_id)
+        files = ModelFiles(Path(folder), self.outcome.models, self.data.window, about)
+        for number in self.groups:
+            files.write_group(number)
+        for device_id in chosen:
+            device = self.summary.devices[device_id]
+            files.write_device(device_id, device.group, device.kept.candidate if device.kept else "")
+        return files.finish()
+
+    @cached_property
+    def _models(self) -> Models:
+        return Models(self.outcome.models, self.data.devices)
+
+    @property
+    def _groups(self) -> Mapping[str, int]:
+        return {device_id: number for number, members in self.groups.items() for device_id in members}

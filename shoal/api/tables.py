@@ -1,0 +1,112 @@
+"""What a run measured, as plain records and as pandas tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from aggregator.core.record import RoundRecord
+from aggregator.core.state import OpenPhase
+from aggregator.core.summary import accuracy_of, count_groups, group_number, spread
+from wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One device's test of one model on its own test windows."""
+
+    device: str
+    round: int
+    """Rounds of training behind the model."""
+    group: int | None
+    """The device's group at that time; None before it has one."""
+    accuracy: float
+    loss: float
+    """Mean cross-entropy."""
+    num_test: int
+    final: bool
+    """Whether the run was over: the model is then what the device keeps. Before, it is the one that the device was served."""
+
+
+@dataclass(frozen=True)
+class RoundMetrics:
+    """A round that is over."""
+
+    round: int
+    """Rounds of training so far, this one included if it is one."""
+    phase: OpenPhase
+    """``preparing``, ``training``, or ``evaluating`` for the round after the last one, in which devices test what they keep."""
+    evaluated: int
+    """Rounds of training behind the models that devices tested in this round: they received them before they trained."""
+    accuracy_mean: float | None
+    """Over devices; None where none has test windows. The same for the two that follow."""
+    accuracy_worst: float | None
+    accuracy_worst_tenth: float | None
+    loss: float | None
+    """Mean over the batches of all devices' training; None without training."""
+    groups: int
+    """Number of groups after the round."""
+    bytes_up: int
+    bytes_down: int
+
+    def numbers(self) -> dict[str, float]:
+        """What was measured, without what there is none of, by the names of the fields."""
+        return {
+            name: value for name, value in asdict(self).items() if isinstance(value, int | float) and name not in ("round", "evaluated")
+        }
+
+
+def round_metrics(records: Sequence[RoundRecord]) -> tuple[RoundMetrics, ...]:
+    """Every round of a run, in order."""
+    made, trained = [], 0
+    for record in records:
+        before, trained = trained, trained + (record.phase == "training")
+        accuracy, batches = spread(accuracy_of(record).values()), record.trained
+        loss = batches.loss_sum / batches.num_examples if batches.num_examples else None
+        made.append(
+            RoundMetrics(
+                trained,
+                record.phase,
+                before,
+                accuracy.mean,
+                accuracy.worst,
+                accuracy.worst_tenth,
+                loss,
+                count_groups(record.groups),
+                record.bytes_up,
+                record.bytes_down,
+            )
+        )
+    return tuple(made)
+
+
+def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
+    """Every test of a served or a kept model, by round and device; those of preparations are left out."""
+    made = list[Evaluation]()
+    groups: Mapping[str, str] = {}
+    trained = 0
+    for record in records:
+        final = record.phase == "evaluating"
+        if record.phase != "preparing":
+            for device_id in accuracy_of(record):
+                met = record.evaluated[device_id]
+                group = group_number(groups.get(device_id))
+                made.append(Evaluation(device_id, trained, group, met.accuracy, met.mean_loss, met.num_examples, final))
+        trained, groups = trained + (record.phase == "training"), record.groups
+    return made
+
+
+def to_frame(rows: Iterable[object], columns: Sequence[str]) -> "pd.DataFrame":
+    """Dataclasses or dictionaries as a table, a row each.
+
+    Raises:
+        ConfigError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ModuleNotFoundError:
+        raise ConfigError("a DataFrame needs the package pandas: pip install 'shoal[pandas]'; plain records are there without it") from None
+    held: list[dict[str, Any]] = [row if isinstance(row, dict) else asdict(row) for row in rows]  # type: ignore[call-overload]
+    return pd.DataFrame(held, columns=list(columns) or None)

@@ -1,0 +1,170 @@
+"""`import shoal`: it loads nothing, has every name of the page, and its options are those of the commands."""
+
+import inspect
+import re
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+import shoal
+from shoal.choices import BOUNDS
+from shoal.commands import compare as compare_command
+from shoal.commands import export as export_command
+from shoal.commands import simulate as simulate_command
+from tests.shoal.test_cli import Missing
+from tests.shoal.test_docs import ROOT, not_named, page
+
+OF_PEOPLE = {"out", "models"}
+"""Options of commands that write files: in Python a result does."""
+
+
+def test_importing_it_loads_neither_torch_nor_numpy() -> None:
+    code = "import shoal, sys; print([n for n in ('torch', 'numpy', 'pandas') if n in sys.modules], 'simulate' in dir(shoal))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] True\n"
+
+
+def test_every_name_is_there_and_on_the_page() -> None:
+    assert [name for name in shoal.__all__ if getattr(shoal, name, None) is None] == []
+    assert not_named(shoal.__all__, page("python")) == []
+    with pytest.raises(AttributeError, match="module 'shoal' has no attribute 'nothing'"):
+        shoal.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(("name", "module", "extra"), [("simulate", "run", "simulation"), ("export", "exporting", "export")])
+def test_a_missing_package_is_named_with_the_extra_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, module: str, extra: str
+) -> None:
+    monkeypatch.delitem(vars(shoal), name, raising=False)
+    for loaded in (f"shoal.api.{module}", "missing_package"):
+        monkeypatch.delitem(sys.modules, loaded, raising=False)
+
+    class Needs(Missing):
+        def find_spec(self, name: str, *rest: object) -> None:
+            if name == self.name:
+                raise ModuleNotFoundError("No module named 'missing_package'", name="missing_package")
+
+    monkeypatch.setattr(sys, "meta_path", [Needs(f"shoal.api.{module}"), *sys.meta_path])
+    with pytest.raises(ImportError, match=rf"^shoal\.{name} needs the package missing_package: pip install 'shoal\[{extra}\]'$"):
+        getattr(shoal, name)
+
+
+def options(function: Callable[..., object]) -> dict[str, object]:
+    """The options of a function that have a default, and the defaults."""
+    found = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in found if p.default is not inspect.Parameter.empty}
+
+
+@pytest.mark.parametrize(
+    ("python", "command", "differing"),
+    [
+        (shoal.simulate, simulate_command.simulate, {"hyper": None, "callbacks": ()}),
+        # of a grid Python has none; one process, since a script that starts others needs a guard
+        (
+            shoal.compare,
+            compare_command.compare,
+            {"hyper": None, "labels": "all", "split": "own", "seeds": 1, "workers": 1, "algorithms": ...},
+        ),
+        (shoal.export, export_command.write, {"on_progress": ..., "data": ...}),
+    ],
+)
+def test_options_have_the_names_and_defaults_of_the_command(
+    python: Callable[..., object], command: Callable[..., object], differing: dict[str, object]
+) -> None:
+    left_out = OF_PEOPLE | {"scenarios", "context"} | differing.keys()
+    ours, theirs = ({k: v for k, v in options(f).items() if k not in left_out} for f in (python, command))
+    assert len(ours) >= 8
+    assert ours == theirs
+    assert {name: value for name, value in differing.items() if value is not ... and options(python)[name] != value} == {}
+
+
+@pytest.mark.parametrize("command", [simulate_command.simulate, compare_command.compare, export_command.write])
+def test_bounds_are_those_of_the_command(command: Callable[..., object]) -> None:
+    hints = typing.get_type_hints(command, include_extras=True)
+    told = {n: o for n, hint in hints.items() for o in getattr(hint, "__metadata__", ()) if isinstance(o, typer.models.OptionInfo)}
+    bounded = {name: (option.min, option.max) for name, option in told.items() if option.min is not None}
+    assert bounded != {}
+    for name, (low, high) in bounded.items():
+        if command is compare_command.compare and name == "workers":
+            continue
+        assert BOUNDS[name] == (low, float("inf") if high is None else high), name
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rounds": 0}, "rounds = 0: expected a whole number from 1"),
+        ({"rounds": "3"}, "rounds = '3': expected a whole number from 1"),
+        ({"min_delta": 2.0}, "min_delta = 2.0: expected a number from 0 to 1"),
+        ({"batch_size": 5000}, "batch_size = 5000: expected a whole number from 2 to 4096"),
+        ({"lr": -1.0}, "lr -1: expected a learning rate from 0"),
+        ({"hyper": {"momentum": float("nan")}}, "momentum=nan: expected NAME=VALUE with a number"),
+        ({"backend": "fast"}, "backend fast: expected auto, native"),
+        ({"algorithm": "fedavgg"}, "fedavgg"),
+        ({"devices": 99}, "devices = 99"),
+        ({"pretrain": "watch", "model": lambda shape, classes: None}, "a model of your own brings its weights"),
+        ({"backend": "messages", "callbacks": [shoal.EarlyStopping(1)]}, "backend messages has none"),
+    ],
+)
+def test_options_that_cannot_be_are_one_clear_error(options: dict[str, typing.Any], said: str) -> None:
+    with pytest.raises(shoal.ShoalError, match=re.escape(said)):
+        shoal.simulate("watch", **options)
+
+
+TYPED = """
+import shoal
+
+result = shoal.simulate(shoal.load({"a": ([[[0.0]]], [0])}), rounds=1, callbacks=[shoal.CsvLog("rounds.csv"), shoal.EarlyStopping(3)])
+reveal_type(result)
+reveal_type(result.accuracy)
+reveal_type(result.evaluations[0])
+reveal_type(result.model(group=0))
+reveal_type(result.predict([], device="a"))
+reveal_type(result.groups)
+reveal_type(shoal.compare(["fedavg"], "watch").rows)
+reveal_type(shoal.export("watch", "out"))
+shoal.nothing
+shoal.simulate("watch", round=1)
+shoal.load(3)
+shoal.simulate("watch", callbacks=[object()])
+"""
+REVEALED = [
+    "shoal.api.result.Result",
+    "aggregator.core.summary.Spread",
+    "shoal.api.tables.Evaluation",
+    "torch.nn.modules.module.Module",
+    "numpy.ndarray[tuple[Any, ...], numpy.dtype[numpy.floating[numpy._typing._nbit_base._32Bit]]]",
+    "typing.Mapping[int, typing.Sequence[str]]",
+    "list[dict[str, Any]]",
+    "export.publish.Publication",
+]
+
+
+def test_a_type_checker_knows_every_type_and_finds_mistakes(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TYPED)
+    examples = sorted(map(str, (ROOT / "examples").glob("*.py")))
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--allow-untyped-calls",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        str(program),
+        *examples,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(str(program)) or ": error:" in line]
+    revealed = re.findall(r'Revealed type is "(.+?)"$', done.stdout, re.MULTILINE)
+    assert [said.replace("builtins.", "") for said in revealed] == REVEALED, done.stdout
+    errors = [re.search(r":(\d+): error: .+\[(.+)\]$", line) for line in lines if ": error:" in line]
+    found = {(int(error[1]), error[2]) for error in errors if error is not None}
+    last = len(TYPED.splitlines())
+    assert {line for line, _ in found} == {last - 3, last - 2, last - 1, last}, done.stdout
+    assert (last - 3, "attr-defined") in found

@@ -1,0 +1,212 @@
+"""Callbacks: what they are told, how they stop a run, and that a run which was interrupted goes on with whole histories."""
+
+import csv
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import shoal
+from tests.conftest import synthetic_fleet
+from tests.shoal.test_python_result import small
+
+
+def run(*callbacks: shoal.Callback, algorithm: str = "fedavg", rounds: int = 3, **others: Any) -> shoal.Result:
+    """A run of four devices."""
+    return shoal.simulate(synthetic_fleet(4), algorithm=algorithm, model=small, rounds=rounds, callbacks=callbacks, **others)
+
+
+class Told:
+    """Keeps what it was told; answers with what `answer` says."""
+
+    def __init__(self, answer: Callable[[shoal.Progress], shoal.Stop | None] = lambda _progress: None) -> None:
+        self.progress: list[shoal.Progress] = []
+        self.answer = answer
+
+    def on_round(self, progress: shoal.Progress) -> shoal.Stop | None:
+        self.progress.append(progress)
+        return self.answer(progress)
+
+
+def stop_after(number: int) -> Told:
+    """Stops after so many rounds of training."""
+    return Told(lambda progress: shoal.STOP if progress.round == number else None)
+
+
+class Interrupted(Exception):
+    """Stands for a power cut."""
+
+
+def interrupted_after(number: int) -> Told:
+    """Breaks a run off after so many rounds of training."""
+
+    def answer(progress: shoal.Progress) -> None:
+        if progress.round == number:
+            raise Interrupted
+
+    return Told(answer)
+
+
+def test_they_are_told_of_every_round_and_of_the_last_test() -> None:
+    told = Told()
+    result = run(told)
+    assert [(p.round, p.metrics.phase, p.metrics.evaluated) for p in told.progress] == [
+        (1, "training", 0),
+        (2, "training", 1),
+        (3, "training", 2),
+        (3, "evaluating", 3),
+    ]
+    assert told.progress[-1].history == result.rounds
+    assert [p.history for p in told.progress] == [result.rounds[: i + 1] for i in range(4)]
+    final = {e.device: e.accuracy for e in result.evaluations if e.final}
+    assert told.progress[-1].accuracies == final
+    assert [set(p.groups.values()) for p in told.progress] == [{0}] * 4
+
+
+def test_preparations_are_rounds_too() -> None:
+    told = Told()
+    run(told, algorithm="dbe", rounds=1)
+    assert [(p.round, p.metrics.phase) for p in told.progress] == [(0, "preparing"), (1, "training"), (1, "evaluating")]
+
+
+def test_they_see_the_models_as_they_are_then() -> None:
+    """After a round the model is that of a run which ends there; a device's is what it would answer with."""
+    seen: list[tuple[torch.nn.Module, torch.nn.Module]] = []
+
+    def look(progress: shoal.Progress) -> None:
+        if progress.metrics.phase == "training":
+            seen.append((progress.model(), progress.model(device="d1")))
+
+    run(Told(look))
+    assert len(seen) == 3
+    for number, (of_group, of_device) in enumerate(seen, start=1):
+        ended = run(rounds=number)
+        for value, other, own in zip(of_group.parameters(), ended.model().parameters(), of_device.parameters(), strict=True):
+            assert torch.equal(value, other)
+            assert torch.equal(value, own)
+
+
+def test_what_a_device_keeps_is_in_its_model_at_once() -> None:
+    told: list[torch.nn.Module] = []
+
+    def look(progress: shoal.Progress) -> None:
+        told.append(progress.model(device="d2"))
+
+    result = run(Told(look), algorithm="fedper", rounds=2)
+    first, second, last = ([v.detach() for n, v in module.named_parameters() if n.startswith("head.")] for module in told)
+    assert not torch.equal(first[0], second[0])
+    assert torch.equal(second[0], last[0])
+    with pytest.raises(shoal.ConfigError, match="so there is no whole model"):
+        result.model()
+
+
+class TestStopping:
+    def test_a_run_ends_with_its_test_and_says_why(self) -> None:
+        told = stop_after(2)
+        result = run(told, rounds=9)
+        assert [(p.round, p.metrics.phase) for p in told.progress] == [(1, "training"), (2, "training"), (2, "evaluating")]
+        assert result.summary.ended == "a callback stopped it"
+        assert result.outcome.state.models == run(rounds=2).outcome.state.models
+        assert run(rounds=2).summary.ended == ""
+
+    def test_all_are_called_though_one_stops(self) -> None:
+        after = Told()
+        run(stop_after(1), after)
+        assert [p.metrics.phase for p in after.progress] == ["training", "evaluating"]
+
+    def test_a_stopped_run_stays_stopped(self, tmp_path: Path) -> None:
+        first = run(stop_after(1), rounds=5, checkpoint=tmp_path)
+        again = run(Told(), rounds=5, checkpoint=tmp_path)
+        assert (again.outcome.state.models, again.summary.ended) == (first.outcome.state.models, "a callback stopped it")
+        assert again.rounds == first.rounds
+
+    def test_patience_counts_rounds_without_gain(self) -> None:
+        result = run(shoal.EarlyStopping(2, min_delta=1.0), rounds=9)
+        assert [(r.round, r.phase) for r in result.rounds] == [(1, "training"), (2, "training"), (3, "training"), (3, "evaluating")]
+        told = Told()
+        gaining = run(shoal.EarlyStopping(3, measure="accuracy_worst"), told, rounds=12, lr=0.05, local_epochs=3)
+        best, since = -1.0, 0
+        for metrics in gaining.rounds[:-1]:
+            assert since < 3
+            assert metrics.accuracy_worst is not None
+            best, since = (metrics.accuracy_worst, 0) if metrics.accuracy_worst > best else (best, since + 1)
+        assert since == 3 or len(gaining.rounds) == 13
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"), [((0,), "patience = 0"), ((1, 0.0, "median"), "measure 'median': expected accuracy_mean")]
+    )
+    def test_options_that_cannot_be_are_said(self, arguments: Any, said: str) -> None:
+        with pytest.raises(shoal.ConfigError, match=said):
+            shoal.EarlyStopping(*arguments)
+
+
+class TestGoingOn:
+    @pytest.mark.parametrize("algorithm", ["fedavg", "personal", "dbe"])
+    def test_it_ends_as_if_it_had_not_been_interrupted(self, algorithm: str, tmp_path: Path) -> None:
+        whole = run(shoal.CsvLog(tmp_path / "whole.csv"), algorithm=algorithm)
+        options: dict[str, Any] = {"algorithm": algorithm, "checkpoint": tmp_path / "checkpoint"}
+        with pytest.raises(Interrupted):
+            run(shoal.CsvLog(tmp_path / "broken.csv"), interrupted_after(2), **options)
+        told = Told()
+        gone_on = run(shoal.CsvLog(tmp_path / "broken.csv"), told, **options)
+        assert [(p.round, p.metrics.phase) for p in told.progress] == [(3, "training"), (3, "evaluating")]
+        assert gone_on.outcome.state.models == whole.outcome.state.models
+        assert gone_on.rounds == whole.rounds
+        assert (tmp_path / "broken.csv").read_text() == (tmp_path / "whole.csv").read_text()
+
+    def test_patience_counts_the_rounds_before(self, tmp_path: Path) -> None:
+        with pytest.raises(Interrupted):
+            run(interrupted_after(2), rounds=9, checkpoint=tmp_path)
+        result = run(shoal.EarlyStopping(2, min_delta=1.0), rounds=9, checkpoint=tmp_path)
+        assert len(result.rounds) == 4
+
+    def test_another_run_in_the_folder_is_refused(self, tmp_path: Path) -> None:
+        run(rounds=1, checkpoint=tmp_path)
+        with pytest.raises(shoal.ConfigError, match="a run with seed 0, this one has 1"):
+            run(rounds=1, checkpoint=tmp_path, seed=1)
+
+
+def test_a_csv_file_has_a_line_for_each_round(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "rounds.csv"
+    result = run(shoal.CsvLog(path))
+    with path.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert lines == [{name: "" if value is None else str(value) for name, value in asdict(metrics).items()} for metrics in result.rounds]
+    with pytest.raises(shoal.ConfigError, match="Is a directory"):
+        run(shoal.CsvLog(tmp_path), rounds=1)
+
+
+def test_tensorboard_has_the_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install 'shoal[tensorboard]' would run this")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = run(shoal.TensorBoard(tmp_path))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    means = [(e.step, e.value) for e in events.Scalars("accuracy_mean")]
+    assert means == [(r.evaluated, pytest.approx(r.accuracy_mean)) for r in result.rounds]
+    own = [e.value for e in events.Scalars("accuracy/d1")]
+    assert own == pytest.approx([e.accuracy for e in result.evaluations if e.device == "d1"])
+
+
+def test_mlflow_has_the_numbers(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'shoal[mlflow]' would run this")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    with mlflow.start_run() as active:
+        result = run(shoal.MLflow())
+    history = mlflow.MlflowClient().get_metric_history(active.info.run_id, "accuracy_mean")
+    assert sorted((m.step, m.value) for m in history) == [(r.evaluated, r.accuracy_mean) for r in result.rounds]
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "arguments"),
+    [("TensorBoard", "torch.utils.tensorboard", ("runs",)), ("MLflow", "mlflow", ())],
+)
+def test_a_missing_package_is_named_with_its_extra(name: str, package: str, arguments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    extra = name.lower()
+    with pytest.raises(shoal.ConfigError, match=rf"^shoal\.{name} needs the package {extra}: pip install 'shoal\[{extra}\]'$"):
+        getattr(shoal, name)(*arguments)

@@ -1,0 +1,200 @@
+"""`shoal.load`: every kind of source, and what is wrong with one said in a line."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import shoal
+from simulation.datasets.catalog import load_data
+from simulation.local.fleet import write_device_folder
+from tests.conftest import synthetic_fleet
+from tests.simulation.test_device_folders import recording
+
+PARTS = ("train_x", "train_y", "test_x", "test_y")
+
+
+def arrays(num: int = 3) -> tuple[Any, Any, Any]:
+    """The training windows of a fleet, whose device each is by number."""
+    held = [synthetic_fleet(num).devices[f"d{i}"] for i in range(num)]
+    x, y = (np.concatenate([getattr(windows, part) for windows in held]) for part in ("train_x", "train_y"))
+    return x, y, np.repeat(np.arange(num), [windows.num_train for windows in held])
+
+
+def same(one: shoal.FleetData, other: shoal.FleetData) -> None:
+    """Both have the same devices with the same windows."""
+    assert list(one.devices) == list(other.devices)
+    for device_id, windows in one.devices.items():
+        for part in PARTS:
+            np.testing.assert_array_equal(getattr(windows, part), getattr(other.devices[device_id], part))
+
+
+class Pairs(Dataset[Any]):
+    """A map-style data set that is no `TensorDataset`."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, at: int) -> Any:
+        return torch.from_numpy(self.x[at]), int(self.y[at])
+
+
+class Stream(IterableDataset[Any]):
+    """A data set without a length."""
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+def test_names_and_partitions_are_those_of_the_command_line() -> None:
+    same(shoal.load("watch"), load_data("watch"))
+    assert list(shoal.load("watch", partition="iid", devices=3, seed=1).devices) == ["d01", "d02", "d03"]
+
+
+def test_arrays_are_what_a_file_of_them_is(tmp_path: Path) -> None:
+    x, y, owner = arrays()
+    np.savez(tmp_path / "own.npz", X=x, y=y, subject=owner)
+    same(shoal.load(x, y, owner), shoal.load(tmp_path / "own.npz"))
+
+
+def test_owners_and_everything_else_may_have_names() -> None:
+    x, y, owner = arrays()
+    read = shoal.load(x, y, np.array(["ben", "anna", "carla"])[owner], classes=["slow", "middle", "fast"], channels=["ax", "ay"])
+    assert (list(read.devices), read.classes, read.window.channels) == (["anna", "ben", "carla"], ("slow", "middle", "fast"), ("ax", "ay"))
+    np.testing.assert_array_equal(read.devices["ben"].train_x, shoal.load(x, y, owner).devices["s00"].train_x)
+    assert list(read.recordings) == ["anna", "ben", "carla"]
+
+
+def test_examples_by_device_may_be_arrays_tensors_or_data_sets() -> None:
+    x, y, owner = arrays()
+    numbered = shoal.load(x, y, owner)
+    examples = [(x[owner == i], y[owner == i]) for i in range(3)]
+    tensors = TensorDataset(*(torch.from_numpy(part) for part in examples[1]))
+    read = shoal.load({"a": examples[0], "b": tensors, "c": Pairs(*examples[2])})
+    assert list(read.devices) == ["a", "b", "c"]
+    for windows, others in zip(read.devices.values(), numbered.devices.values(), strict=True):
+        for part in PARTS:
+            np.testing.assert_array_equal(getattr(windows, part), getattr(others, part))
+
+
+def test_a_test_part_that_is_given_stays() -> None:
+    x, y, _ = arrays(2)
+    read = shoal.load({"a": (x[:30], y[:30], x[30:40], y[30:40]), "b": (x[40:], y[40:])})
+    np.testing.assert_array_equal(read.devices["a"].test_x, x[30:40])
+    assert (read.devices["a"].num_train, read.devices["b"].num_test) == (30, 10)
+
+
+def test_a_folder_of_recordings_has_a_device_for_each(tmp_path: Path) -> None:
+    recording(tmp_path / "own")
+    (tmp_path / "own" / "one.csv").rename(tmp_path / "own" / "anna.csv")
+    (tmp_path / "own" / "ben.csv").write_bytes((tmp_path / "own" / "anna.csv").read_bytes())
+    read = shoal.load(tmp_path / "own")
+    assert (list(read.devices), read.classes, read.window.stride) == (["anna", "ben"], ("rest", "walk"), 64)
+    assert read.devices["ben"].num_train == 6
+    shorter = shoal.load(tmp_path / "own", length=64, stride=32)
+    assert (shorter.window.length, shorter.window.stride, shorter.devices["ben"].num_train) == (64, 32, 13)
+
+
+def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'shoal[parquet]' would run this")
+    from pyarrow import csv, parquet
+
+    rng = np.random.default_rng(0)
+    rows = [f"{i},{rng.normal():.9g},{rng.normal():.9g},{'walk' if i < 300 else 'rest'}" for i in range(600)]
+    for kind in ("csv", "parquet"):
+        (tmp_path / kind / "a").mkdir(parents=True)
+        (tmp_path / kind / "a" / "classes.txt").write_text("rest\nwalk\n")
+    (tmp_path / "csv" / "a" / "one.csv").write_text("\n".join(["t,ax,ay,label", *rows]))
+    parquet.write_table(csv.read_csv(tmp_path / "csv" / "a" / "one.csv"), tmp_path / "parquet" / "a" / "one.parquet")
+    same(shoal.load(tmp_path / "csv"), shoal.load(tmp_path / "parquet"))
+    table = pyarrow.table({"ax": [0.0, None], "label": ["walk", "rest"]})
+    parquet.write_table(table, tmp_path / "parquet" / "a" / "one.parquet")
+    with pytest.raises(shoal.DataError, match=r"one\.parquet, line 3: \['', 'rest'\] does not fit the header"):
+        shoal.load(tmp_path / "parquet")
+    (tmp_path / "parquet" / "a" / "one.parquet").write_bytes(b"nothing")
+    with pytest.raises(shoal.DataError, match=r"one\.parquet: not readable as Parquet"):
+        shoal.load(tmp_path / "parquet")
+
+
+def test_parquet_without_pyarrow_says_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(shoal.DataError, match=r"one\.parquet: Parquet needs the package pyarrow: pip install 'shoal\[parquet\]'"):
+        shoal.load(tmp_path)
+
+
+def test_a_recording_in_two_forms_is_refused(tmp_path: Path) -> None:
+    recording(tmp_path / "a")
+    (tmp_path / "a" / "one.parquet").write_bytes(b"PAR1")
+    with pytest.raises(shoal.DataError, match=r"one\.csv and one\.parquet have one name"):
+        shoal.load(tmp_path)
+
+
+def test_what_it_loads_is_trained_on() -> None:
+    x, y, owner = arrays(4)
+    result = shoal.simulate(shoal.load(x, y, owner), algorithm="fedavg", rounds=6, local_epochs=4, lr=0.05)
+    assert result.accuracy.mean is not None
+    assert result.accuracy.mean > 0.8
+
+
+X = np.zeros((8, 2, 16), np.float32)
+Y = np.arange(8) % 2
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (({},), "the mapping is empty"),
+        (({"a": (X, Y[:7])},), r"device 'a': x is float32\[8, 2, 16\] and y int64\[7\], expected a class for each example"),
+        (({"a": (X,)},), r"device 'a': a tuple of 1, expected \(x, y\)"),
+        (({"a": X},), r"device 'a': ndarray, expected \(x, y\)"),
+        (({"a": (X, Y, X[:, :, :4], Y)},), r"training examples have shape \(2, 16\), test examples \(2, 4\)"),
+        (({"a": Stream()},), "device 'a': Stream has no length, expected a map-style Dataset"),
+        (({"a": Pairs([X[0], X[0, :, :3]], [0, 1])},), r"device 'a': examples of shapes \(2, 3\), \(2, 16\), expected one shape"),
+        (({"a": (X[:, 0], Y)},), r"X is float32\[8, 16\]: windows of one channel are"),
+        ((X, Y), r"expected load\(x, y, owner\)"),
+        ((X, Y, Y[:3]), r"subject is int64\[3\], expected int or str\[8\]"),
+        (("no-such-data",), "there is no such file"),
+    ],
+)
+def test_what_is_wrong_is_said(source: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(shoal.DataError, match=said):
+        shoal.load(*source)
+
+
+def test_lengths_are_for_recordings(tmp_path: Path) -> None:
+    with pytest.raises(shoal.DataError, match="length and stride are for a folder of recordings"):
+        shoal.load("watch", length=64)
+    recording(tmp_path / "a")
+    with pytest.raises(shoal.ConfigError, match=r"length = 0, stride = 64: expected numbers of samples from 1"):
+        shoal.load(tmp_path, length=0)
+
+
+class TestValidation:
+    def test_no_window_of_the_test_part_is_in_it(self, tmp_path: Path) -> None:
+        fleet = synthetic_fleet(2)
+        tuned_on = shoal.validation(fleet)
+        for device_id, windows in tuned_on.devices.items():
+            whole = fleet.devices[device_id]
+            assert (windows.num_train, windows.num_test) == (30, 10)
+            together = np.concatenate([windows.train_x, windows.test_x])
+            assert sorted(map(bytes, together)) == sorted(map(bytes, whole.train_x))
+
+    def test_a_share_that_cannot_be_is_said(self) -> None:
+        with pytest.raises(shoal.ConfigError, match="share = 1: expected a number above 0 and below 1"):
+            shoal.validation(synthetic_fleet(2), 1)
+
+
+def test_device_folders_are_those_of_boards(tmp_path: Path) -> None:
+    fleet = synthetic_fleet(2)
+    for device_id in fleet.devices:
+        write_device_folder(fleet, device_id, tmp_path / device_id)
+    same(shoal.load(tmp_path), load_data(str(tmp_path)))

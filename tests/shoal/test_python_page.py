@@ -1,0 +1,141 @@
+"""docs/python.md, what README says of it, and the examples: every program runs as it is written."""
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from simulation.datasets.watch import load_watch
+from tests.shoal.test_docs import ROOT, page
+from tests.shoal.test_extend_page import PROGRAMS
+
+EXAMPLES = ROOT / "examples"
+
+
+def example(name: str) -> dict[str, Any]:
+    """What an example defines."""
+    return runpy.run_path(str(EXAMPLES / name), run_name="example")
+
+
+def needs_pandas() -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed: pip install 'shoal[pandas]' would run this")
+
+
+def run_programs(text: str) -> dict[str, Any]:
+    """Run the programs of a page one after the other, as a reader types them; what they define."""
+    made: dict[str, Any] = {"__name__": "page"}
+    for program in PROGRAMS.findall(text):
+        exec(program, made)
+    return made
+
+
+def test_the_programs_of_the_page_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_pandas()
+    monkeypatch.chdir(tmp_path)
+    made = run_programs(page("python"))
+    assert len(PROGRAMS.findall(page("python"))) >= 8
+    assert made["own"].accuracy.mean > 0.9
+    assert made["probabilities"].shape == (5, 2)
+    assert made["logits"].shape == (5, 2)
+    assert made["by_round"].loc["anna"].dropna().shape == (4,)
+    assert (len(made["last"]), len(made["losses"])) == (3, 3)
+    assert {path.name for path in (tmp_path / "runs" / "models").iterdir()} >= {"models.json", "group-0.onnx", "device-anna.pt"}
+    lines = (tmp_path / "runs" / "rounds.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(made["run"].rounds)
+    assert (tmp_path / "runs" / "bundle" / "device.shoal").exists()
+    assert [row["algorithm"] for row in made["comparison"].rows] == ["fedavg", "distfl"]
+
+
+def test_the_program_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_pandas()
+    monkeypatch.chdir(tmp_path)
+    readme = (ROOT / "README.md").read_text()
+    assert run_programs(readme)["result"].accuracy.mean > 0.5
+    assert (tmp_path / "runs" / "models" / "group-0.onnx").exists()
+    assert "(docs/python.md)" in readme
+
+
+def test_the_pages_name_every_example() -> None:
+    found = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
+    assert found == {name for of in ("python", "tutorial") for name in re.findall(r"\(\.\./examples/([\w.]+)\)", page(of))}
+
+
+class TestFedAvg:
+    @pytest.mark.parametrize(("batch_size", "epochs"), [(32, 1), (16, 2), (4096, 1)])
+    def test_it_gives_the_model_of_the_registered_one(self, batch_size: int, epochs: int) -> None:
+        program, data = example("fedavg.py"), shoal.load("watch", devices=4)
+        torch.manual_seed(1)
+        start = program["network"](6, len(data.classes))
+        own = program["fedavg"](start, data, 3, epochs, batch_size, seed=5)
+        registered = shoal.simulate(
+            data, algorithm="fedavg", model=start, rounds=3, local_epochs=epochs, batch_size=batch_size, seed=5
+        ).model()
+        moved = 0.0
+        for one, other, before in zip(own.parameters(), registered.parameters(), start.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-6)
+            moved = max(moved, float((one - before).detach().abs().max()))
+        assert moved > 1e-3
+        kinds = (torch.nn.BatchNorm1d,)
+        norms = [[m for m in network.modules() if isinstance(m, kinds)] for network in (own, registered)]
+        for one, other in zip(*norms, strict=True):
+            torch.testing.assert_close(one.running_var, other.running_var, rtol=1e-4, atol=2e-6)
+
+    def test_it_is_short_and_runs(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert example("fedavg.py")["main"](rounds=1) < 1e-5
+        assert "the parameters differ by at most" in capsys.readouterr().out
+        assert len((EXAMPLES / "fedavg.py").read_text().splitlines()) <= 80
+
+
+def test_the_sweep_finds_settings_without_the_test_part(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'shoal[sweep]' would run this")
+    met: list[shoal.FleetData] = []
+    real = shoal.simulate
+
+    def watched(data: shoal.FleetData, **options: Any) -> shoal.Result:
+        met.append(data)
+        return real(data, **options)
+
+    monkeypatch.setattr(shoal, "simulate", watched)
+    accuracy = example("sweep.py")["main"](devices=3, trials=3, rounds=1)
+    assert 0 < accuracy <= 1
+    assert "best on the windows set aside:" in capsys.readouterr().out
+    assert len(met) == 4
+    whole = {d: {bytes(x) for x in windows.test_x} for d, windows in load_watch().devices.items()}
+    for data in met[:-1]:
+        for device_id, windows in data.devices.items():
+            assert whole[device_id].isdisjoint(bytes(x) for part in (windows.train_x, windows.test_x) for x in part)
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By nbclient where that and a kernel are installed; else its cells one after the other."""
+    path = EXAMPLES / "first_run.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    try:
+        import ipykernel  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: F401
+        import nbclient
+        import nbformat
+    except ModuleNotFoundError:
+        monkeypatch.chdir(tmp_path)
+        made: dict[str, Any] = {"__name__": "notebook"}
+        for cell in cells:
+            exec(cell, made)
+        assert np.mean([e.accuracy for e in made["personal"].evaluations if e.final]) > made["plain"].accuracy.mean
+        return
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{':'.join(sys.path)}")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert len(outputs) == len(cells)
+
+
+def test_the_notebook_is_kept_without_outputs() -> None:
+    cells = json.loads((EXAMPLES / "first_run.ipynb").read_text())["cells"]
+    assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
