@@ -16,10 +16,10 @@ from algorithms.models.dropout import DROPOUTS
 from algorithms.models.frozen import fixed_norms
 from algorithms.models.plain import attention, linear
 from algorithms.objectives.fedavg import FedAvg
+from benchmarks.usual_models import IMAGES, WINDOWS, Shape
 from export.describe import example_inputs, named, parts_of
 from host.compiled import compile_ahead
 from simulation.engine.graphs.batched import _over_devices
-from tests.usual_models import IMAGES, WINDOWS, Shape
 from wire import names
 from wire.errors import ConfigError
 
