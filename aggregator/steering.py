@@ -96,8 +96,8 @@ class Steering:
             self._stores.push(opened.pop_all())
         self.broken.pop(settings.name, None)
         state = campaign.known()
-        told = "run=%s phase=%s round=%d: waiting for devices, at least %d"
-        log.info(told, campaign.name, state.phase, state.round, state.next_settings.min_devices)
+        waits = f": waiting for devices, at least {state.next_settings.min_devices}" if state.phase == "waiting" else ""
+        log.info("run=%s phase=%s round=%d%s", campaign.name, state.phase, state.round, waits)
         return campaign
 
     def open_if_possible(self, charter: Charter) -> None:

@@ -285,6 +285,11 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     made, device = _make_optimizer(spec), LOOKUP.made("objective", objective).device
     if not made.plain and device.own_rule:
         raise ConfigError(f"algorithm {text!r}: {objective.name} moves models by a rule of its own, in which {optimizer.name} has no place")
+    if twice := [key for key in made.hyper if key in device.hyper and key not in Supervised.hyper]:
+        raise ConfigError(
+            f"algorithm {text!r}: {objective.name} and {optimizer.name} both have a hyper-parameter {twice[0]!r}: "
+            "expected another name for the objective's"
+        )
     if lost := [key for key, _ in objective.given if key in (*made.replaces, *made.hyper)]:
         raise ConfigError(f"algorithm {text!r}: {lost[0]!r} of {objective.name} means nothing to {optimizer.name}")
     return spec

@@ -34,6 +34,7 @@ def adopt(name: str, made: object, shape: tuple[int, ...], num_classes: int, sca
         model = _divided(name, made, shape, scale)
     else:
         raise ConfigError(f"model {name} is {type(made).__name__}: {EXPECTED}")
+    _check_names(name, model)
     model.shape = shape
     found = tuple(_asked(name, model.eval(), torch.zeros(2, *shape)).shape)
     if found != (2, num_classes):
@@ -71,6 +72,14 @@ def _divided(name: str, module: nn.Module, shape: tuple[int, ...], scale: nn.Mod
     if _asked(name, module, x).shape != (3, head.in_features):
         raise ConfigError(f"model {name}: its layer {last[0]!r} is called more than once, or for parts of an example: {EXPECTED}")
     return Classifier(scale, module, head)
+
+
+def _check_names(name: str, model: nn.Module) -> None:
+    """Whether every layer that has tensors has one name; a tensor of two layers is one tensor."""
+    first: dict[int, str] = {}
+    for own, layer in model.named_modules(remove_duplicate=False):
+        if first.setdefault(id(layer), own) != own and any(True for _ in (*layer.parameters(), *layer.buffers())):
+            raise ConfigError(f"model {name}: {first[id(layer)]!r} and {own!r} are one layer: expected one name for each that has tensors")
 
 
 def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:

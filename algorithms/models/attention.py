@@ -18,6 +18,9 @@ class Attention(nn.Module):
     _qkv_same_embed_dim = False
     """What `torch.nn.TransformerEncoderLayer` looks at to go round a layer's forward pass."""
 
+    in_proj_weight: Tensor
+    in_proj_bias: Tensor | None
+
     def __init__(self, layer: nn.MultiheadAttention, name: str) -> None:
         """
         Raises:
@@ -27,9 +30,10 @@ class Attention(nn.Module):
         if layer.in_proj_weight is None or layer.bias_k is not None or layer.add_zero_attn:
             raise ConfigError(f"layer {name!r} is MultiheadAttention with kdim, vdim, add_bias_kv or add_zero_attn: expected none of them")
         self.num_heads, self.batch_first = layer.num_heads, layer.batch_first
-        self.in_proj_weight, self.in_proj_bias = layer.in_proj_weight, layer.in_proj_bias
-        self.out_proj = nn.Linear(layer.embed_dim, layer.embed_dim, layer.out_proj.bias is not None)
-        self.out_proj.weight, self.out_proj.bias = layer.out_proj.weight, layer.out_proj.bias
+        for own in ("in_proj_weight", "in_proj_bias"):  # parameters, or buffers of an extractor that was made constant
+            value = getattr(layer, own)
+            self.register_parameter(own, value) if value is None or isinstance(value, nn.Parameter) else self.register_buffer(own, value)
+        self.out_proj = layer.out_proj
         self.drop = nn.Dropout(layer.dropout)
 
     def forward(

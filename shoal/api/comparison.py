@@ -89,6 +89,8 @@ def compare(
         ConfigError: options that cannot be read, or do not fit each other, the data or the model.
         DataError: the data cannot be read, or do not allow what is asked of them.
     """
+    if wrong := [a for a in ([algorithms] if isinstance(algorithms, str) else algorithms) if not isinstance(a, str)]:
+        raise ConfigError(f"algorithm {str(wrong[0])!r} of a comparison: expected names, such as fedavg or FILE.py:CLASS")
     written = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
     compared = tuple(with_privacy(algorithm, privacy) for algorithm in read_algorithms(written))
     for algorithm in compared:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from algorithms.core.probe import make_probe
+from algorithms.models.frozen import frozen_slot, frozen_tensors
 from export.describe import example_inputs, named
 from export.model_file import to_safetensors_file
 from export.onnx_graph import OnnxGraph, capture_onnx, to_template
@@ -100,6 +101,7 @@ class ModelFiles:
         whose: Written,
     ) -> Written:
         files, left_out = [f"{name}.safetensors"], ""
+        tensors = tensors | self._frozen
         self._put(files[0], to_safetensors_file(tensors, about))
         try:
             self._put(f"{name}.pt", torch_file(module(), about))
@@ -119,6 +121,12 @@ class ModelFiles:
             write_atomically(self._folder / name, payload)
         except OSError as error:
             raise ConfigError(f"{self._folder / name}: {error.strerror}") from None
+
+    @cached_property
+    def _frozen(self) -> Tensors:
+        """What no training moves, by the slots that devices have it in."""
+        frozen = frozen_tensors(self._held.objective.model)
+        return {frozen_slot(name): value.cpu().numpy().copy() for name, value in frozen.items()}
 
     @cached_property
     def _device_graph(self) -> tuple[OnnxGraph, bytes]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from algorithms.core.contract import Objective, TorchTensors
 from algorithms.models.classifier import Classifier
+from algorithms.models.frozen import frozen_tensors
 from algorithms.personalisation.memory import SHARE
 from wire import names
 from wire.errors import ConfigError
@@ -29,7 +30,7 @@ class OwnModel(nn.Module):
         self._graph = objective.graphs()["predict"]
         self.network = network
         own = {names.name_of(key): key for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
-        self._of_network = {own[n]: n for n in (*dict(network.named_parameters()), *_statistics(network))}
+        self._of_network = {own[n]: n for n in _exchanged(network)}
         self.kept = tuple(key for key in tensors if key not in self._of_network and names.role_of(key) != names.SLOT)
         for number, key in enumerate(self.kept):
             self.register_buffer(f"kept_{number}", tensors[key])
@@ -42,8 +43,11 @@ class OwnModel(nn.Module):
         return probabilities.clamp(min=LEAST).log()
 
 
-def _statistics(network: nn.Module) -> list[str]:
-    return [name for name, _ in network.named_buffers() if names.is_running_statistic(name)]
+def _exchanged(network: nn.Module) -> list[str]:
+    """The names of the network's parameters and running statistics, without those that are frozen."""
+    frozen = frozen_tensors(network)
+    statistics = (name for name, _ in network.named_buffers() if names.is_running_statistic(name))
+    return [name for name in (*dict(network.named_parameters()), *statistics) if name not in frozen]
 
 
 def torch_tensors(tensors: Tensors) -> TorchTensors:
@@ -52,15 +56,15 @@ def torch_tensors(tensors: Tensors) -> TorchTensors:
 
 
 def network_with(objective: Objective, tensors: TorchTensors, whose: str) -> Classifier:
-    """A copy of the objective's network with these parameters and running statistics (of role shared, statistic or private), in evaluation.
-    Dropout layers stand for nothing in it: Shoal's step does what they do.
+    """A copy of the objective's network with these parameters and running statistics (of role shared, statistic or private), in evaluation;
+    what is frozen is the network's own. Dropout layers stand for nothing in it: Shoal's step does what they do.
 
     Raises:
         ConfigError: some of its parameters are not among them, since devices keep them to themselves; `whose` model it is begins the text.
     """
     network = deepcopy(objective.model)
     own = {names.name_of(key): value for key, value in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE).items()}
-    needed = [name for name, _ in network.named_parameters()] + _statistics(network)
+    needed = _exchanged(network)
     if missing := [name for name in needed if name not in own]:
         raise ConfigError(
             f"{whose}: {objective.name} leaves {', '.join(missing)} on each device, so there is no whole model; ask for that of a device"

@@ -16,6 +16,7 @@ from simulation.scenario import read_labels
 from simulation.simulate import SimulationSettings
 from simulation.splits import read_split
 from simulation.timing.profiles import read_profiles
+from wire.errors import ConfigError
 
 
 def make_settings(
@@ -69,6 +70,11 @@ def make_settings(
     )
     if not algorithm:
         return settings
+    if not isinstance(algorithm, str | AlgorithmSpec):
+        raise ConfigError(
+            f"algorithm {algorithm!r}: expected a name, such as fedavg or FILE.py:CLASS, "
+            "or what algorithms.given.algorithm_of makes of classes"
+        )
     spec = read_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     return replace(settings, algorithm=with_privacy(spec, privacy))
 

@@ -409,3 +409,16 @@ class TestAdmission:
         refused = self.verdict(run, self.update())
         assert isinstance(refused, Refused)
         assert refused.reason == "not-in-cohort"
+
+
+def test_who_comes_when_the_run_is_over_or_never_trained_is_not_left_with_the_model_from_before_training() -> None:
+    run, _ = with_unlabelled(rounds=1)
+    tell(run)
+    train(run)
+    for device in ("a", "b", "u"):
+        run.update(device)
+    assert (run.state.phase, run.state.placed[""].group) == ("finished", "0")
+    trained = run.state.models["0"]
+    assert come(run, "late", num_train=50, at_s=9.0) == [s.FinishRun("late", trained)]
+    assert come(run, "u", num_train=50, at_s=9.5) == [s.FinishRun("u", trained)], "it has labels now, and was never trained"
+    assert "late" not in groups_of(run.state)

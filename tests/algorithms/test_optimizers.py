@@ -1,6 +1,7 @@
 """Optimizers on the device: every step is that of torch.optim, on every objective; what they keep starts at zero in every round."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,6 +83,15 @@ def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
     options = EngineOptions(backend, device="cpu") if backend == "batched" else EngineOptions(backend)
     eager, other = (simulate(synthetic_fleet(3), settings, engine=engine) for engine in (EngineOptions("eager"), options))
     assert other.summary.accuracy.mean == pytest.approx(known(eager.summary.accuracy.mean), abs=0.03)
+
+
+def test_a_hyper_parameter_of_ones_own_that_is_called_as_one_of_the_optimizer_is_refused(tmp_path: Path) -> None:
+    lines = ["from algorithms.objectives.fedavg import FedAvg", "class Smooth(FedAvg):", "    name = 'smooth'", "    citation = 'own'"]
+    (tmp_path / "own.py").write_text("\n".join([*lines, "    hyper = {**FedAvg.hyper, 'eps': 0.1}", ""]))
+    own = f"{tmp_path}/own.py:Smooth"
+    read_algorithm(own)
+    with pytest.raises(ConfigError, match=r"both have a hyper-parameter 'eps': expected another name for the objective's"):
+        read_algorithm(f"{own}+adam")
 
 
 def test_the_native_backend_refuses_what_it_does_not_have() -> None:

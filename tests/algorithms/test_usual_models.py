@@ -16,6 +16,7 @@ from algorithms.models.dropout import DROPOUTS
 from algorithms.models.frozen import fixed_norms
 from algorithms.models.plain import attention, linear
 from algorithms.objectives.fedavg import FedAvg
+from algorithms.registry import make_objective, read_algorithm
 from benchmarks.usual_models import IMAGES, WINDOWS, Shape
 from export.describe import example_inputs, named, parts_of
 from host.compiled import compile_ahead
@@ -230,6 +231,33 @@ def test_what_no_graph_can_hold_is_refused_by_name(forward: Callable[[Other, Ten
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model mine is function: expected a torch.nn.Module whose last layer is torch.nn.Linear"):
         adopt("mine", lambda x: x, (3, 24), CLASSES, nn.Identity())
+
+
+def test_a_layer_under_two_names_is_refused_and_a_tensor_of_two_layers_is_not() -> None:
+    class Tied(nn.Module):
+        def __init__(self, layer: bool) -> None:
+            super().__init__()
+            self.a, self.out = nn.Linear(72, 72), nn.Linear(72, CLASSES)
+            self.b = self.a if layer else nn.Linear(72, 72)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            answer: Tensor = self.out(self.b(self.a(x.flatten(1)).relu()))
+            return answer
+
+    with pytest.raises(ConfigError, match=r"model mine: 'extractor.a' and 'extractor.b' are one layer"):
+        adopted(Tied(True), (3, 24))
+    FedAvg(adopted(Tied(False), (3, 24)))
+    relu = nn.ReLU()
+    adopted(nn.Sequential(nn.Flatten(), nn.Linear(72, 9), relu, nn.Linear(9, 9), relu, nn.Linear(9, CLASSES)), (3, 24))
+
+
+def test_an_extractor_with_attention_can_be_made_constant() -> None:
+    model = adopted(made("transformer encoder"), (3, 24))
+    objective = make_objective(read_algorithm("cgau"), model)
+    assert not [key for key in objective.initial() if "in_proj" in key]
+    made_of = named(objective.graphs()["step"])(example_inputs(objective, (3, 24)))
+    assert all(torch.isfinite(value).all() for value in made_of.values())
 
 
 def test_a_users_module_is_left_as_it_was() -> None:

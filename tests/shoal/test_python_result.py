@@ -197,6 +197,23 @@ class TestOwnModels:
         assert any(not torch.equal(v, o) for v, o in zip(module.parameters(), moved.model().parameters(), strict=True))
         assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
 
+    @pytest.mark.parametrize("name", ["fedavg", "personal+adamw"])
+    def test_a_model_with_frozen_layers_has_all_its_files_and_they_hold_what_is_frozen(self, name: str, tmp_path: Path) -> None:
+        module = small((2, 32), 3)
+        assert isinstance(module, nn.Sequential)
+        module[:2].requires_grad_(False)
+        before = module.state_dict()["0.weight"].numpy()
+        result = shoal.simulate(synthetic_fleet(2), algorithm=name, model=module, rounds=2)
+        assert all(not one.left_out for one in result.save(tmp_path))
+        with safe_open(tmp_path / "device-d1.safetensors", "numpy") as file:
+            np.testing.assert_array_equal(file.get_tensor("slot/frozen.extractor.0.weight"), before)
+        x = result.data.devices["d1"].test_x
+        answers = onnxruntime.InferenceSession(tmp_path / "device-d1.onnx").run(None, {"x": x})[0]
+        np.testing.assert_allclose(answers, result.outcome.predict("d1", x), atol=2e-5)
+        with torch.no_grad():
+            own = torch.softmax(result.model(device="d1")(torch.from_numpy(x)), 1).numpy()
+        np.testing.assert_allclose(own, answers, atol=2e-5)
+
     @pytest.mark.parametrize("backend", ["eager", "messages"])
     def test_backends_have_the_same_models(self, backend: str) -> None:
         fleet = synthetic_fleet(3)
@@ -243,6 +260,14 @@ def test_windows_of_another_shape_are_one_clear_error(results: dict[str, shoal.R
         results["fedavg"].predict(np.zeros((1, 5)))
     with pytest.raises(shoal.ConfigError, match="there is no device 'd9'"):
         results["fedavg"].confusion("d9")
+
+
+@pytest.mark.parametrize("algorithm", [nn.Linear, 3])
+def test_what_is_no_algorithm_is_one_clear_error(algorithm: Any) -> None:
+    with pytest.raises(shoal.ConfigError, match="expected a name, such as fedavg or FILE"):
+        shoal.simulate(synthetic_fleet(2), algorithm=algorithm, rounds=1)
+    with pytest.raises(shoal.ConfigError, match="of a comparison: expected names"):
+        shoal.compare([algorithm], synthetic_fleet(2), rounds=1)
 
 
 def test_a_warning_says_that_there_is_nothing_to_learn() -> None:
