@@ -206,7 +206,11 @@ class Rounds:
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
-        return self.model_of_group(snapshot, self._start(snapshot.state, device_id, snapshot.placed))
+        key = self._start(snapshot.state, device_id, snapshot.placed)
+        if snapshot.finished and key == NEWCOMER:  # as `aggregator.core.opening.finish_command` has it
+            spare = self.algorithm.place_unlabelled(snapshot.state, "", {}).group
+            key = spare if spare in snapshot.state.models else key
+        return self.model_of_group(snapshot, key)
 
     def model_of_group(self, snapshot: Snapshot, key: str) -> Tensors:
         """The model that the devices of a group are given."""

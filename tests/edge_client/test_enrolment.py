@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -269,9 +270,11 @@ class TestService:
 
     def test_somebody_who_guesses_is_slowed_down(self, bench: EnrolmentBench) -> None:
         authority, guessed = bench.office.authority, Enrol("shoal1.x", make_request(new_tls_key(), ""))
-        reasons = [answer.reason for _ in range(60) if isinstance(answer := ask(bench.url, authority, ENROL, guessed), Refused)]
-        assert (reasons[0], reasons[-1]) == ("token", "too-many")
-        assert reasons.count("token") < 50
+        with ThreadPoolExecutor(8) as guessers:  # one alone may be slower than the limit on a busy machine
+            answers = list(guessers.map(lambda _: ask(bench.url, authority, ENROL, guessed), range(150)))
+        reasons = [answer.reason for answer in answers if isinstance(answer, Refused)]
+        assert {*reasons} == {"token", "too-many"}
+        assert reasons.count("too-many") > 10
 
 
 def test_run_takes_what_the_command_line_names_before_what_is_enrolled(bench: EnrolmentBench, tmp_path: Path) -> None:

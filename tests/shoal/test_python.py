@@ -160,7 +160,8 @@ def test_a_type_checker_knows_every_type_and_finds_mistakes(tmp_path: Path) -> N
         *examples,
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(str(program)) or ": error:" in line]
+    asked = (str(program), "examples/", str(ROOT / "examples"))  # not the modules that these import, which `make check` looks at
+    lines = [line for line in done.stdout.splitlines() if line.startswith(asked)]
     revealed = re.findall(r'Revealed type is "(.+?)"$', done.stdout, re.MULTILINE)
     assert [said.replace("builtins.", "") for said in revealed] == REVEALED, done.stdout
     errors = [re.search(r":(\d+): error: .+\[(.+)\]$", line) for line in lines if ": error:" in line]
