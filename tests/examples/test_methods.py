@@ -91,6 +91,7 @@ def test_boards_reach_what_the_simulation_does(elsewhere: Path, algorithm: str) 
     on_devices(algorithm, elsewhere)
 
 
+@pytest.mark.slow
 def test_a_real_fleet_of_processes_trains_with_it_and_a_service_finds_it_again(elsewhere: Path) -> None:
     """Export, serve and shoal-edge as the page has them; the service is then started again from another folder."""
     export, serve = (next(c for c in COMMANDS if c.startswith(f"shoal {kind}")) for kind in ("export", "serve"))
