@@ -131,6 +131,8 @@ def _held(path: Path, *names: str) -> tuple[list[Array], tuple[str, ...]]:
 
 
 def _checked(x: Array, y: Array, origin: Path, classes: Sequence[str], channels: Sequence[str] = ()) -> tuple[Array, Array]:
+    if x.ndim in (3, 4) and len(x) == len(y) == 0:  # beside windows without labels
+        return x.astype(np.float32), y.astype(np.int64)
     x = examples(x, str(origin), channels)
     if y.dtype.kind in "US" and classes:
         check_labels(y, len(x), str(origin))

@@ -52,7 +52,7 @@ def finished(
     field = Field(data, exported, folder, broker.url)
     try:
         with field.edges():
-            time.sleep(10)  # no round begins before everybody is there
+            time.sleep(6)  # no round begins before everybody is there
             process = field.serve("--min-devices", "4")
             for number in kills:
                 field.wait_for_round(number)
