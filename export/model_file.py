@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 from safetensors.numpy import save
+from torch import Tensor
 
 from algorithms.core.contract import Probe, TorchTensors
 from export.capture import trace
@@ -43,8 +44,13 @@ def to_torch_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:
     """What `torch.save` writes of a dictionary: ``state_dict`` has the parameters and running statistics by the names that the model itself
     gives them, for `load_state_dict(..., strict=False)`; ``about`` has `about`. ``torch.load(..., weights_only=True)`` reads it."""
     own = {name: torch.from_numpy(np.array(value)) for role in names.EXCHANGED for name, value in names.part(tensors, role).items()}
+    return state_file(own, about)
+
+
+def state_file(state: Mapping[str, Tensor], about: Mapping[str, str]) -> bytes:
+    """What `torch.save` writes of tensors by name, under ``state_dict``, and of ``about``."""
     buffer = io.BytesIO()
-    torch.save({"state_dict": own, "about": dict(about)}, buffer)
+    torch.save({"state_dict": state, "about": dict(about)}, buffer)
     return buffer.getvalue()
 
 

@@ -131,7 +131,7 @@ def _held(path: Path, *names: str) -> tuple[list[Array], tuple[str, ...]]:
 
 
 def _checked(x: Array, y: Array, origin: Path, classes: Sequence[str], channels: Sequence[str] = ()) -> tuple[Array, Array]:
-    if x.ndim in (3, 4) and len(x) == len(y) == 0:  # beside windows without labels
+    if x.ndim in (3, 4) and len(x) == len(y) == 0:  # a device may lack one part
         return x.astype(np.float32), y.astype(np.int64)
     x = examples(x, str(origin), channels)
     if y.dtype.kind in "US" and classes:

@@ -1,6 +1,5 @@
 """Trained models as files that other programs read: ``.safetensors``, ``.pt`` and ``.onnx`` for each group and each device."""
 
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -8,13 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-import torch
 from torch import nn
 
 from algorithms.core.probe import make_probe
 from algorithms.models.frozen import frozen_slot, frozen_tensors
 from export.describe import example_inputs, named
-from export.model_file import to_safetensors_file
+from export.model_file import state_file, to_safetensors_file
 from export.onnx_graph import OnnxGraph, capture_onnx, to_template
 from host.files import write_atomically
 from shoal.api.own_model import device_model, network_with, torch_tensors
@@ -104,7 +102,7 @@ class ModelFiles:
         tensors = tensors | self._frozen
         self._put(files[0], to_safetensors_file(tensors, about))
         try:
-            self._put(f"{name}.pt", torch_file(module(), about))
+            self._put(f"{name}.pt", state_file(module().state_dict(), about))
             files.append(f"{name}.pt")
             captured, template = graph()
             read = {key: tensors[key] for key in captured.inputs if key != names.X}
@@ -148,14 +146,6 @@ class ModelFiles:
             lambda inputs: {names.PROBABILITIES: predict(inputs, inputs[names.X])}, example_inputs(objective, self._window.shape)
         )
         return graph, to_template(graph)
-
-
-def torch_file(module: nn.Module, about: Mapping[str, str]) -> bytes:
-    """What `torch.save` writes of ``state_dict``, as the module itself gives it, and ``about``. ``torch.load(..., weights_only=True)``
-    reads it."""
-    buffer = io.BytesIO()
-    torch.save({"state_dict": module.state_dict(), "about": dict(about)}, buffer)
-    return buffer.getvalue()
 
 
 def why_left_out(written: Iterable[Written]) -> str:
