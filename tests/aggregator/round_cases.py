@@ -25,15 +25,26 @@ RECEIVED = s.Received(
 
 
 class Run:
-    """A run under test: feeds events and keeps what followed."""
+    """A run under test: feeds events, and keeps what followed and the events themselves (`log`)."""
 
     def __init__(self, preparing: bool = False, programs: Programs = PROGRAMS, **settings: Any) -> None:
         chosen = msgspec.structs.replace(SETTINGS, **settings)
-        self.state, _ = step(None, s.Started(0.0, chosen, {"initial": MODEL}, MEMORY, programs, preparing))
+        started = s.Started(0.0, chosen, {"initial": MODEL}, MEMORY, programs, preparing)
+        self.log: list[s.Event] = [started]
+        self.state, _ = step(None, started)
 
     def feed(self, event: s.Event) -> list[s.Command]:
+        self.log.append(event)
         self.state, commands = step(self.state, event)
         return commands
+
+    def replayed(self) -> s.RunState:
+        """The state that the log gives, each event written and read again."""
+        state: s.RunState | None = None
+        for event in self.log:
+            state, _ = step(state, msgspec.json.decode(msgspec.json.encode(event), type=s.Event))
+        assert state is not None
+        return state
 
     def resume(self, at_s: float, epoch: int = 2) -> list[s.Command]:
         return self.feed(s.Resumed(at_s, epoch))

@@ -15,7 +15,6 @@ from aggregator.core import state as s
 from aggregator.core.cohort import Buffer, policy_settings, read_policy
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.order_events import Retuned, RolledBack
-from aggregator.core.round import step
 from aggregator.offers import needed, offered
 from aggregator.start import check_retuned
 from algorithms.core.contract import Programs
@@ -24,7 +23,7 @@ from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet
 from tests.aggregator.bench import Bench
-from tests.aggregator.round_cases import MEMORY, MODEL, Run, kinds
+from tests.aggregator.round_cases import MODEL, Run, kinds
 from tests.aggregator.timed_fleet import TimedFleet
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire import messages as m
@@ -234,19 +233,17 @@ def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run
     history: list[tuple[str, int]], buffer: int, concurrency: int
 ) -> None:
     run = Run(rounds=6, min_devices=2, buffer=buffer, concurrency=concurrency, deadline_s=20.0, grace_s=2.0)
-    log: list[s.Event] = []
     asked: dict[str, int] = {}
     counted: list[tuple[str, int]] = []
     original = run.feed
 
     def feed(event: s.Event) -> list[s.Command]:
         before = run.state
-        log.append(event)
         commands = original(event)
         asked.update(planned(commands))
         for device_id in run.state.received.keys() - (before.received.keys() if run.state.round == before.round else set()):
             if run.state.phase in ("training", "aggregating"):
-                number = log[-1].round if isinstance(log[-1], s.UpdateAdmitted) else -1
+                number = event.round if isinstance(event, s.UpdateAdmitted) else -1
                 assert run.state.received[device_id].staleness == run.state.round - number
                 counted.append((device_id, number))
         return commands
@@ -318,10 +315,7 @@ def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run
         if run.state.phase == "aggregating":
             run.aggregated(end_s)
     assert run.state.phase == "finished"
-    replayed, _ = step(None, s.Started(0.0, run.state.settings, {"initial": MODEL}, MEMORY, PROGRAMS))
-    for event in log:
-        replayed, _ = step(replayed, msgspec.json.decode(msgspec.json.encode(event), type=s.Event))
-    assert replayed == run.state
+    assert run.replayed() == run.state
     assert s.decode_state(s.encode_state(run.state)) == run.state
 
 
