@@ -76,7 +76,8 @@ class Devices:
             case DeviceLost(_, device_id):
                 self.on_left(device_id)
             case RoundAggregated() if event.starts:
-                self.on_groups(run.settings.name, event.round, groups_of(run), all_placed(run))
+                placed = all_placed(run)
+                self.on_groups(run.settings.name, event.round, groups_of(run, placed), placed)
 
     def changed(self) -> set[str]:
         """The devices of which something else is known than when this was asked last."""

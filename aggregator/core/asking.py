@@ -1,23 +1,20 @@
 """Whom a round may ask, and what is noted of devices that it asks. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from aggregator.core.placed import Placed
-from aggregator.core.plan import NEW
+from aggregator.core.plan import NEW, can_train
 from aggregator.core.state import Device, RunState
 from algorithms.core.keys import NEWCOMER
 
+T = TypeVar("T")
 LOOK_S = 60.0
 """Seconds after which a round looks again that asks nobody, since too few devices may be asked again."""
 LONGEST_REST = 64
 """Rounds after which a device that failed again and again is asked again, at most."""
-
-
-def can_train(state: RunState, device: Device) -> bool:
-    """Whether a device has enough labelled windows to train."""
-    return device.num_train >= state.settings.min_batch
 
 
 def may_be_asked(state: RunState, device: Device, at_s: float) -> bool:
@@ -128,10 +125,11 @@ def all_placed(state: RunState) -> dict[str, Placed]:
     return {device_id: placed for device_id, placed in found.items() if placed is not None}
 
 
-def groups_of(state: RunState) -> dict[str, str]:
-    """By device, the key of the model that it starts from next, for all that have been in a group and all that were placed."""
+def groups_of(state: RunState, placed: Mapping[str, Placed]) -> dict[str, str]:
+    """By device, the key of the model that it starts from next, for all that have been in a group and all that were `placed`
+    (`all_placed`)."""
     grouped = {device_id: key for device_id, key in state.starts.items() if device_id}
-    return grouped | {device_id: placed.group for device_id, placed in all_placed(state).items()}
+    return grouped | {device_id: held.group for device_id, held in placed.items()}
 
 
 def key_now(state: RunState, device_id: str) -> str:
@@ -139,3 +137,8 @@ def key_now(state: RunState, device_id: str) -> str:
     and newcomers do something of their own."""
     is_new = state.phase == "training" and state.devices[device_id].moved and NEW in state.programs
     return NEWCOMER if is_new else start_key(state, device_id)
+
+
+def others(held: Mapping[str, T], key: str) -> dict[str, T]:
+    """The entries under other keys."""
+    return {other: value for other, value in held.items() if other != key}

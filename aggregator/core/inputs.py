@@ -1,6 +1,6 @@
 """Devices without labels: each is asked once what its inputs are like, and placed in the group that they say. Pure.
 
-A device with fewer labelled windows than training takes (`aggregator.core.asking.can_train`) is in no cohort of a round of training: nobody
+A device with fewer labelled windows than training takes (`aggregator.core.plan.can_train`) is in no cohort of a round of training: nobody
 waits for it, and it does not count among devices or updates. Where the algorithm can place it by its inputs, its programs have a plan for
 it under ``unlabelled``. The device is given that plan while a round is open, and it may take longer than the round. What it tells is kept
 (`RunState.inputs`) and averaged with nothing. When a round is over it is placed by that (`aggregator.placing`), and again whenever the
@@ -11,18 +11,15 @@ nothing yet, since it has no windows or failed, is asked again, less and less of
 """
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 from msgspec.structs import replace
 
-from aggregator.core.asking import absent, can_train, failed, is_awaited, with_device
+from aggregator.core.asking import absent, failed, is_awaited, others, with_device
 from aggregator.core.cohort import drawn
 from aggregator.core.hours import read_hours
-from aggregator.core.plan import plan_for, round_seed
+from aggregator.core.plan import can_train, plan_for, round_seed
 from aggregator.core.state import Command, Device, DeviceDeclined, Flight, RunState, SendPlan, SetDeadline, Told, UpdateAdmitted
 from algorithms.core.keys import NEWCOMER, UNLABELLED
-
-T = TypeVar("T")
 
 
 def ask(state: RunState, device_ids: Iterable[str], at_s: float) -> tuple[RunState, list[Command]]:
@@ -91,14 +88,14 @@ def seen(state: RunState, device_id: str, moved: bool) -> RunState:
     """The state once a device has checked in. Its inputs do not matter if it can train now; if they are others, it is asked anew."""
     if can_train(state, state.devices[device_id]):
         return forgotten(state, device_id)
-    return replace(state, inputs=_others(state.inputs, device_id)) if moved and device_id in state.inputs else state
+    return replace(state, inputs=others(state.inputs, device_id)) if moved and device_id in state.inputs else state
 
 
 def forgotten(state: RunState, device_id: str) -> RunState:
     """The state in which nothing is known of a device's inputs, and nobody waits for that."""
     state = _without_plan(state, device_id)
     if device_id in state.inputs or device_id in state.placed:
-        state = replace(state, inputs=_others(state.inputs, device_id), placed=_others(state.placed, device_id))
+        state = replace(state, inputs=others(state.inputs, device_id), placed=others(state.placed, device_id))
     return state
 
 
@@ -131,8 +128,4 @@ def hold_up(state: RunState, at_s: float) -> bool:
 
 
 def _without_plan(state: RunState, device_id: str) -> RunState:
-    return replace(state, placing=_others(state.placing, device_id)) if device_id in state.placing else state
-
-
-def _others(held: dict[str, T], device_id: str) -> dict[str, T]:
-    return {other: value for other, value in held.items() if other != device_id}
+    return replace(state, placing=others(state.placing, device_id)) if device_id in state.placing else state

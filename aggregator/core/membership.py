@@ -1,18 +1,16 @@
 """Transitions of a run by what becomes of a device: it may be asked or not, it is banned, it is forgotten. Pure."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
 from aggregator.core import flights, inputs
-from aggregator.core.asking import num_trainers, with_device, without_count
+from aggregator.core.asking import num_trainers, others, with_device, without_count
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_next
 from aggregator.core.state import Event, ModelVersion, RunState
 from wire.messages import Digest
-
-T = TypeVar("T")
 
 
 def select(state: RunState, event: EligibilityChanged) -> Step:
@@ -63,8 +61,8 @@ def forget_idle(state: RunState, event: DeviceForgotten) -> Step:
         state,
         models=_models(state.models, event),
         memory=event.memories.get(state.memory, state.memory),
-        starts=_others(state.starts, event.device_id),
-        programs=_others(state.programs, f"device:{event.device_id}"),
+        starts=others(state.starts, event.device_id),
+        programs=others(state.programs, f"device:{event.device_id}"),
         made_by=tuple(d for d in state.made_by if d != event.device_id),
         history=tuple(_version(version, event) for version in state.history),
     ), []
@@ -83,18 +81,14 @@ def forget_closed(state: RunState, event: DeviceForgotten) -> Step:
 
 
 def _without(state: RunState, device_id: str) -> RunState:
-    state = replace(flights.without_plans(state, [device_id]), received=_others(state.received, device_id))
-    return replace(state, placing=_others(state.placing, device_id))
+    state = replace(flights.without_plans(state, [device_id]), received=others(state.received, device_id))
+    return replace(state, placing=others(state.placing, device_id))
 
 
 def _reopened_if_short(state: RunState, at_s: float) -> Step:
     if state.received and not lacks_updates(state):
         return state, []
     return open_again(replace(state, phase=next_phase(state)), state.received, at_s)
-
-
-def _others(held: Mapping[str, T], key: str) -> dict[str, T]:
-    return {other: value for other, value in held.items() if other != key}
 
 
 def _models(models: Mapping[str, Digest], event: DeviceForgotten) -> dict[str, Digest]:
@@ -106,9 +100,9 @@ def _version(version: ModelVersion, event: DeviceForgotten) -> ModelVersion:
         version,
         models=_models(version.models, event),
         memory=event.memories.get(version.memory, version.memory),
-        starts=_others(version.starts, event.device_id),
-        programs=_others(version.programs, f"device:{event.device_id}"),
-        evaluated=_others(version.evaluated, event.device_id),
+        starts=others(version.starts, event.device_id),
+        programs=others(version.programs, f"device:{event.device_id}"),
+        evaluated=others(version.evaluated, event.device_id),
     )
 
 

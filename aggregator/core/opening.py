@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from aggregator.core import flights, inputs
 from aggregator.core.asking import (
-    can_train,
     is_awaited,
     is_missing,
     key_now,
@@ -22,7 +21,7 @@ from aggregator.core.asking import (
 from aggregator.core.budget import spent
 from aggregator.core.cohort import Cohort, drawn
 from aggregator.core.hours import read_hours
-from aggregator.core.plan import plan_for, round_seed
+from aggregator.core.plan import can_train, plan_for, round_seed
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import Flight, RunState
+from aggregator.core.state import Device, Flight, RunState
 from algorithms.core.keys import NEWCOMER
 from wire.messages import Apply, Choose, Digest, Encoding, Evaluate, Plan, Train, Verb
 
@@ -30,6 +30,11 @@ def program_for(programs: Mapping[str, tuple[Verb, ...]], device_id: str, start:
     return programs.get(f"device:{device_id}") or programs.get(f"start:{start}") or programs[""]
 
 
+def can_train(state: RunState, device: Device) -> bool:
+    """Whether a device has enough labelled windows to train."""
+    return device.num_train >= state.settings.min_batch
+
+
 def flight_of(state: RunState, device_id: str) -> Flight | None:
     """The plan that a device works on, where it outlives its round."""
     return state.flights.get(device_id) or state.placing.get(device_id)
@@ -41,7 +46,7 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
         return flight.verbs
     if state.phase == "evaluating":
         closing, device = state.programs["closing"], state.devices[device_id]
-        verbs = closing if device.num_train >= state.settings.min_batch else without_labels(closing)
+        verbs = closing if can_train(state, device) else without_labels(closing)
         return without_measurements(state.settings, verbs) if device.withholds else verbs
     start, usual = state.cohort[device_id], state.starts.get(device_id, NEWCOMER)
     surveyed_anew = state.programs.get(NEW) if start == NEWCOMER != usual else None

@@ -90,15 +90,16 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
     last = {event.device_id: event.update} if isinstance(event, UpdateAdmitted) else {}
     gone = event.device_id if isinstance(event, DeviceBarred | DeviceForgotten) else ""
     notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
+    placed = all_placed(after)
     return make_record(
         number=before.round,
         phase="evaluating" if evaluated else "preparing" if before.preparing else "training",
         opened_at_s=before.opened_at_s,
         closed_at_s=event.at_s,
         reports={d: report for d, report in {**before.received, **last}.items() if d != gone},
-        groups=groups_of(after),
+        groups=groups_of(after, placed),
         notes=notes,
         views=views,
-        placed=all_placed(after),
+        placed=placed,
         told=[said for said in after.inputs.values() if said.round == before.round],
     )

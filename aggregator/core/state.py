@@ -143,7 +143,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     num_online: int = 0
     """How many of them are online and eligible."""
     num_unlabelled: int = 0
-    """How many of these have too few labels to train (`aggregator.core.asking.can_train`)."""
+    """How many of these have too few labels to train (`aggregator.core.plan.can_train`)."""
     models: dict[str, Digest] = {}
     """By key (a group's number or `initial`), the model that devices with this key start from."""
     starts: dict[str, str] = {}

@@ -230,7 +230,8 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
     accuracies = accuracy_of(final) if final else {}
     updates = sum(len(r.evaluated) for r in training)
     kept = final.kept if final else {}
-    groups, placed = groups_of(state), all_placed(state)
+    placed = all_placed(state)
+    groups = groups_of(state, placed)
     return Summary(
         algorithm=settings.algorithm,
         data=settings.data,

@@ -53,12 +53,7 @@ class EarlyStopping:
     The measure is over devices' own test windows: a choice that goes by it has seen them (`shoal.validation` sets them aside).
     """
 
-    def __init__(
-        self,
-        patience: int,
-        min_delta: float = 0.0,
-        measure: Literal["accuracy_mean", "accuracy_worst", "accuracy_worst_tenth"] = "accuracy_mean",
-    ) -> None:
+    def __init__(self, patience: int, min_delta: float = 0.0, measure: Measure = "accuracy_mean") -> None:
         """
         Raises:
             ConfigError: `patience` is not at least 1, or there is no such measure.

@@ -73,7 +73,7 @@ def load(
     - a name or a path, as ``--data`` takes it (docs/simulate.md). `partition`, `devices` and `seed` assign the examples. Of a folder with a
       folder for each device, or with a recording for each, ``*.csv`` or ``*.parquet``, recordings are cut as boards cut them: windows of
       `length` samples, one every `stride`; 128 and 64 when not given.
-    - an array x (n, channels, time), or (n, channels, height, width) for images, floating point, with `y` (n,) class numbers from 0 and
+    - an array x (n, channels, time), or (n, channels, height, width) for images, numbers, with `y` (n,) class numbers or names and
       `owner` (n,), the device of each example, as a number or a name. `split` (n,) says ``train`` or ``test``, `session` and `start` (n,)
       where in which recording a window begins.
     - a mapping from device ids to examples: (x, y), (x, y, test_x, test_y), or a map-style torch `Dataset` of pairs.

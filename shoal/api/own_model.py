@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.core.contract import Objective, TorchTensors
+from algorithms.core.probe import whole_model
 from algorithms.models.classifier import Classifier
-from algorithms.models.frozen import frozen_tensors
 from algorithms.personalisation.memory import SHARE
 from wire import names
 from wire.errors import ConfigError
@@ -30,7 +30,7 @@ class OwnModel(nn.Module):
         self._graph = objective.graphs()["predict"]
         self.network = network
         own = {names.name_of(key): key for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
-        self._of_network = {own[n]: n for n in _exchanged(network)}
+        self._of_network = {own[n]: n for n in map(names.name_of, whole_model(network))}
         self.kept = tuple(key for key in tensors if key not in self._of_network and names.role_of(key) != names.SLOT)
         for number, key in enumerate(self.kept):
             self.register_buffer(f"kept_{number}", tensors[key])
@@ -41,13 +41,6 @@ class OwnModel(nn.Module):
         tensors |= {key: self.get_buffer(f"kept_{number}") for number, key in enumerate(self.kept)}
         probabilities = self._graph(tensors, {"x": x}, {})[names.PROBABILITIES]
         return probabilities.clamp(min=LEAST).log()
-
-
-def _exchanged(network: nn.Module) -> list[str]:
-    """The names of the network's parameters and running statistics, without those that are frozen."""
-    frozen = frozen_tensors(network)
-    statistics = (name for name, _ in network.named_buffers() if names.is_running_statistic(name))
-    return [name for name in (*dict(network.named_parameters()), *statistics) if name not in frozen]
 
 
 def torch_tensors(tensors: Tensors) -> TorchTensors:
@@ -64,7 +57,7 @@ def network_with(objective: Objective, tensors: TorchTensors, whose: str) -> Cla
     """
     network = deepcopy(objective.model)
     own = {names.name_of(key): value for key, value in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE).items()}
-    needed = _exchanged(network)
+    needed = [names.name_of(key) for key in whole_model(network)]
     if missing := [name for name in needed if name not in own]:
         raise ConfigError(
             f"{whose}: {objective.name} leaves {', '.join(missing)} on each device, so there is no whole model; ask for that of a device"

@@ -172,7 +172,7 @@ class TestPlacing:
         run, _ = with_unlabelled(rounds=2)
         train(run)
         assert (placed_of(run.state, "u"), start_key(run.state, "u")) == (LARGEST, "0")
-        assert groups_of(run.state) == {"a": "0", "b": "1", "u": "0"}
+        assert groups_of(run.state, all_placed(run.state)) == {"a": "0", "b": "1", "u": "0"}
         assert placed_of(run.state, "a") is None
 
     def test_a_group_that_is_gone_is_nobodys(self) -> None:
@@ -354,4 +354,4 @@ def test_who_comes_when_the_run_is_over_or_never_trained_is_not_left_with_the_mo
     trained = run.state.models["0"]
     assert come(run, "late", num_train=50, at_s=9.0) == [s.FinishRun("late", trained)]
     assert come(run, "u", num_train=50, at_s=9.5) == [s.FinishRun("u", trained)], "it has labels now, and was never trained"
-    assert "late" not in groups_of(run.state)
+    assert "late" not in groups_of(run.state, all_placed(run.state))
