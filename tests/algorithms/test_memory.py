@@ -14,6 +14,7 @@ from algorithms.personalisation.kept import LEAST, WORST
 from algorithms.personalisation.memory import (
     KEYS,
     LABELS,
+    NEAREST,
     SCALE,
     SHARE,
     SPREAD,
@@ -70,7 +71,7 @@ def plain_smoothed(memory: Memory, known: list[bool], silent: list[bool]) -> lis
                 if j != i and guess[j].sum() > 0 and not silent[j]:
                     weight = math.exp(-((keys[i] - keys[j]) ** 2).sum() / SCALE) if guess[i].sum() > 0 else 0.0
                     total, near = total + weight, near + weight * soft[j]
-            following.append((1 - SPREAD) * guess[i] + SPREAD * (near / total if total > 1e-6 else near))
+            following.append((1 - SPREAD) * guess[i] + SPREAD * (near / max(total, NEAREST)))
         soft = following
     return soft
 
@@ -85,7 +86,7 @@ def plain_loss(memory: Memory, row: int, share: float) -> float:
         if j != row and not judged[j] and guess[j].sum() > 0:
             weight = math.exp(-((keys[row] - keys[j]) ** 2).sum() / SCALE)
             total, near = total + weight, near + weight * soft[j]
-    near = near / total if total > 1e-6 else near * 0
+    near = near / max(total, NEAREST)
     mixed = share * near + (1 - share * near.sum()) * guess[row]
     return -math.log(max(LEAST, float(mixed[labels[row].argmax()])))
 
@@ -98,6 +99,16 @@ def test_labels_spread_as_in_a_plain_program(memory: Memory) -> None:
     found = memory.smoothed(memory.weights(), memory.known)
     for row in rows:
         np.testing.assert_allclose(found[row].numpy(), expected[row], atol=2e-4)
+
+
+@pytest.mark.parametrize("distance", [0.3, 0.5, 0.7, 0.9, 1.2])
+def test_a_far_window_still_tells_what_it_is_until_it_counts_as_nobody(distance: float) -> None:
+    memory = memory_of(3, [0, -1], [0, 0], 3)
+    angle = 2 * math.asin(math.sqrt(distance) / 2)
+    memory.keys[:2] = torch.tensor([[1.0, 0, 0, 0], [math.cos(angle), math.sin(angle), 0, 0]])
+    expected = plain_smoothed(memory, [True, False, False], [False] * 3)
+    np.testing.assert_allclose(memory.smoothed(memory.weights(), memory.known)[1].numpy(), expected[1], atol=2e-4)
+    assert bool(expected[1].sum() > 0.999) == (math.exp(-distance / SCALE) > NEAREST)
 
 
 @settings(deadline=None, max_examples=60)
