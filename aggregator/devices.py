@@ -163,7 +163,8 @@ class Devices:
 
     def on_in_use(self, message: InUse) -> None:
         """A device says which release it uses."""
-        self._take(message.device_id, core.ReleaseTaken(self._clock(), message.device_id, message.number, message.problem))
+        told = (message.number, message.problem, message.alone)
+        self._take(message.device_id, core.ReleaseTaken(self._clock(), message.device_id, *told))
 
     # What operators order. Each is safe when it returns, or raises `StorageFailed` and has not happened.
 

@@ -15,7 +15,7 @@ Declined        it did not carry out a plan, and why
 Reported        its update was taken: seconds of training, bytes
 Keeps           what it keeps when a campaign is over, and why
 Grouped         campaigns put devices into groups: the last `HISTORY` changes stay
-ReleaseTaken    which release it uses, and why not the one that was offered
+ReleaseTaken    which release it uses, and why not the one that was offered, or not with what it keeps
 Tagged, Untagged tags are added, taken away
 Banned, Unbanned it is banned, and why; it is not any more
 Forgotten       it has no entry any more, unless it is banned: then only the ban
@@ -123,6 +123,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The number of the release that it uses; 0: none."""
     release_problem: str = ""
     """Why it does not use the one that was offered."""
+    release_alone: str = ""
+    """Why it uses that one without what it has kept; empty where it uses that, or has kept nothing."""
 
 
 NOBODY = Entry()
@@ -207,6 +209,7 @@ class ReleaseTaken(_OfDevice, frozen=True):
 
     release: int
     problem: str
+    alone: str = ""
 
 
 class Tagged(_OfDevice, frozen=True):
@@ -289,7 +292,7 @@ def _keep(entry: Entry, event: Keeps) -> Entry:
 
 
 def _release(entry: Entry, event: ReleaseTaken) -> Entry:
-    return replace(entry, release=event.release, release_problem=event.problem)
+    return replace(entry, release=event.release, release_problem=event.problem, release_alone=event.alone)
 
 
 def _tag(entry: Entry, event: Tagged) -> Entry:
