@@ -1,6 +1,6 @@
 """Whom a round may ask, and what is noted of devices that it asks. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ def paced_until_s(state: RunState, at_s: float) -> float:
     return max(at_s, min(free_s[missing - 1], at_s + LOOK_S))
 
 
-def note_asked(state: RunState, invited: Sequence[str], at_s: float) -> RunState:
+def note_asked(state: RunState, invited: Collection[str], at_s: float) -> RunState:
     """Remember when these devices were asked, if that is to be known."""
     if not state.settings.pace_s or state.phase == "evaluating":
         return state

@@ -178,6 +178,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """By device without labels that has told of its inputs, where it belongs; under the empty id where others do."""
     asked: int = 0
     """How many devices the latest round asked when it was opened."""
+    declined: tuple[str, ...] = ()
+    """The devices that declined their plans of its latest attempt: it does not ask them again."""
     idle: bool = False
     """Whether the latest round asks nobody yet, since it is not the hour, or too few devices may be asked again; then its deadline is when
     it looks again."""
