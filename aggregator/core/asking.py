@@ -103,22 +103,42 @@ def num_trainers(state: RunState) -> int:
 
 
 def start_key(state: RunState, device_id: str) -> str:
-    """The key of the model that the device starts from next."""
+    """The key of the model that is the device's own."""
     placed = placed_of(state, device_id)
-    return placed.group if placed is not None else state.starts.get(device_id, state.starts.get("", NEWCOMER))
+    return placed.group if placed is not None else trained_key(state, device_id)
+
+
+def trained_key(state: RunState, device_id: str) -> str:
+    """The key of the model that the device trains from next."""
+    return state.starts.get(device_id, state.starts.get("", NEWCOMER))
+
+
+def last_key(state: RunState, device_id: str) -> str:
+    """The key of a device's model when training is over. One that was never in a group, since it came too late or declined every plan, is
+    given the group's model that a device is given of which nothing is known: nobody is left with the model from before training."""
+    if device_id not in state.starts and placed_of(state, device_id) is None and (spare := _held(state, "")) is not None:
+        return spare.group
+    return start_key(state, device_id)
 
 
 def placed_of(state: RunState, device_id: str) -> Placed | None:
-    """Where a device that cannot train belongs; None for any other, and where nobody knows yet."""
+    """Where a device belongs that cannot train, or that is in no group since its owner does not permit what would place it; None for any
+    other, and where nobody knows yet."""
     device = state.devices.get(device_id)
-    if device is None or can_train(state, device):
+    if device is None:
         return None
-    known = (state.placed[d] for d in (device_id, "") if d in state.placed)
-    return next((placed for placed in known if placed.group in state.models), None)
+    if can_train(state, device):
+        return _held(state, "") if device.untold and device_id not in state.starts else None
+    return _held(state, device_id) or _held(state, "")
+
+
+def _held(state: RunState, device_id: str) -> Placed | None:
+    placed = state.placed.get(device_id)
+    return placed if placed is not None and placed.group in state.models else None
 
 
 def all_placed(state: RunState) -> dict[str, Placed]:
-    """By device, where those belong that cannot train."""
+    """By device, where those belong that are in no group by their training (`placed_of`)."""
     if not state.placed:
         return {}
     found = {device_id: placed_of(state, device_id) for device_id in sorted(state.devices)}
@@ -133,10 +153,12 @@ def groups_of(state: RunState, placed: Mapping[str, Placed]) -> dict[str, str]:
 
 
 def key_now(state: RunState, device_id: str) -> str:
-    """The key of the model that the device starts from in the open round: as a newcomer, in a round of training, where its data have moved
-    and newcomers do something of their own."""
+    """The key of the model that the device starts from in the open round: in the evaluation, that of its last model; in a round of training
+    as a newcomer, where its data have moved and newcomers do something of their own."""
+    if state.phase == "evaluating":
+        return last_key(state, device_id)
     is_new = state.phase == "training" and state.devices[device_id].moved and NEW in state.programs
-    return NEWCOMER if is_new else start_key(state, device_id)
+    return NEWCOMER if is_new else trained_key(state, device_id)
 
 
 def others(held: Mapping[str, T], key: str) -> dict[str, T]:

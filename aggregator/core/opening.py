@@ -11,11 +11,10 @@ from aggregator.core.asking import (
     is_awaited,
     is_missing,
     key_now,
+    last_key,
     may_be_asked,
     note_asked,
     paced_until_s,
-    placed_of,
-    start_key,
     with_device,
 )
 from aggregator.core.budget import spent
@@ -253,13 +252,4 @@ def finish_commands(state: RunState) -> list[Command]:
 
 
 def finish_command(state: RunState, device_id: str) -> FinishRun:
-    return FinishRun(device_id, state.models[_last_key(state, device_id)])
-
-
-def _last_key(state: RunState, device_id: str) -> str:
-    """The key of a device's model when the run is over. One that was never in a group, since it came too late or declined every plan, is
-    given the group's model that a device is given of which nothing is known: nobody is left with the model from before training."""
-    spare = state.placed.get("")
-    if spare is None or spare.group not in state.models or device_id in state.starts or placed_of(state, device_id) is not None:
-        return start_key(state, device_id)
-    return spare.group
+    return FinishRun(device_id, state.models[last_key(state, device_id)])

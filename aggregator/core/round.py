@@ -26,8 +26,8 @@ own: it is surveyed and placed again. It has not moved any more once a round to 
 
 A device that checks in while a round is open gets its plan if it is in the cohort and its update has not been received. A device that is
 new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan leaves the cohort, and
-that attempt does not ask it again. A round that becomes short of devices, since one declined, was banned or forgotten, or its grace is over,
-asks others at once: as many as it lacks of those that are online and were not asked, until its own deadline.
+that attempt does not ask it again. A round that becomes short of devices, since one declined, was banned or forgotten, or its grace is
+over, asks others at once: as many as it lacks of those that are online and were not asked. They have until the round's deadline.
 
 Who is asked follows from the settings: devices that are *eligible* (`where`), as many as the policy of `aggregator.core.cohort` says, each
 at most once in `pace_s` seconds, and in the `hours` alone. With a `cohort` a round is over when it has so many updates. A round that may
@@ -237,6 +237,8 @@ def _excuse(state: RunState, event: DeviceDeclined) -> Step:
         return close_if_full(inputs.declined(state, event), event.at_s)
     if event.round != state.round or not is_missing(state, event.device_id):
         return state, []
+    if event.forbidden and state.phase != "evaluating":
+        state = inputs.withheld(state, event.device_id)
     if event.failed:
         state = with_device(state, event.device_id, failed(state, event.device_id))
     elif flights.is_buffered(state):  # else it would be asked again at once

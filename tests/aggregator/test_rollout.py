@@ -89,6 +89,7 @@ def test_a_worse_canary_is_rolled_back_and_everybody_gets_the_former_model_under
     assert {give.device_id for give in gives} == TENTH
     assert {give.number for give in gives} == {3}
     assert {rig.model(d) for d in DEVICES} == {former}
+    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["released", "superseded", "withdrawn"]
     releases = rig.state.catalogue.releases
     assert [releases[n].state for n in (1, 2, 3)] == ["retired", "withdrawn", "released"]
     assert (releases[3].returns_to, releases[3].model) == (1, releases[1].model)
@@ -152,7 +153,7 @@ def test_a_later_rollout_supersedes_and_its_failure_brings_back_what_was_there_b
     rig.release(draft(model="second"))
     rig.feed(Promoted(rig.at_s, "c", 0))
     assert {give.device_id for give in rig.release(draft(model="third"))} == TENTH
-    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["released", "withdrawn", "canary"]
+    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["released", "superseded", "canary"]
     rig.answer(min(TENTH), problem="it does not load")
     assert {give.device_id for give in rig.tick()} == HALF
     assert {rig.model(d) for d in DEVICES} == {former}

@@ -203,7 +203,7 @@ class TestShortRound:
         assert asked.keys() <= set("abcd") - {first, second}
         assert run.state.cohort.keys() == {second, *asked}
         run.update(second, at_s=3.0)
-        assert kinds(run.update(*asked, at_s=3.0)) == ["Acknowledge", "Aggregate"]
+        assert kinds(run.update(min(asked), at_s=3.0)) == ["Acknowledge", "Aggregate"]
 
     def test_asks_nobody_twice(self) -> None:
         run, asked = drawn_from(*"abcd"), []

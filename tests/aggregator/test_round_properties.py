@@ -179,9 +179,9 @@ def test_a_short_round_asks_whoever_is_there_and_nobody_who_declined(history: li
         before, commands = run.state, []
         if kind == "check-in":
             commands = run.check_in(value, at_s)
-        elif kind in ("declined", "excused") and value in before.cohort:
+        elif kind in ("declined", "excused") and value in before.cohort.keys() - before.received.keys():
             commands = run.feed(s.DeviceDeclined(at_s, value, before.round, failed=kind == "declined"))
-            declined |= {value} if value not in before.received else set()
+            declined |= {value}
         elif kind == "lost":
             commands = run.feed(s.DeviceLost(at_s, value))
         elif kind == "update" and value in before.cohort and before.phase in OPEN:
@@ -197,7 +197,7 @@ def test_a_short_round_asks_whoever_is_there_and_nobody_who_declined(history: li
             continue
         assert not declined & run.state.cohort.keys(), "who declined is asked again in the same attempt"
         assert not declined & {c.plan.device_id for c in commands if isinstance(c, s.SendPlan)}
-        if kind in ("declined", "excused") and run.state.phase == "training" and not run.state.idle:
+        if before.cohort.keys() - run.state.cohort.keys() and run.state.phase == "training":
             hoped = [d for d in run.state.cohort if d in run.state.received or is_awaited(run.state, run.state.devices[d], at_s)]
             online = {d for d, device in run.state.devices.items() if device.online and may_be_asked(run.state, device, at_s)}
             assert len(hoped) >= 2 or online <= run.state.cohort.keys() | declined, "a short round lets a device idle"
