@@ -113,22 +113,16 @@ def trained_key(state: RunState, device_id: str) -> str:
     return state.starts.get(device_id, state.starts.get("", NEWCOMER))
 
 
-def last_key(state: RunState, device_id: str) -> str:
-    """The key of a device's model when training is over. One that was never in a group, since it came too late or declined every plan, is
-    given the group's model that a device is given of which nothing is known: nobody is left with the model from before training."""
-    if device_id not in state.starts and placed_of(state, device_id) is None and (spare := _held(state, "")) is not None:
-        return spare.group
-    return start_key(state, device_id)
-
-
 def placed_of(state: RunState, device_id: str) -> Placed | None:
-    """Where a device belongs that cannot train, or that is in no group since its owner does not permit what would place it; None for any
-    other, and where nobody knows yet."""
+    """Where a device belongs that cannot train, or that is in no group since its owner does not permit what would place it, or since
+    training was over before it took part: nobody is left with the model from before training. None for any other, and where nobody knows
+    yet."""
     device = state.devices.get(device_id)
     if device is None:
         return None
     if can_train(state, device):
-        return _held(state, "") if device.untold and device_id not in state.starts else None
+        is_left = device.untold or state.phase in ("evaluating", "finished")
+        return _held(state, "") if is_left and device_id not in state.starts else None
     return _held(state, device_id) or _held(state, "")
 
 
@@ -156,7 +150,7 @@ def key_now(state: RunState, device_id: str) -> str:
     """The key of the model that the device starts from in the open round: in the evaluation, that of its last model; in a round of training
     as a newcomer, where its data have moved and newcomers do something of their own."""
     if state.phase == "evaluating":
-        return last_key(state, device_id)
+        return start_key(state, device_id)
     is_new = state.phase == "training" and state.devices[device_id].moved and NEW in state.programs
     return NEWCOMER if is_new else trained_key(state, device_id)
 

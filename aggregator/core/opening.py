@@ -11,10 +11,10 @@ from aggregator.core.asking import (
     is_awaited,
     is_missing,
     key_now,
-    last_key,
     may_be_asked,
     note_asked,
     paced_until_s,
+    start_key,
     with_device,
 )
 from aggregator.core.budget import spent
@@ -252,4 +252,4 @@ def finish_commands(state: RunState) -> list[Command]:
 
 
 def finish_command(state: RunState, device_id: str) -> FinishRun:
-    return FinishRun(device_id, state.models[last_key(state, device_id)])
+    return FinishRun(device_id, state.models[start_key(state, device_id)])

@@ -226,7 +226,7 @@ class Rounds:
         return key if key in state.models else NEWCOMER
 
     def _last(self, state: State, device_id: str, placed: Mapping[str, Placed]) -> str:
-        """The key of a device's model when training is over, as `aggregator.core.asking.last_key` has it."""
+        """The key of a device's model when training is over, as `aggregator.core.asking.placed_of` has it."""
         key, spare = self._start(state, device_id, placed), placed.get("")
         return spare.group if key == NEWCOMER and spare is not None and spare.group in state.models else key
 

@@ -1,5 +1,6 @@
 """The round as a state machine: examples of each rule."""
 
+import logging
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from aggregator.core.plan import round_seed
 from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.round import step
 from algorithms.core.contract import Programs
+from shoal.commands.serve import log_rounds
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.messages import Evaluate, Train
@@ -415,3 +417,17 @@ def test_an_event_whose_fields_are_in_another_order_is_the_same_event() -> None:
 def test_an_event_before_the_start_is_a_defect() -> None:
     with pytest.raises(ValueError, match="before the run has started"):
         step(None, s.Resumed(0.0, 1))
+
+
+def test_the_log_of_a_round_says_how_many_devices_took_part(caplog: pytest.LogCaptureFixture) -> None:
+    run, observe = Run(min_devices=2, rounds=3), log_rounds()
+    with caplog.at_level(logging.INFO, "shoal"):
+        for device in "abc":
+            run.check_in(device)
+            observe(run.state, run.log[-1])
+        for device in "ab":
+            run.update(device)
+            observe(run.state, run.log[-1])
+        run.aggregated()
+        observe(run.state, run.log[-1])
+    assert [record.getMessage() for record in caplog.records] == ["round=1 devices=2 groups=1"]

@@ -290,6 +290,8 @@ class TestFailures:
         come(run, "late", num_train=10)
         train(run)
         assert run.state.cohort == {"a": "0", "b": "1", "late": "0"}
+        come(run, "later", num_train=10)
+        assert str(summarize(run.state, [], 1.0).devices["later"].placed) == "in the largest group, 75 % of the devices"
 
     def test_one_without_a_window_is_asked_again_less_and_less_often(self) -> None:
         run, _ = with_unlabelled()
@@ -388,4 +390,5 @@ def test_who_comes_when_the_run_is_over_or_never_trained_is_not_left_with_the_mo
     trained = run.state.models["0"]
     assert come(run, "late", num_train=50, at_s=9.0) == [s.FinishRun("late", trained)]
     assert come(run, "u", num_train=50, at_s=9.5) == [s.FinishRun("u", trained)], "it has labels now, and was never trained"
-    assert "late" not in groups_of(run.state, all_placed(run.state))
+    assert groups_of(run.state, all_placed(run.state))["late"] == "0"
+    assert placed_of(run.state, "late") == LARGEST, "it is told as of devices without labels that have told nothing"
