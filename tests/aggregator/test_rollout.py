@@ -162,10 +162,11 @@ def test_a_later_rollout_supersedes_and_its_failure_brings_back_what_was_there_b
     rig.release(draft(model="second"))
     rig.feed(Promoted(rig.at_s, "c", 0))
     assert {give.device_id for give in rig.release(draft(model="third"))} == TENTH
-    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["released", "withdrawn", "canary"]
+    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["released", "superseded", "canary"]
     rig.answer(min(TENTH), problem="it does not load")
     assert {give.device_id for give in rig.tick()} == HALF
     assert {rig.model(d) for d in DEVICES} == {former}
+    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["retired", "superseded", "withdrawn"]
 
 
 def test_the_operator_returns_a_group_to_an_earlier_release() -> None:
