@@ -130,18 +130,18 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
         Contribution(d, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r, before[r.start]), r.trained.mean_loss)
         for d, r in sorted(kept.items())
     ]
-    state = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
-    groups_before = set(state.memory.membership.values())
-    state, grouped = apply_algorithm(algorithm, state, contributions, probe, run.settings, run.round, run.preparing)
+    last = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
+    groups_before = set(last.memory.membership.values())
+    state, grouped = apply_algorithm(algorithm, last, contributions, probe, run.settings, run.round, run.preparing)
     if (broken := _not_finite(state)) is not None:
         return set_aside(f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite")
     distances: dict[str, float] = {}
     if not run.preparing:
         groups = _groups(state, algorithm, {d: r.start for d, r in kept.items()}, before)
         small = {key: group.size for key, group in groups.items() if 0 < group.size < run.settings.min_group}
-        state = _with_last(state, groups, small)
+        state = _with_last(state, groups, small, last)
         far, distances = _distances(run, state, groups, before)
-        state = _with_last(state, groups, far)
+        state = _with_last(state, groups, far, last)
         remarks |= {"too_small": small} if small else {}
         remarks |= {"too_far": far} if far else {}
         if far and not distances:
@@ -216,10 +216,10 @@ def _not_finite(state: State) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class _Group:
-    """A group after a round: how many of its devices were counted, and its last model; None where it has none."""
+    """A group after a round: how many of its devices were counted, and the key of its last model; None where it has none."""
 
     size: int
-    last: Tensors | None
+    origin: str | None
 
 
 def _groups(state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]) -> dict[str, _Group]:
@@ -228,15 +228,18 @@ def _groups(state: State, algorithm: Algorithm, started: Mapping[str, str], befo
     for device_id in started:
         members.setdefault(algorithm.start(state.memory, device_id), []).append(device_id)
     return {
-        key: _Group(len(devices := members.get(key, [])), before.get(key, before[started[devices[0]]] if devices else None))
+        key: _Group(len(devices := members.get(key, [])), key if key in before else started[devices[0]] if devices else None)
         for key in state.models
     }
 
 
-def _with_last(state: State, groups: Mapping[str, _Group], keys: Iterable[str]) -> State:
-    """The state with the last models of these groups."""
-    last = {key: model for key in keys if (model := groups[key].last) is not None}
-    return replace(state, models={**state.models, **last}) if last else state
+def _with_last(state: State, groups: Mapping[str, _Group], keys: Iterable[str], last: State) -> State:
+    """The state with the last models of these groups, and with what the server optimizer remembered of those."""
+    origins = {key: origin for key in keys if (origin := groups[key].origin) is not None}
+    models = {key: last.models[origin] for key, origin in origins.items()}
+    moments = {key: last.moments[origin] for key, origin in origins.items() if origin in last.moments}
+    others = {key: held for key, held in state.moments.items() if key not in origins}
+    return replace(state, models=state.models | models, moments=others | moments) if origins else state
 
 
 def _distances(
@@ -245,7 +248,7 @@ def _distances(
     """By key, why a new model is too far from every last one; and by role, the median distance of the others from their own last ones."""
     bounds, far, near = farthest(run.settings, run.distances), dict[str, str](), list[dict[str, float]]()
     for key, group in groups.items():
-        model, last = state.models[key], group.last
+        model, last = state.models[key], None if group.origin is None else before[group.origin]
         if last is None or model is last or run.settings.norm_cap <= 0:
             continue
         distance = _distance(model, last)

@@ -139,7 +139,7 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> Non
     fields = [name for name in RunSettings.__struct_fields__ if name not in ("reported", "responses", "run_id", "min_batch")]
     differing = [name for name in fields if getattr(stored, name) != getattr(wanted, name)]
     had, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)
-    same_but_mean = (had.objective, had.grouping, had.privacy) == (now.objective, now.grouping, now.privacy)
+    same_but_mean = all(getattr(had, choice) == getattr(now, choice) for choice in ("objective", "grouping", "privacy", "server_optimizer"))
     private = now.privacy.name != "no-privacy"
     other_kind = bool(stored.buffer) != bool(wanted.buffer)
     fixed = [
