@@ -28,6 +28,7 @@ from aggregator.placing import place_again, place_unlabelled
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.core.contract import Grouped, LocalModel, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
+from algorithms.schedules import rate_in, scheduled
 from wire import names
 from wire.bundle import Manifest
 from wire.codec import decode_update
@@ -158,7 +159,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
         programs=stored.programs,
         preparing=stored.preparing,
         views=blobs.put(encode_views(grouped))[0] if grouped.views else "",
-        notes=round_notes(state, grouped) | remarks,
+        notes=round_notes(state, grouped) | rate_noted(run.settings, run.programs) | remarks,
         norms=norms,
         left_out=tuple(sorted(left_out)),
         distances=distances,
@@ -170,12 +171,26 @@ def retune(run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Bl
     """The event that gives a run these settings; none if it has them."""
     if settings == run.next_settings:
         return []
-    return [Retuned(at_s, settings, programs_of(run, settings, algorithm, blobs))]
+    return [Retuned(at_s, settings, programs_of(run, settings, algorithm, blobs, run.trained))]
 
 
-def programs_of(version: RunState | ModelVersion, settings: RunSettings, algorithm: Algorithm, blobs: Blobs) -> Programs:
-    """What devices do with the models of a version, by these settings."""
-    return algorithm.programs(load_state(version, blobs), work_of(settings), version.models)
+def programs_of(version: RunState | ModelVersion, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, trained: int) -> Programs:
+    """What devices do with the models of a version, by these settings, after so many rounds of training."""
+    return make_programs(algorithm, replace(load_state(version, blobs), rounds=trained), settings, version.models)
+
+
+def make_programs(algorithm: Algorithm, state: State, settings: TrainingSettings[Any], digests: Mapping[str, str]) -> Programs:
+    """What devices do in the next round, with the learning rate that it has by the run's schedule, and after the last with the run's own.
+    `digests` names each model's blob."""
+    work = work_of(settings)
+    hyper = scheduled(settings.hyper, settings.lr_schedule, state.rounds, settings.rounds)
+    return algorithm.programs(state, replace(work, hyper=hyper), digests, work)
+
+
+def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str, float]:
+    """For the notes of a round with a scheduled learning rate: the rate with which these programs train."""
+    lr = rate_in(programs.get("", ())) if settings.lr_schedule else None
+    return {} if lr is None else {"lr": lr}
 
 
 def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
@@ -197,9 +212,9 @@ def _offered_again(
         models=version.models,
         memory=version.memory,
         starts=version.starts,
-        programs=programs_of(version, run.next_settings, algorithm, blobs),
+        programs=programs_of(version, run.next_settings, algorithm, blobs, run.trained + 1),
         preparing=run.preparing,
-        notes=_spent(run, algorithm) | remarks,
+        notes=_spent(run, algorithm) | rate_noted(run.settings, run.programs) | remarks,
         made_in=made_in,
         placed=place_again(run, algorithm, blobs, version),
     )
@@ -320,7 +335,7 @@ def store_state(
             and all(_same(held[k], v) for k, v in received[key].items())
         )
         models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))[0]
-    programs = algorithm.programs(state, work_of(settings), models)
+    programs = make_programs(algorithm, state, settings, models)
     return StoredState(models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state))
 
 

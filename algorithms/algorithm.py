@@ -131,11 +131,11 @@ class Algorithm:
         """The tensors of role received that go with each model."""
         return {key: self.coordinator.received(state.context, state.models, key) for key in state.models}
 
-    def programs(self, state: State, work: Work, digests: Mapping[str, str]) -> Programs:
+    def programs(self, state: State, work: Work, digests: Mapping[str, str], after: Work | None = None) -> Programs:
         """What devices do in the next round, under ``closing`` after the last, and under ``unlabelled`` so that one without labels can be
-        placed. `digests` names each model's blob."""
+        placed. `digests` names each model's blob; `after` is the work after the last round, where that is another."""
         programs = self.coordinator.programs(state.context, work)
-        closing = self.coordinator.closing(state.context, work)
+        closing = self.coordinator.closing(state.context, after or work)
         placing: Programs = {UNLABELLED: (SURVEY_INPUTS,)} if self.grouping.places else {}
         if self.preparing(state):
             return {key: (*verbs, *self.privacy.verbs()) for key, verbs in programs.items()} | {"closing": closing} | placing

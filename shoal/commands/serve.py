@@ -44,6 +44,7 @@ def serve(
     batch_size: opt.BatchSize = 32,
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
+    lr_schedule: opt.LrSchedule = "",
     seed: opt.Seed = 0,
     update_encoding: opt.UpdateEncoding = "float32",
     min_devices: opt.MinDevices = 2,
@@ -147,7 +148,10 @@ def serve(
 
     def observe(state: RunState, event: Event) -> None:
         if isinstance(event, RoundAggregated):
-            logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
+            lr = f" lr={event.notes['lr']:g}" if "lr" in event.notes else ""
+            logging.getLogger("shoal").info(
+                "round=%d devices=%d groups=%d%s", event.round, len(state.devices), count_groups(state.starts), lr
+            )
 
     def stop() -> bool:
         alive()

@@ -117,7 +117,7 @@ def test_the_command_of_the_page_about_extensions_runs(monkeypatch: pytest.Monke
     assert entry is not None
     command = eval(entry[1], {"Command": cli.Command})
     module = types.ModuleType("shoal.commands.windows")
-    exec(PROGRAMS.findall(text)[4], module.__dict__)
+    exec(PROGRAMS.findall(text)[-1], module.__dict__)
     assert module.windows.__doc__.startswith(command.summary)
     monkeypatch.setitem(sys.modules, "shoal.commands.windows", module)
     monkeypatch.setitem(cli.COMMANDS, "windows", command)
