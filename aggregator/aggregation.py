@@ -28,6 +28,7 @@ from aggregator.placing import place_again, place_unlabelled
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.core.contract import USUAL_PASSES, Grouped, LocalModel, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
+from algorithms.schedules import rate_in, scheduled
 from wire import names
 from wire.bundle import Manifest
 from wire.codec import decode_update
@@ -130,18 +131,18 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
         Contribution(d, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r, before[r.start]), r.trained.mean_loss)
         for d, r in sorted(kept.items())
     ]
-    state = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
-    groups_before = set(state.memory.membership.values())
-    state, grouped = apply_algorithm(algorithm, state, contributions, probe, run.settings, run.round, run.preparing)
+    last = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
+    groups_before = set(last.memory.membership.values())
+    state, grouped = apply_algorithm(algorithm, last, contributions, probe, run.settings, run.round, run.preparing)
     if (broken := _not_finite(state)) is not None:
         return set_aside(f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite")
     distances: dict[str, float] = {}
     if not run.preparing:
         groups = _groups(state, algorithm, {d: r.start for d, r in kept.items()}, before)
         small = {key: group.size for key, group in groups.items() if 0 < group.size < run.settings.min_group}
-        state = _with_last(state, groups, small)
+        state = _with_last(state, groups, small, last)
         far, distances = _distances(run, state, groups, before)
-        state = _with_last(state, groups, far)
+        state = _with_last(state, groups, far, last)
         remarks |= {"too_small": small} if small else {}
         remarks |= {"too_far": far} if far else {}
         if far and not distances:
@@ -158,7 +159,7 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
         programs=stored.programs,
         preparing=stored.preparing,
         views=blobs.put(encode_views(grouped))[0] if grouped.views else "",
-        notes=round_notes(state, grouped) | remarks,
+        notes=round_notes(state, grouped) | rate_noted(run.settings, run.programs) | remarks,
         norms=norms,
         left_out=tuple(sorted(left_out)),
         distances=distances,
@@ -170,12 +171,26 @@ def retune(run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Bl
     """The event that gives a run these settings; none if it has them."""
     if settings == run.next_settings:
         return []
-    return [Retuned(at_s, settings, programs_of(run, settings, algorithm, blobs))]
+    return [Retuned(at_s, settings, programs_of(run, settings, algorithm, blobs, run.trained))]
 
 
-def programs_of(version: RunState | ModelVersion, settings: RunSettings, algorithm: Algorithm, blobs: Blobs) -> Programs:
-    """What devices do with the models of a version, by these settings."""
-    return algorithm.programs(load_state(version, blobs), work_of(settings), version.models)
+def programs_of(version: RunState | ModelVersion, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, trained: int) -> Programs:
+    """What devices do with the models of a version, by these settings, after so many rounds of training."""
+    return make_programs(algorithm, replace(load_state(version, blobs), rounds=trained), settings, version.models)
+
+
+def make_programs(algorithm: Algorithm, state: State, settings: TrainingSettings[Any], digests: Mapping[str, str]) -> Programs:
+    """What devices do in the next round, with the learning rate that it has by the run's schedule, and after the last with the run's own.
+    `digests` names each model's blob."""
+    work = work_of(settings)
+    hyper = scheduled(settings.hyper, settings.lr_schedule, state.rounds, settings.rounds)
+    return algorithm.programs(state, replace(work, hyper=hyper), digests, work)
+
+
+def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str, float]:
+    """For the notes of a round with a scheduled learning rate: the rate with which these programs train."""
+    lr = rate_in(programs.get("", ())) if settings.lr_schedule else None
+    return {} if lr is None else {"lr": lr}
 
 
 def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
@@ -197,9 +212,9 @@ def _offered_again(
         models=version.models,
         memory=version.memory,
         starts=version.starts,
-        programs=programs_of(version, run.next_settings, algorithm, blobs),
+        programs=programs_of(version, run.next_settings, algorithm, blobs, run.trained + 1),
         preparing=run.preparing,
-        notes=_spent(run, algorithm) | remarks,
+        notes=_spent(run, algorithm) | rate_noted(run.settings, run.programs) | remarks,
         made_in=made_in,
         placed=place_again(run, algorithm, blobs, version),
     )
@@ -216,10 +231,10 @@ def _not_finite(state: State) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class _Group:
-    """A group after a round: how many of its devices were counted, and its last model; None where it has none."""
+    """A group after a round: how many of its devices were counted, and the key of its last model; None where it has none."""
 
     size: int
-    last: Tensors | None
+    origin: str | None
 
 
 def _groups(state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]) -> dict[str, _Group]:
@@ -228,15 +243,18 @@ def _groups(state: State, algorithm: Algorithm, started: Mapping[str, str], befo
     for device_id in started:
         members.setdefault(algorithm.start(state.memory, device_id), []).append(device_id)
     return {
-        key: _Group(len(devices := members.get(key, [])), before.get(key, before[started[devices[0]]] if devices else None))
+        key: _Group(len(devices := members.get(key, [])), key if key in before else started[devices[0]] if devices else None)
         for key in state.models
     }
 
 
-def _with_last(state: State, groups: Mapping[str, _Group], keys: Iterable[str]) -> State:
-    """The state with the last models of these groups."""
-    last = {key: model for key in keys if (model := groups[key].last) is not None}
-    return replace(state, models={**state.models, **last}) if last else state
+def _with_last(state: State, groups: Mapping[str, _Group], keys: Iterable[str], last: State) -> State:
+    """The state with the last models of these groups, and with what the server optimizer remembered of those."""
+    origins = {key: origin for key in keys if (origin := groups[key].origin) is not None}
+    models = {key: last.models[origin] for key, origin in origins.items()}
+    moments = {key: last.moments[origin] for key, origin in origins.items() if origin in last.moments}
+    others = {key: held for key, held in state.moments.items() if key not in origins}
+    return replace(state, models=state.models | models, moments=others | moments) if origins else state
 
 
 def _distances(
@@ -245,7 +263,7 @@ def _distances(
     """By key, why a new model is too far from every last one; and by role, the median distance of the others from their own last ones."""
     bounds, far, near = farthest(run.settings, run.distances), dict[str, str](), list[dict[str, float]]()
     for key, group in groups.items():
-        model, last = state.models[key], group.last
+        model, last = state.models[key], None if group.origin is None else before[group.origin]
         if last is None or model is last or run.settings.norm_cap <= 0:
             continue
         distance = _distance(model, last)
@@ -317,7 +335,7 @@ def store_state(
             and all(_same(held[k], v) for k, v in received[key].items())
         )
         models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))[0]
-    programs = algorithm.programs(state, work_of(settings), models)
+    programs = make_programs(algorithm, state, settings, models)
     return StoredState(models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state))
 
 

@@ -167,7 +167,7 @@ class Campaign:
         state, programs = self.known(), None
         version = remembered(state, number)
         if version is not None:
-            programs = programs_of(version, state.next_settings, self._algorithm, self.blobs)
+            programs = programs_of(version, state.next_settings, self._algorithm, self.blobs, state.trained)
             self._end_pause()
         saved = self.dispatch(RolledBack(self._clock(), number, programs))
         self._announce()

@@ -20,6 +20,7 @@ from aggregator.identity import own_secret
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from algorithms.registry import read_algorithm
+from algorithms.schedules import check_schedule
 from host.files import write_atomically
 from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError
@@ -106,6 +107,7 @@ def check_asking(settings: RunSettings) -> None:
         ConfigError: a rule or hours cannot be read, a number is out of range, or a cohort is too small.
     """
     check_budget(settings)
+    check_schedule(settings.lr_schedule, settings.rounds)
     read_rule(settings.where)
     read_hours(settings.hours)
     if not (1 <= settings.over_select <= 10 and 0 <= settings.quorum <= 1 and settings.pace_s >= 0 and settings.cohort >= 0):
@@ -139,7 +141,7 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
     fields = [name for name in RunSettings.__struct_fields__ if name not in ("reported", "responses", "run_id", "min_batch")]
     differing = [name for name in fields if getattr(stored, name) != getattr(wanted, name)]
     had, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)
-    same_but_mean = (had.objective, had.grouping, had.privacy) == (now.objective, now.grouping, now.privacy)
+    same_but_mean = all(getattr(had, choice) == getattr(now, choice) for choice in ("objective", "grouping", "privacy", "server_optimizer"))
     private = now.privacy.name != "no-privacy"
     other_kind = bool(stored.buffer) != bool(wanted.buffer)
     fixed = [

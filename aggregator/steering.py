@@ -14,7 +14,7 @@ from aggregator.campaign import Campaign, Observer
 from aggregator.charter import INITIAL, LATEST, Charter, accept, campaign_folder, charters, proposed, withdraw
 from aggregator.core.budget import why_ended
 from aggregator.core.ports import StorageFailed
-from aggregator.core.settings import RunSettings
+from aggregator.core.settings import RunSettings, with_rate
 from aggregator.core.state import RunState
 from aggregator.inherit import Source
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
@@ -177,6 +177,7 @@ class Steering:
         changes = order.changes | ({"hyper": {**had.hyper, **order.changes["hyper"]}} if "hyper" in order.changes else {})
         try:
             wanted = msgspec.convert(msgspec.to_builtins(had) | changes, RunSettings)
+            wanted = msgspec.structs.replace(wanted, hyper=with_rate(wanted.hyper, wanted.lr_schedule, campaign.bundle.manifest))
         except msgspec.ValidationError as error:
             raise ConfigError(f"campaign {order.name}: {error}") from None
         if named := outside_names(wanted.algorithm) - outside_names(had.algorithm):  # an order must not choose which code a service runs

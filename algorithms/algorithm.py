@@ -1,10 +1,10 @@
-"""What an algorithm does on the server: from a round's updates to its next models. It is made of objective, grouping, mean, privacy and
-what devices keep; its optimizer works on devices alone."""
+"""What an algorithm does on the server: from a round's updates to its next models. It is made of objective, grouping, mean, privacy, server
+optimizer and what devices keep; its optimizer works on devices alone."""
 
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from algorithms.core.contract import (
     Privacy,
     Probe,
     Programs,
+    ServerOptimizer,
     Slice,
     Work,
     exchanged,
@@ -34,6 +35,8 @@ from algorithms.core.keys import NEWCOMER, UNLABELLED, is_no_group
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
+from algorithms.server_optimizers.none import NoServerOptimizer
+from algorithms.server_optimizers.stepping import advance
 from wire import names
 from wire.errors import ConfigError
 from wire.messages import Choose, Evaluate, Train
@@ -69,8 +72,8 @@ class Contribution:
 
 @dataclass(frozen=True)
 class State:
-    """The server's half of an algorithm between rounds: the model of each group (roles shared and statistic), and what grouping, objective
-    and privacy remember."""
+    """The server's half of an algorithm between rounds: the model of each group (roles shared and statistic), and what grouping, objective,
+    privacy and server optimizer remember."""
 
     models: dict[str, Tensors] = field(repr=False)
     memory: GroupingMemory = field(default_factory=GroupingMemory)
@@ -79,6 +82,8 @@ class State:
     rounds: int = 0
     """Rounds of training so far."""
     extra_epochs: dict[str, int] = field(default_factory=dict)
+    moments: dict[str, Tensors] = field(default_factory=dict, repr=False)
+    """By group that has had a step, what the server optimizer remembers (``MOMENT/shared/NAME``, float32)."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,7 @@ class Algorithm:
     grouping: Grouping
     mean: Mean
     privacy: Privacy
+    server_optimizer: ServerOptimizer = field(default_factory=NoServerOptimizer)
     secret: bytes = b""
     """What nobody else knows, for the noise of the privacy mechanism; an empty one is good for simulations only."""
     device: str = "cpu"
@@ -125,13 +131,13 @@ class Algorithm:
         """The tensors of role received that go with each model."""
         return {key: self.coordinator.received(state.context, state.models, key) for key in state.models}
 
-    def programs(self, state: State, work: Work, digests: Mapping[str, str]) -> Programs:
+    def programs(self, state: State, work: Work, digests: Mapping[str, str], after: Work | None = None) -> Programs:
         """What devices do in the next round, under ``closing`` after the last, and under ``unlabelled`` so that one without labels can be
-        placed. `digests` names each model's blob."""
+        placed. `digests` names each model's blob; `after` is the work after the last round, where that is another."""
         if self.privacy.in_step():  # every further step costs privacy
             work = replace(work, most_passes=1)
         programs = self.coordinator.programs(state.context, work)
-        closing = self.coordinator.closing(state.context, work)
+        closing = self.coordinator.closing(state.context, after or work)
         placing: Programs = {UNLABELLED: (SURVEY_INPUTS,)} if self.grouping.places else {}
         if self.preparing(state):
             return {key: (*verbs, *self.privacy.verbs()) for key, verbs in programs.items()} | {"closing": closing} | placing
@@ -182,10 +188,10 @@ class Algorithm:
         """
         models, average = self._summed(state, contributions, seed, branches) if self.streams else self._held(state, contributions, seed)
         grouped = self.grouping.group(state.memory, models, self._usable(probe, state.models[NEWCOMER]), seed)
-        following, shares = self._combine(state, models, grouped.memory.membership, average)
+        following, moments, shares = self._combine(state, models, grouped.memory.membership, average)
         if shares and not self.mean.averages and len(models) <= MOST_SHARES and all(map(math.isfinite, shares.values())):
             grouped = replace(grouped, notes={**grouped.notes, "shares": shares})
-        return self._conclude(state, models, grouped, following, work), grouped
+        return self._conclude(state, models, grouped, following, moments, work), grouped
 
     def _held(self, state: State, contributions: Sequence[Contribution], seed: int) -> tuple[list[LocalModel], Average]:
         """A round's models, and the average by the algorithm's mean over rows of the arena that they are."""
@@ -212,9 +218,9 @@ class Algorithm:
 
     def _combine(
         self, state: State, models: Sequence[LocalModel], membership: Mapping[str, str], average: Average
-    ) -> tuple[dict[str, Tensors], dict[str, float]]:
-        """The models of the next round, by key, and the share of each device in its group's."""
-        following = dict(state.models)
+    ) -> tuple[dict[str, Tensors], dict[str, Tensors], dict[str, float]]:
+        """By key, the models of the next round and what the server optimizer remembers; and the share of each device in its group's."""
+        following, moments = dict(state.models), dict(state.moments)
         shares: dict[str, float] = {}
         for group in sorted({membership[m.device_id] for m in models}):
             rows = [i for i, m in enumerate(models) if membership[m.device_id] == group]
@@ -222,20 +228,33 @@ class Algorithm:
             if not trained and group in state.models:
                 continue
             following[group], weights = average(group, trained or rows)
+            if self.server_optimizer.moves:
+                origin = origin_of(models[i].start for i in trained or rows)
+                held = state.moments.get(origin, {})
+                following[group], moments[group] = advance(self.server_optimizer, state.models[origin], following[group], held)
             shares |= {models[i].device_id: round(float(w), 4) for i, w in zip(trained or rows, weights, strict=True)}
         for device_id, group in membership.items():  # a new group whose devices were all away takes the model they had
             if group not in following:
-                following[group] = state.models[state.memory.membership.get(device_id, NEWCOMER)]
+                origin = state.memory.membership.get(device_id, NEWCOMER)
+                following[group], moments[group] = state.models[origin], state.moments.get(origin, {})
         alive = {NEWCOMER, *membership.values(), *(state.models if self.grouping.chooses else ())}
-        return {k: v for k, v in following.items() if k in alive}, shares
+        return {k: v for k, v in following.items() if k in alive}, {k: v for k, v in moments.items() if k in alive and v}, shares
 
-    def _conclude(self, state: State, models: Sequence[LocalModel], grouped: Grouped, following: dict[str, Tensors], work: Work) -> State:
+    def _conclude(
+        self,
+        state: State,
+        models: Sequence[LocalModel],
+        grouped: Grouped,
+        following: dict[str, Tensors],
+        moments: dict[str, Tensors],
+        work: Work,
+    ) -> State:
         """The state after a round with these models of the next one: what the objective takes in, and what privacy has spent."""
         context = self.coordinator.absorb(state.context, models, grouped.memory.membership, following)
         rounds = state.rounds + 1
         spent = self.privacy.epsilon(rounds, models, work)
         epsilon = spent if spent is not None and math.isfinite(spent) else None  # without noise nothing is guaranteed
-        return State(following, grouped.memory, context, epsilon, rounds, grouped.extra_epochs)
+        return State(following, grouped.memory, context, epsilon, rounds, grouped.extra_epochs, moments)
 
     def place(self, state: State, contributions: Sequence[Contribution], probe: Probe, seed: int) -> dict[str, str]:
         """Where devices belong that are not averaged with anybody: the group of every device, theirs included."""
@@ -332,6 +351,13 @@ class Algorithm:
         return {k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if names.is_variance(k) else v for k, v in average.items()}
 
 
+def origin_of(starts: Iterable[str]) -> str:
+    """The key of the model that most devices of a group started from: the server optimizer goes on from that one. So both halves of a
+    group that splits go on from it, groups that merge from the largest of them, and a group of newcomers from the beginning."""
+    counts = Counter(starts)
+    return min(counts, key=lambda key: (-counts[key], key))
+
+
 def _ordered(contributions: Sequence[Contribution]) -> list[Contribution]:
     """By device id.
 
@@ -344,9 +370,10 @@ def _ordered(contributions: Sequence[Contribution]) -> list[Contribution]:
 
 
 def encode_memory(state: State) -> bytes:
-    """The memories of grouping and objective, and the rest of a state that is no model, as one tensor file, to be kept between rounds and
-    over restarts."""
+    """The memories of grouping, objective and server optimizer, and the rest of a state that is no model, as one tensor file, to be kept
+    between rounds and over restarts."""
     arrays = {f"grouping/{k}": v for k, v in state.memory.arrays.items()} | {f"objective/{k}": v for k, v in state.context.arrays.items()}
+    arrays |= {f"server/{group}/{k}": v for group, moments in state.moments.items() for k, v in moments.items()}
     text: dict[str, Any] = {
         "membership": state.memory.membership,
         "grouping": state.memory.info,
@@ -370,4 +397,13 @@ def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
         rest["epsilon"],
         rest["rounds"],
         rest["extra_epochs"],
+        _by_group(names.part(arrays, "server")),
     )
+
+
+def _by_group(arrays: Tensors) -> dict[str, Tensors]:
+    made: dict[str, Tensors] = {}
+    for key, value in arrays.items():
+        group, _, name = key.partition("/")
+        made.setdefault(group, {})[name] = value
+    return made

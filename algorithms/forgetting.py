@@ -13,6 +13,7 @@ def forget(algorithm: Algorithm, state: State, device_id: str) -> State:
         models={key: model for key, model in state.models.items() if key != group},
         memory=memory,
         context=algorithm.coordinator.forget(state.context, device_id, group),
+        moments={key: moments for key, moments in state.moments.items() if key != group},
         extra_epochs={d: extra for d, extra in state.extra_epochs.items() if d != device_id},
     )
 

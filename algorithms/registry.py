@@ -13,7 +13,7 @@ from typing import Any
 from algorithms import outside
 from algorithms.algorithm import Algorithm
 from algorithms.core.arithmetic import NUMPY, Arithmetic
-from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Optimizer, Privacy
+from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Optimizer, Privacy, ServerOptimizer
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
 from algorithms.groupings.distfl import DistFL
@@ -65,6 +65,9 @@ from algorithms.personalisation.choices import ByRecipe, KnnPer, Personal, Perso
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
+from algorithms.server_optimizers.adaptive import FedAdagrad, FedAdam, FedYogi
+from algorithms.server_optimizers.momentum import FedAvgM
+from algorithms.server_optimizers.none import NoServerOptimizer
 from algorithms.spec import Choice, Option, check, read, read_joined
 from wire.errors import ConfigError
 
@@ -135,6 +138,13 @@ PERSONALISATION: dict[str, type[Personalisation]] = {
     "knn-per": KnnPer,
 }
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": Sgd, "adam": Adam, "adamw": AdamW}
+SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
+    "no-server-optimizer": NoServerOptimizer,
+    "fedavgm": FedAvgM,
+    "fedadagrad": FedAdagrad,
+    "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+}
 LOOKUP = Lookup(
     {
         "objective": OBJECTIVES,
@@ -143,6 +153,7 @@ LOOKUP = Lookup(
         "privacy": PRIVACY,
         "personalisation": PERSONALISATION,
         "optimizer": OPTIMIZERS,
+        "server optimizer": SERVER_OPTIMIZERS,
     }
 )
 """What names stand for, in these tables or outside of them."""
@@ -162,7 +173,7 @@ def listing() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """An algorithm's name, read: the choices that it makes (`named`), and all six of them. ``str(spec)`` is the name."""
+    """An algorithm's name, read: the choices that it makes (`named`), and all seven of them. ``str(spec)`` is the name."""
 
     named: tuple[Choice, ...]
     objective: Choice
@@ -171,6 +182,7 @@ class AlgorithmSpec:
     privacy: Choice
     personalisation: Choice
     optimizer: Choice
+    server_optimizer: Choice
 
     def __str__(self) -> str:
         return "+".join(map(str, self.named))
@@ -288,10 +300,16 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     privacy = usual("privacy", "no-privacy")
     mean = usual("mean", LOOKUP.made("privacy", privacy).mean or LOOKUP.made("grouping", grouping).mean)
     optimizer = usual("optimizer", "sgd")
-    spec = AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation, optimizer)
+    server_optimizer = usual("server optimizer", "no-server-optimizer")
+    spec = AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation, optimizer, server_optimizer)
     made, device = _make_optimizer(spec), LOOKUP.made("objective", objective).device
     if not made.plain and device.own_rule:
         raise ConfigError(f"algorithm {text!r}: {objective.name} moves models by a rule of its own, in which {optimizer.name} has no place")
+    if _make_server_optimizer(spec).moves and LOOKUP.made("objective", objective).server.own_rule:
+        raise ConfigError(
+            f"algorithm {text!r}: the server moves models by a rule of {objective.name}'s own, in which {server_optimizer.name} has no "
+            "place"
+        )
     if twice := [key for key in made.hyper if key in device.hyper and key not in Supervised.hyper]:
         raise ConfigError(
             f"algorithm {text!r}: {objective.name} and {optimizer.name} both have a hyper-parameter {twice[0]!r}: "
@@ -317,7 +335,10 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
     mean = LOOKUP.made("mean", spec.mean)(**dict(spec.mean.given))
     if privacy.protects:
         _check_privacy(spec, privacy, coordinator, grouping)
-    return Algorithm(str(spec), objective_name(spec), coordinator, grouping, mean, privacy, secret=secret, arithmetic=arithmetic)
+    server_optimizer = _make_server_optimizer(spec)
+    return Algorithm(
+        str(spec), objective_name(spec), coordinator, grouping, mean, privacy, server_optimizer, secret=secret, arithmetic=arithmetic
+    )
 
 
 def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
@@ -351,6 +372,11 @@ def _make_personalisation(spec: AlgorithmSpec) -> Personalisation:
 
 def _make_optimizer(spec: AlgorithmSpec) -> Optimizer:
     made: Optimizer = LOOKUP.made("optimizer", spec.optimizer)(**dict(spec.optimizer.given))
+    return made
+
+
+def _make_server_optimizer(spec: AlgorithmSpec) -> ServerOptimizer:
+    made: ServerOptimizer = LOOKUP.made("server optimizer", spec.server_optimizer)(**dict(spec.server_optimizer.given))
     return made
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shoal.api.callbacks import Callback, CsvLog, EarlyStopping
-    from shoal.api.comparison import Comparison, compare
+    from shoal.api.comparison import CompareProgress, Comparison, compare
     from shoal.api.data import load, validation
     from shoal.api.exporting import export
     from shoal.api.mlflow import MLflow
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "CompareProgress",
     "Comparison",
     "ConfigError",
     "CsvLog",
@@ -48,7 +49,7 @@ __all__ = [
 
 _PLACES = {
     "shoal.api.callbacks": ("Callback", "CsvLog", "EarlyStopping"),
-    "shoal.api.comparison": ("Comparison", "compare"),
+    "shoal.api.comparison": ("Comparison", "CompareProgress", "compare"),
     "shoal.api.data": ("load", "validation"),
     "shoal.api.exporting": ("export",),
     "shoal.api.mlflow": ("MLflow",),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import get_args
 
 from algorithms.registry import AlgorithmSpec, read_privacy
+from algorithms.schedules import read_schedule
 from algorithms.spec import Choice, read_word
 from wire.errors import ConfigError
 from wire.messages import Encoding
@@ -59,6 +60,15 @@ def hyper_values(lr: float | None, hyper: Mapping[str, float]) -> dict[str, floa
     if values.get("lr", 0) < 0:
         raise ConfigError(f"--lr {values['lr']:g}: expected a learning rate from 0")
     return values
+
+
+def schedule_of(text: str) -> str:
+    """A learning rate's schedule as settings have it, from an option that may be empty.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    return str(read_schedule(text)) if text else ""
 
 
 def read_encoding(text: str) -> Encoding:

@@ -7,12 +7,29 @@ from typing import Any
 
 from shoal.comparison_picture import draw_comparison
 from shoal.comparison_tables import write_csv
+from shoal.grid_picture import draw_grid
+from simulation.grid_table import GridTables, place_of
 
 
 def write_comparison(out: Path, results: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Path]:
     """Write ``compare.json``, ``compare.csv`` and ``compare.png``; returns the files."""
-    files = [out / f"compare.{ending}" for ending in ("json", "csv", "png")]
+    files = _files(out)
     files[0].write_text(json.dumps(rows, indent=1) + "\n")
     write_csv(files[1], rows)
     draw_comparison(files[2], results, rows)
     return files
+
+
+def write_grid(out: Path, tables: GridTables) -> list[Path]:
+    """Write the same files of a grid; returns them."""
+    files = _files(out)
+    found = [{**place_of(cell), "algorithms": rows} for cell, rows in tables.cells.items()]
+    missing = [{**place_of(cell), "why": why} for cell, why in tables.left_out.items()]
+    files[0].write_text(json.dumps({"overall": tables.overall, "cells": found, "left_out": missing}, indent=1) + "\n")
+    write_csv(files[1], tables.lines())
+    draw_grid(files[2], tables.cells, tables.overall)
+    return files
+
+
+def _files(out: Path) -> list[Path]:
+    return [out / f"compare.{ending}" for ending in ("json", "csv", "png")]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -196,9 +196,9 @@ def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> flo
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
 
 
-def check_jobs(jobs: Sequence[Job], folder: Path) -> list[FleetData]:
+def check_jobs(jobs: Sequence[Job], folder: Path, data: Callable[[Job], FleetData] = data_of) -> list[FleetData]:
     """Check each algorithm once on each data set, in the first of these jobs whose result is not yet in `folder`; nothing is trained.
-    Returns their fleets.
+    Returns their fleets, which `data` gives.
 
     Raises:
         ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings that do not fit each other.
@@ -207,16 +207,20 @@ def check_jobs(jobs: Sequence[Job], folder: Path) -> list[FleetData]:
     for job in sorted(jobs, key=lambda job: job.data):  # two data sets are held at a time
         key = job.settings.algorithm, job.data
         if key not in fleets and not _path(folder, job).exists():
-            fleets[key] = data_of(job)
+            fleets[key] = data(job)
             check_settings(fleets[key], job.settings)
     return list(fleets.values())
 
 
 def run_all(
-    jobs: Sequence[Job], folder: Path, workers: int | None = None, on_round: Callable[[Job, int], None] = lambda _job, _round: None
+    jobs: Sequence[Job],
+    folder: Path,
+    workers: int | None = None,
+    on_round: Callable[[Job, int], None] = lambda _job, _round: None,
+    run: Callable[[Job, Callable[[int], None]], dict[str, Any]] = run_job,
 ) -> list[dict[str, Any]]:
     """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and return all results in order.
-    `on_round` hears of rounds: a job that is over has made all of its own.
+    `on_round` hears of rounds: a job that is over has made all of its own. With one worker, `run` runs each in this process.
 
     Raises:
         ShoalError: of the first job that cannot be run; what is finished is kept.
@@ -229,7 +233,7 @@ def run_all(
     count = min(workers or num_cores(), len(missing))
     if count == 1:
         for job in missing:
-            _keep(folder, job, run_job(job, lambda number, job=job: on_round(job, number)))  # type: ignore[misc]
+            _keep(folder, job, run(job, partial(on_round, job)))
     elif missing:
         _run_in_processes(missing, folder, count, on_round)
     return [json.loads(_path(folder, job).read_text()) for job in jobs]

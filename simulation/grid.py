@@ -3,13 +3,14 @@
 The runs are those of a comparison (`simulation.compare`), so a grid that was interrupted goes on in the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from algorithms.spec import Choice
 from simulation.compare import Asked, Job, data_of
+from simulation.datasets.windows import FleetData
 from simulation.scenario import Labels, read_labels, set_scene
 from simulation.splits import read_split
 from wire.errors import ConfigError, DataError
@@ -50,39 +51,46 @@ class Grid:
         return sorted((job for cell in cells for job in self.jobs(cell)), key=lambda job: job.settings.seed)
 
 
-def read_cells(data: str, labels: str, splits: str) -> tuple[Cell, ...]:
-    """The cells of a grid from values with commas between them; empty ones stand for `LABELS` and `SPLITS`.
+def make_cells(data: Sequence[str], labels: Sequence[str], splits: Sequence[str]) -> tuple[Cell, ...]:
+    """The cells of a grid; where `labels` or `splits` are empty it has `LABELS` and `SPLITS`.
 
     Raises:
-        ConfigError: a value that cannot be read, none, or one twice.
+        ConfigError: a value that cannot be read, no data, or a value twice.
     """
-    sets = _values(data, "--data")
-    counts = [read_labels(text) for text in _values(labels, "--labels")] if labels else LABELS
-    chosen = [read_split(text) for text in (_values(splits, "--split") if splits else SPLITS)]
-    return tuple(Cell(name, count, split) for name in sets for split in chosen for count in counts)
+    for name, values in (("data", data), ("labels", labels), ("split", splits)):
+        if len(set(values)) < len(values) or not data:
+            raise ConfigError(f"{name} {', '.join(values)}: expected different values")
+    counts = [read_labels(text) for text in labels] or LABELS
+    chosen = [read_split(text) for text in splits or SPLITS]
+    return tuple(Cell(name, count, split) for name in data for split in chosen for count in counts)
 
 
-def _values(text: str, option: str) -> list[str]:
-    values = [value.strip() for value in text.split(",") if value.strip()]
-    if not values or len(set(values)) < len(values):
-        raise ConfigError(f"{option} {text!r}: expected different values with commas between them")
-    return values
-
-
-def sort_out(grid: Grid) -> tuple[list[Cell], dict[Cell, str]]:
-    """The cells that the data allow, and why they do not allow the others.
+def read_cells(data: str, labels: str, splits: str) -> tuple[Cell, ...]:
+    """The same from values with commas between them.
 
     Raises:
+        ConfigError: as `make_cells`.
+    """
+    return make_cells(*([value.strip() for value in text.split(",") if value.strip()] for text in (data, labels, splits)))
+
+
+def sort_out(grid: Grid, data: Callable[[Job], FleetData] = data_of) -> tuple[list[Cell], dict[Cell, str]]:
+    """The cells that the data allow, and why they do not allow the others. `data` gives those of a job.
+
+    Raises:
+        ConfigError: they allow no cell.
         ShoalError: data that cannot be read at all, or a partition with which nothing can be split, or more newcomers than devices.
     """
     allowed: list[Cell] = []
     left_out: dict[Cell, str] = {}
     for cell in grid.cells:
         job = grid.jobs(cell)[0]
-        data = data_of(job)
+        fleet = data(job)
         try:
-            set_scene(data, job.settings.scenario, job.settings.seed)
+            set_scene(fleet, job.settings.scenario, job.settings.seed)
             allowed.append(cell)
         except DataError as error:
             left_out[cell] = str(error)
+    if not allowed:
+        raise ConfigError(f"scenarios: the data allow no cell of the grid; {next(iter(left_out.values()))}")
     return allowed, left_out

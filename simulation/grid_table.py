@@ -1,11 +1,39 @@
 """The tables of a grid: one for each cell, and one over all cells. Pure. docs/compare.md says what every field is."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from aggregator.core.summary import spread
+from simulation.grid import Cell
 from simulation.table import Result, Row, against, by_algorithm, mean_of, over_seeds, rounded, served
+
+
+@dataclass(frozen=True)
+class GridTables:
+    """What came of a grid: a table for each cell, one over all of them, and why the data do not allow the other cells."""
+
+    overall: list[Row]
+    cells: dict[Cell, list[Row]]
+    left_out: dict[Cell, str]
+
+    def lines(self) -> list[Row]:
+        """The rows of all cells, each with the cell that it is of."""
+        return [{**place_of(cell), **row} for cell, rows in self.cells.items() for row in rows]
+
+
+def place_of(cell: Cell) -> Row:
+    """A cell as rows and files have it."""
+    return {"data": cell.data, "split": str(cell.split), "labels": cell.labels}
+
+
+def tabulate_grid(results: Mapping[Cell, Sequence[Result]], left_out: Mapping[Cell, str], reference: str) -> GridTables:
+    """The tables of a grid, from the results of each cell."""
+    cells = {cell: cell_rows(found, reference) for cell, found in results.items()}
+    named = {str(cell): rows for cell, rows in cells.items()}
+    return GridTables(overall_rows(named, {str(cell): found for cell, found in results.items()}, reference), cells, dict(left_out))
+
 
 NEAR = 0.005
 """An algorithm that is less below the best one counts as the best as well."""

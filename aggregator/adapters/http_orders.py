@@ -65,6 +65,7 @@ class SettingsChange(_Body):
     min_devices: Whole = _maybe(ge=1, le=1_000_000, description="No round is aggregated with fewer devices.")
     local_epochs: Whole = _maybe(ge=1, le=1000, description="Passes over a device's windows in each round.")
     lr: float = _maybe(ge=0, le=1e6, description="Learning rate.")
+    lr_schedule: str = _maybe(max_length=200, description="Its schedule over rounds, such as `cosine:warmup=3`; `constant`: none.")
     update_encoding: Encoding = _maybe(description="How devices send what training changed, those that can.")
     algorithm: str = _maybe(min_length=1, max_length=200, description="The same algorithm with another mean.")
     where: str = _maybe(max_length=1000, description="The rule for which devices are asked; empty: all.")

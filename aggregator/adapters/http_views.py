@@ -65,6 +65,7 @@ class SettingsView(BaseModel):
     seed: int
     batch_size: int
     hyper: dict[str, float]
+    lr_schedule: str
     patience: int
     min_delta: float
     days: float

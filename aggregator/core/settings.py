@@ -5,7 +5,8 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from wire.bundle import Bundle, Layout
+from algorithms.schedules import check_schedule
+from wire.bundle import Bundle, Layout, Manifest
 from wire.errors import ConfigError
 from wire.messages import Digest, Encoding, Name
 
@@ -44,6 +45,8 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     batch_size: Least1 = 32
     hyper: dict[str, float] = {}
     """Hyper-parameters in place of the objective's own."""
+    lr_schedule: str = ""
+    """What share of the learning rate devices train with in each round (`algorithms.schedules`); empty: all of it."""
     update_encoding: Encoding = "float32"
     """In what devices send their changes; those that cannot do it send float32."""
     patience: Least0 = 0
@@ -54,7 +57,7 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
 
 Ended = Literal["", "rounds", "days", "patience", "order"]
 """Why no further round of training is opened: a budget that is spent (`aggregator.core.budget`), or the operator's order."""
-TRAINING = ("local_epochs", "batch_size", "hyper")
+TRAINING = ("local_epochs", "batch_size", "hyper", "lr_schedule")
 """The fields of `RunSettings` that shape what devices do in a round."""
 RETUNABLE = (
     *TRAINING,
@@ -146,11 +149,12 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
         manifest, hyper = bundle.manifest, training.algorithm.hyper_with(training.hyper)
         if unknown := sorted(hyper.keys() - manifest.hyper.keys()):
             raise ConfigError(f"hyper-parameter {unknown[0]!r} (--hyper): {manifest.algorithm} has {', '.join(sorted(manifest.hyper))}")
+        check_schedule(training.lr_schedule, training.rounds)
         return cls(
             **{name: getattr(training, name) for name in TrainingSettings.__struct_fields__ if name not in ("algorithm", "hyper")},
             algorithm=str(training.algorithm),
             candidates=training.algorithm.candidates,
-            hyper=hyper,
+            hyper=with_rate(hyper, training.lr_schedule, manifest),
             run_id=run_id,
             data=data,
             bundle=bundle.digest,
@@ -162,3 +166,16 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
             responses={graph: manifest.responses(graph) for graph in manifest.graphs},
             **others,
         )
+
+
+def with_rate(hyper: Mapping[str, float], schedule: str, manifest: Manifest) -> dict[str, float]:
+    """The hyper-parameters of a run with such a schedule, the learning rate that it is about always among them.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not schedule or "lr" in hyper:
+        return dict(hyper)
+    if "lr" not in manifest.hyper:
+        raise ConfigError(f"learning rate schedule {schedule!r}: {manifest.algorithm} has no hyper-parameter 'lr'")
+    return {**hyper, "lr": manifest.hyper["lr"]}

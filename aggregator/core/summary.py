@@ -200,6 +200,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kept: KeptCounts | None = None
     """None where devices do not choose what they keep."""
     groups: Groups
+    lr_by_round: list[float] = []
+    """The learning rate of each round of training, where a schedule says it."""
     epsilon: float | None
     """What the privacy mechanism has spent; None without one."""
     bytes: Traffic
@@ -257,6 +259,7 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
         accuracy_by_round=[spread(accuracy_of(r).values()) for r in records[len(preparing) + 1 :]],
         kept=_count_kept(settings.candidates, [kept.get(d) for d in state.devices]) if settings.candidates else None,
         groups=Groups(count_groups(state.starts), [count_groups(r.groups) for r in training]),
+        lr_by_round=[r.notes["lr"] for r in training if "lr" in r.notes],
         epsilon=training[-1].notes.get("epsilon") if training else None,
         bytes=Traffic(up=sum(r.bytes_up for r in records), down=sum(r.bytes_down for r in records)),
         wall_s=round(wall_s, 3),

@@ -1,4 +1,4 @@
-"""What an objective, a grouping, a mean, a privacy mechanism and an algorithm are.
+"""What an objective, a grouping, a mean, optimizers, a privacy mechanism and an algorithm are.
 
 Tensors are named ``ROLE/NAME``. On the server they are numpy float32 arrays; inside an objective they are torch tensors, because
 its functions are traced into graphs. Nothing here or below it reads a clock, a file or a global random state: the same inputs
@@ -113,6 +113,8 @@ class Coordinator(Protocol):
 
     grouping: ClassVar[str]
     """Name of the only grouping it works with; empty when any will do."""
+    own_rule: ClassVar[bool]
+    """Whether what it remembers holds for models that are the mean alone, so that no server optimizer goes with it."""
     responds: ClassVar[bool]
     """Whether devices report measurements besides what they train: no privacy mechanism covers these."""
     absorbs: ClassVar[bool]
@@ -324,6 +326,32 @@ class Optimizer(Protocol):
 
     def move(self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor) -> TorchTensors:
         """The tensor after a step against `direction`, and its slots."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a server optimizer makes of a change of one tensor; float64 arrays of the tensor's shape."""
+
+    step: Array = field(repr=False)
+    """What is added to the tensor."""
+    moments: Tensors = field(repr=False)
+    """What it remembers, by the names in `ServerOptimizer.moments`."""
+
+
+class ServerOptimizer(Protocol):
+    """How a group's model moves by the change that its devices' mean asks for. Every parameter is moved by itself."""
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+    moves: ClassVar[bool]
+    """Whether it does anything else than take the mean."""
+
+    @property
+    def moments(self) -> Mapping[str, float]:
+        """What it remembers of a parameter, by name, each with its value before the first step."""
+
+    def step(self, change: Array, moments: Tensors) -> Moved:
+        """The step for a change, the mean minus the model, of one tensor; all are float64 arrays of the tensor's shape."""
 
 
 class Privacy(Protocol):

@@ -13,6 +13,7 @@ class DefaultCoordinator:
     """Every round: evaluate the model received, then train. After the last: evaluate. Nothing is sent besides the model."""
 
     grouping: ClassVar[str] = ""
+    own_rule: ClassVar[bool] = False
     responds: ClassVar[bool] = False
     absorbs: ClassVar[bool] = False
     keeps: ClassVar[bool] = False

@@ -71,6 +71,7 @@ class Scaffold(Supervised):
 class ScaffoldServer(DefaultCoordinator):
     """Keeps c, one for each group: the mean of its members' c_i."""
 
+    own_rule: ClassVar[bool] = True
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 

@@ -1,7 +1,7 @@
-"""`shoal.compare`: what the command of this name does in one scenario, from Python."""
+"""`shoal.compare`: what the command of this name does, from Python: in one scenario or in a grid of them."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,61 +9,95 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from algorithms.core.contract import Objective
-from algorithms.registry import make_algorithm, read_algorithm
+from algorithms.given import Part, algorithm_of
+from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
 from host.threads import one_thread
-from shoal.api.data import fleet_of
+from shoal.api.compared import Compared
 from shoal.api.settings import make_settings
 from shoal.api.tables import to_frame
 from shoal.choices import check_bounds, with_privacy
-from shoal.comparison_files import write_comparison
+from shoal.comparison_files import write_comparison, write_grid
 from shoal.comparison_tables import flat_row
 from shoal.folders import prepare_folder
-from simulation.compare import Asked, check_jobs, read_algorithms, run_all, run_job
+from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
 from simulation.datasets.windows import FleetData
-from simulation.objective import ModelMaker, objective_on
+from simulation.grid import SEEDS, Grid, make_cells, sort_out
+from simulation.grid_table import place_of, tabulate_grid
+from simulation.objective import ModelMaker
 from simulation.partition import read_partition
-from simulation.scenario import check_scenario
-from simulation.simulate import SimulationSettings, check_settings
 from simulation.table import tabulate
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Data = FleetData | str | Path
+Compares = Part | AlgorithmSpec
+"""An algorithm of a comparison: its name, a class or two halves, or what `algorithms.given` makes of several."""
+
+
+@dataclass(frozen=True)
+class CompareProgress:
+    """A round of training of one of a comparison's runs is over; a run whose result was there already has all of its own."""
+
+    algorithm: str
+    seed: int
+    data: str
+    labels: str
+    split: str
+    round: int
+    """Rounds of training of this run that are over."""
+    done: int
+    """Rounds of all runs that are over, of `total`."""
+    total: int
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several algorithms on the same data."""
+    """Several algorithms on the same data, or in a grid of scenarios. docs/compare.md says what every field of a row is."""
 
     rows: list[dict[str, Any]]
-    """A row for each algorithm, with the fields of ``compare.json`` (docs/compare.md)."""
+    """A row for each algorithm, with the fields of ``compare.json``; of a grid those of its ``overall``, over all cells."""
     runs: list[dict[str, Any]] = field(repr=False)
     """The result of each run, seed by seed."""
+    cells: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    """Of a grid, a row for each cell and algorithm: ``data``, ``split``, ``labels``, and the fields of a cell's row."""
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    """Of a grid, the cells that the data do not allow: ``data``, ``split``, ``labels``, and ``why``."""
 
     @property
     def table(self) -> "pd.DataFrame":
-        """The rows as a DataFrame, with the columns of ``compare.csv``.
+        """The rows as a DataFrame, nested fields as columns NAME.FIELD.
 
         Raises:
             ConfigError: pandas is not installed; `rows` needs none.
         """
         return to_frame([flat_row(row) for row in self.rows], ())
 
+    @property
+    def cell_table(self) -> "pd.DataFrame":
+        """The rows of a grid's cells as a DataFrame, with the columns of ``compare.csv``.
+
+        Raises:
+            ConfigError: pandas is not installed; `cells` needs none.
+        """
+        return to_frame([flat_row(row) for row in self.cells], ())
+
 
 def compare(
-    algorithms: str | Sequence[str],
-    data: FleetData | str | Path = "watch",
+    algorithms: str | Sequence[Compares],
+    data: Data | Sequence[Data] = "watch",
     *,
+    scenarios: bool = False,
     rounds: int = 20,
     local_epochs: int = 1,
-    seeds: int = 1,
+    seeds: int | None = None,
     out: str | Path | None = None,
     partition: str = "user",
     attack: str = "",
     privacy: str = "",
-    labels: str | int = "all",
-    split: str = "own",
+    labels: str | int | Sequence[str | int] = "",
+    split: str | Sequence[str] = "",
     newcomers: int = 0,
     reference: str = "",
     target: float | None = None,
@@ -72,33 +106,41 @@ def compare(
     update_encoding: str = "float32",
     lr: float | None = None,
     hyper: Mapping[str, float] | None = None,
+    lr_schedule: str = "",
     model: str | nn.Module | ModelMaker = "",
     pretrain: str = "",
     cohort: int = 0,
     profiles: str = "",
     policy: str = "",
     workers: int = 1,
+    on_progress: Callable[[CompareProgress], None] = lambda _progress: None,
 ) -> Comparison:
     """Compare algorithms, each over the seeds 0 to `seeds` - 1. The options are those of `shoal compare` (docs/compare.md).
 
-    With `out`, the table and the picture are written there. Data and a model by name are compared by `workers` processes (a script then
-    needs ``if __name__ == "__main__":``), and a comparison with `out` that was interrupted goes on. A `FleetData` or a model of your own is
-    compared in this process.
+    With `scenarios` it is a grid: `data`, `labels` and `split` may be lists, and every one of each is compared with every other.
+
+    With `out`, tables and picture are written there, and a comparison that was interrupted goes on: the result of each run is a file, whose
+    name is a digest of what it is a run of. A `FleetData` is known by its content. What is in memory alone, a model of your own or a class
+    that is at the top of no file, has no such name, and its runs are made anew. Data and models by name are compared by `workers`
+    processes (a script then needs ``if __name__ == "__main__":``), the others in this one.
 
     Raises:
         ConfigError: options that cannot be read, or do not fit each other, the data or the model.
         DataError: the data cannot be read, or do not allow what is asked of them.
     """
-    if wrong := [a for a in ([algorithms] if isinstance(algorithms, str) else algorithms) if not isinstance(a, str)]:
-        raise ConfigError(f"algorithm {str(wrong[0])!r} of a comparison: expected names, such as fedavg or FILE.py:CLASS")
-    written = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
-    compared = tuple(with_privacy(algorithm, privacy) for algorithm in read_algorithms(written))
+    compared = tuple(with_privacy(algorithm, privacy) for algorithm in _algorithms(algorithms))
     for algorithm in compared:
         make_algorithm(algorithm)
-    base = with_privacy(read_algorithm(reference), privacy) if reference else compared[0]
-    if base not in compared:
-        raise ConfigError(f"reference {reference}: expected one of {written}")
+    names = [str(algorithm) for algorithm in compared]
+    base = str(with_privacy(read_algorithm(reference), privacy)) if reference else names[0]
+    if base not in names:
+        raise ConfigError(f"reference {reference}: expected one of {','.join(names)}")
     check_bounds(seeds=seeds, devices=devices, target=target, workers=workers)
+    sets, counts, splits = _listed(data), [str(count) for count in _listed(labels)], [str(way) for way in _listed(split)]
+    if scenarios and target is not None:
+        raise ConfigError(f"target = {target:g}: with scenarios no rounds are counted")
+    if not scenarios and max(map(len, (sets, counts, splits))) > 1:
+        raise ConfigError("several data, labels or splits are a grid: expected scenarios=True")
     common = make_settings(
         rounds=rounds,
         local_epochs=local_epochs,
@@ -106,53 +148,87 @@ def compare(
         update_encoding=update_encoding,
         lr=lr,
         hyper=hyper or {},
+        lr_schedule=lr_schedule,
         model=model if isinstance(model, str) else "",
         attack=attack,
         privacy=privacy,
         pretrain=pretrain,
-        labels=labels,
-        split=split,
+        labels="all" if scenarios or not counts else counts[0],
+        split="own" if scenarios or not splits else splits[0],
         newcomers=newcomers,
         cohort=cohort,
         profiles=profiles,
         policy=policy,
     )
+    about = Compared.of(sets, None if isinstance(model, str) else model)
+    about.check(compared, common, workers)
     folder = prepare_folder(Path(out), "out") if out is not None else None
-    asked = Asked(str(data), compared, seeds, read_partition(partition), devices, common)
-    if isinstance(data, FleetData) or not isinstance(model, str):
-        if workers != 1:
-            raise ConfigError(f"workers = {workers}: a FleetData or a model of your own is compared in this process")
-        results = _run_here(asked, data, partition, None if isinstance(model, str) else model)
-    else:
-        results = _run_by_name(asked, folder, workers)
-    rows = tabulate(results, target, str(base))
+    asked = Asked(about.names[0], compared, seeds or (SEEDS if scenarios else 1), read_partition(partition), devices, common)
+    run = partial(_run, about=about, folder=folder, workers=workers, on_progress=on_progress)
+    if scenarios:
+        return _in_grid(Grid(make_cells(about.names, counts, splits), asked), base, run, about, folder)
+    return _in_one(asked, base, target, run, folder)
+
+
+Run = Callable[[list[Job]], list[dict[str, Any]]]
+
+
+def _in_one(asked: Asked, base: str, target: float | None, run: Run, folder: Path | None) -> Comparison:
+    results = run(asked.jobs())
+    rows = tabulate(results, target, base)
     if folder is not None:
         write_comparison(folder, results, rows)
     return Comparison(rows, results)
 
 
-def _run_by_name(asked: Asked, folder: Path | None, workers: int) -> list[dict[str, Any]]:
-    jobs = asked.jobs()
-    with tempfile.TemporaryDirectory(prefix="shoal-") as temporary, one_thread():
-        runs = (folder or Path(temporary)) / "runs"
-        check_jobs(jobs, runs)
-        return run_all(jobs, runs, workers)
+def _in_grid(grid: Grid, base: str, run: Run, about: Compared, folder: Path | None) -> Comparison:
+    cells, left_out = sort_out(grid, about.data_of)
+    jobs = grid.all_jobs(cells)
+    results = run(jobs)
+    by_key = dict(zip((job.key for job in jobs), results, strict=True))
+    tables = tabulate_grid({cell: [by_key[job.key] for job in grid.jobs(cell)] for cell in cells}, left_out, base)
+    if folder is not None:
+        write_grid(folder, tables)
+    return Comparison(tables.overall, results, tables.lines(), [{**place_of(cell), "why": why} for cell, why in left_out.items()])
 
 
-def _run_here(asked: Asked, data: FleetData | str | Path, partition: str, model: nn.Module | ModelMaker | None) -> list[dict[str, Any]]:
-    if model is not None and asked.settings.pretrain:
-        raise ConfigError(f"pretrain {asked.settings.pretrain!r}: a model of your own brings its weights; expected a model's name")
-    check_scenario(asked.settings.scenario, asked.partition)
-    results = []
-    with one_thread():
-        for job in asked.jobs():
+def _run(
+    jobs: list[Job], about: Compared, folder: Path | None, workers: int, on_progress: Callable[[CompareProgress], None]
+) -> list[dict[str, Any]]:
+    """The results of these jobs, in order; those that `about` gives a lasting name are kept in the folder."""
+    done, total = dict.fromkeys((job.key for job in jobs), 0), sum(job.settings.rounds for job in jobs)
+
+    def tell(job: Job, number: int) -> None:
+        if number > done[job.key]:
+            done[job.key] = number
             settings = job.settings
-            fleet = fleet_of(data, partition, job.devices, settings.seed, settings.scenario)
-            if settings.seed == 0 and model is None:
-                check_settings(fleet, settings)
-            results.append(run_job(job, fleet=fleet, objective=partial(_objective, model, settings) if model is not None else None))
-    return results
+            place = (str(settings.algorithm), settings.seed, job.data, str(settings.labels), str(settings.split))
+            on_progress(CompareProgress(*place, number, sum(done.values()), total))
+
+    results: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="shoal-") as temporary, one_thread():
+        for lasting in (True, False):
+            part = [job for job in jobs if about.lasts(job) == lasting]
+            runs = folder / "runs" if folder is not None and lasting else Path(temporary)
+            if part:
+                if about.model is None:
+                    check_jobs(part, runs, about.data_of)
+                results |= zip((job.key for job in part), run_all(part, runs, workers, tell, about.run), strict=True)
+    return [results[job.key] for job in jobs]
 
 
-def _objective(model: nn.Module | ModelMaker, settings: SimulationSettings, data: FleetData) -> Objective:
-    return objective_on(model, data, settings.algorithm, settings.seed)
+def _algorithms(given: str | Sequence[Compares]) -> tuple[AlgorithmSpec, ...]:
+    if isinstance(given, str):
+        return read_algorithms(given)
+    if not isinstance(given, Sequence):
+        raise ConfigError(f"algorithms {given!r}: expected a list of names and classes")
+    made = tuple(part if isinstance(part, AlgorithmSpec) else algorithm_of(part) for part in given)
+    if not made or len({str(algorithm) for algorithm in made}) < len(made):
+        raise ConfigError(f"algorithms {', '.join(map(str, made)) or 'none'}: expected different names")
+    return made
+
+
+def _listed(given: Any) -> list[Any]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return list(given)
+    return [] if given == "" else [given]

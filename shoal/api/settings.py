@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from aggregator.core.cohort import read_policy
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import read_word
-from shoal.choices import check_bounds, chosen, hyper_values, read_encoding, with_privacy
+from shoal.choices import check_bounds, chosen, hyper_values, read_encoding, schedule_of, with_privacy
 from simulation.engine.options import BackendName, EngineOptions
 from simulation.engine.workers.attacks import read_attack
 from simulation.scenario import read_labels
@@ -31,6 +31,7 @@ def make_settings(
     update_encoding: str,
     lr: float | None,
     hyper: Mapping[str, float],
+    lr_schedule: str = "",
     model: str,
     attack: str,
     privacy: str,
@@ -57,6 +58,7 @@ def make_settings(
         seed=seed,
         batch_size=batch_size,
         hyper=hyper_values(lr, hyper),
+        lr_schedule=schedule_of(lr_schedule),
         update_encoding=read_encoding(update_encoding),
         model=model,
         attack=chosen(attack, read_attack),

@@ -15,7 +15,7 @@ from aggregator.desk import submit
 from aggregator.identity import is_served
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from shoal.arguments import Database, Folder
-from shoal.choices import hyper_values, read_encoding
+from shoal.choices import hyper_values, read_encoding, schedule_of
 from shoal.commands import options as opt
 from wire.errors import ConfigError
 
@@ -41,6 +41,7 @@ def start(
     batch_size: opt.BatchSize = 32,
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
+    lr_schedule: opt.LrSchedule = "",
     seed: opt.Seed = 0,
     update_encoding: opt.UpdateEncoding = "float32",
     min_devices: opt.MinDevices = 2,
@@ -127,6 +128,7 @@ def change(
     min_devices: Annotated[int | None, typer.Option(min=1, help="No round is aggregated with fewer devices.")] = None,
     local_epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a device's windows in each round.")] = None,
     lr: opt.Lr = None,
+    lr_schedule: opt.LrSchedule = "",
     update_encoding: Annotated[str, typer.Option(help="How devices send what training changed: float32 or int8.")] = "",
     algorithm: Annotated[str, typer.Option(help="The same algorithm with another mean.")] = "",
     where: Annotated[str | None, typer.Option(help="Which devices are asked; every one when empty.")] = None,
@@ -157,6 +159,7 @@ def change(
         min_devices=min_devices,
         local_epochs=local_epochs,
         lr=lr,
+        lr_schedule=schedule_of(lr_schedule) or None,
         update_encoding=read_encoding(update_encoding) if update_encoding else None,
         algorithm=algorithm or None,
         where=where,

@@ -1,6 +1,5 @@
 """`shoal compare`: several algorithms on the same simulated fleets, over several seeds, in one scenario or in a grid of them."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,15 +13,14 @@ from algorithms.registry import make_algorithm, read_algorithm
 from shoal.api.settings import make_settings
 from shoal.choices import with_privacy
 from shoal.commands import options as opt
-from shoal.comparison_files import write_comparison
-from shoal.comparison_tables import cell_tables, comparison_tables, overall_tables, write_csv
+from shoal.comparison_files import write_comparison, write_grid
+from shoal.comparison_tables import cell_tables, comparison_tables, overall_tables
 from shoal.folders import prepare_folder
-from shoal.grid_picture import draw_grid
 from shoal.warn import warn
 from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
 from simulation.datasets.windows import one_class
 from simulation.grid import LABELS, SEEDS, SPLITS, Grid, read_cells, sort_out
-from simulation.grid_table import cell_rows, overall_rows
+from simulation.grid_table import tabulate_grid
 from simulation.partition import read_partition
 from simulation.table import tabulate
 from wire.errors import ConfigError
@@ -64,6 +62,7 @@ def compare(
     update_encoding: opt.UpdateEncoding = "float32",
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
+    lr_schedule: opt.LrSchedule = "",
     model: opt.ModelName = "",
     pretrain: opt.Pretrain = "",
     cohort: opt.Cohort = 0,
@@ -90,6 +89,7 @@ def compare(
         update_encoding=update_encoding,
         lr=lr,
         hyper=opt.hyper_given(hyper),
+        lr_schedule=lr_schedule,
         model=model,
         attack=attack,
         privacy=privacy,
@@ -123,34 +123,24 @@ def _compare(asked: Asked, reference: str, target: float | None, out: Path, work
 
 def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | None, console: Console) -> None:
     cells, left_out = sort_out(grid)
-    if not cells:
-        raise ConfigError(f"--scenarios: the data allow no cell of the grid; {next(iter(left_out.values()))}")
     jobs = grid.all_jobs(cells)
     by_key = dict(zip((job.key for job in jobs), _run(jobs, out, workers, console), strict=True))
-    results = {str(cell): [by_key[job.key] for job in grid.jobs(cell)] for cell in cells}
-    tables = {str(cell): cell_rows(results[str(cell)], reference) for cell in cells}
-    overall = overall_rows(tables, results, reference)
-    named = [{"data": c.data, "split": str(c.split), "labels": c.labels} for c in grid.cells]
-    places = {str(c): name for c, name in zip(grid.cells, named, strict=True)}
-    missing = [{**places[str(c)], "why": why} for c, why in left_out.items()]
-    found = [{**places[name], "algorithms": rows} for name, rows in tables.items()]
-    (out / "compare.json").write_text(json.dumps({"overall": overall, "cells": found, "left_out": missing}, indent=1) + "\n")
-    write_csv(out / "compare.csv", [{**places[name], **row} for name, rows in tables.items() for row in rows])
-    draw_grid(out / "compare.png", {cell: tables[str(cell)] for cell in cells}, overall)
-    for name, rows in tables.items():
-        console.print(f"[bold]{name}[/bold]", soft_wrap=True)
+    tables = tabulate_grid({cell: [by_key[job.key] for job in grid.jobs(cell)] for cell in cells}, left_out, reference)
+    files = write_grid(out, tables)
+    for cell, rows in tables.cells.items():
+        console.print(f"[bold]{cell}[/bold]", soft_wrap=True)
         for table in cell_tables(rows, console.width):
             console.print(table)
             console.print()
         _tell_of_failures(rows, console)
     for cell, why in left_out.items():
         console.print(f"[bold]{cell}[/bold] left out: {why}", soft_wrap=True)
-    whole = f"over the cells in which every run ended with a model, {overall[0]['cells']} of {len(cells)}"
+    whole = f"over the cells in which every run ended with a model, {tables.overall[0]['cells']} of {len(cells)}"
     console.print(f"[bold]{whole}[/bold]; against {reference}", soft_wrap=True)
-    for table in overall_tables(overall, console.width):
+    for table in overall_tables(tables.overall, console.width):
         console.print(table)
         console.print()
-    console.print(f"written: {out / 'compare.json'}, {out / 'compare.csv'}, {out / 'compare.png'}", soft_wrap=True)
+    console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)
 
 
 def _run(jobs: list[Job], out: Path, workers: int | None, console: Console) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import typer
 from aggregator.core.cohort import policy_settings, read_policy, with_cohort
 from algorithms.registry import is_known, read_algorithm
 from algorithms.spec import DEFAULT_ALGORITHM as DEFAULT_ALGORITHM
-from shoal.choices import hyper_values, read_encoding, with_privacy
+from shoal.choices import hyper_values, read_encoding, schedule_of, with_privacy
 from wire.bundle import unpack
 from wire.errors import ConfigError, ShoalError
 
@@ -71,6 +71,10 @@ LocalEpochs = Annotated[int, typer.Option(min=1, help="Passes over a device's wi
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same result.")]
 BatchSize = Annotated[int, typer.Option(min=2, max=4096, help="Windows in a batch.")]
 Lr = Annotated[float | None, typer.Option(help="Learning rate; the algorithm's own when not given.")]
+LrSchedule = Annotated[
+    str,
+    typer.Option("--lr-schedule", help="The learning rate over rounds: constant, step:every=10, exponential:factor=0.95, cosine:warmup=3."),
+]
 Hyper = Annotated[list[str] | None, typer.Option(help="NAME=VALUE in place of the objective's own, e.g. momentum=0; may be repeated.")]
 Devices = Annotated[
     int | None, typer.Option(min=1, help="The first N devices of data that have owners; with another partition, assign to N devices.")
@@ -210,6 +214,7 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in (*budget, *same, *asking)} | {
         "algorithm": with_privacy(read_algorithm(given["algorithm"] or usual_algorithm(given["bundle"])), given["privacy"]).anchored(),
         "hyper": hyper_values(given["lr"], hyper_given(given["hyper"])),
+        "lr_schedule": schedule_of(given["lr_schedule"]),
         "update_encoding": read_encoding(given["update_encoding"]),
         "deadline_s": given["deadline"],
         "grace_s": given["grace"],

@@ -45,6 +45,7 @@ def serve(
     batch_size: opt.BatchSize = 32,
     lr: opt.Lr = None,
     hyper: opt.Hyper = None,
+    lr_schedule: opt.LrSchedule = "",
     seed: opt.Seed = 0,
     update_encoding: opt.UpdateEncoding = "float32",
     min_devices: opt.MinDevices = 2,
@@ -166,7 +167,9 @@ def log_rounds() -> Observer:
     def observe(state: RunState, event: Event) -> None:
         run = state.settings.run_id
         if isinstance(event, RoundAggregated):
-            logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, received[run], count_groups(state.starts))
+            lr = f" lr={event.notes['lr']:g}" if "lr" in event.notes else ""
+            made = event.round, received[run], count_groups(state.starts), lr
+            logging.getLogger("shoal").info("round=%d devices=%d groups=%d%s", *made)
         received[run] = len(state.received)
 
     return observe

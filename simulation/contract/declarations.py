@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from algorithms.core.contract import Mean, Privacy, Sgd, Slice
+from algorithms.core.contract import Mean, Privacy, ServerOptimizer, Sgd, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import StreamingMean
 from algorithms.objectives.coordinator import DefaultCoordinator
@@ -12,6 +12,7 @@ from algorithms.personalisation.choices import Personalisation
 from algorithms.privacy.base import DefaultPrivacy
 from simulation.contract.rounds import Broken
 from wire import names
+from wire.tensors import Tensors
 
 TRAINING = ("step", "loss", "correct", "forward", "trained")
 ANSWERS = ("evaluate", "predict", "answer", "forward")
@@ -122,3 +123,27 @@ def _check_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
     off = float(np.abs(found - expected).max())
     if not off <= CLOSE * float(np.abs(expected).max()):
         raise Broken(f"the mean {what} is off by {off:.3g}")
+
+
+def parameter_by_parameter(optimizer: ServerOptimizer) -> str:
+    """A step moves every parameter by itself, remembers what it declares and nothing else, and is finite.
+
+    Raises:
+        Broken: it does not.
+    """
+    rng = np.random.default_rng(0)
+    before: Tensors = {name: np.full(COLUMNS, first) for name, first in optimizer.moments.items()}
+    for _ in range(ROWS):
+        change = rng.normal(size=COLUMNS)
+        moved = optimizer.step(change, before)
+        if moved.moments.keys() != optimizer.moments.keys():
+            raise Broken(f"it remembers {sorted(moved.moments)} and declares {sorted(optimizer.moments)}")
+        for column in range(COLUMNS):
+            alone = slice(column, column + 1)
+            one = optimizer.step(change[alone], {name: values[alone] for name, values in before.items()})
+            if not np.allclose(one.step, moved.step[alone], rtol=CLOSE):
+                raise Broken("the step of a parameter depends on other parameters")
+        before = moved.moments
+        if not all(np.isfinite(values).all() for values in (moved.step, *moved.moments.values())):
+            raise Broken("a step, or what it remembers, is not finite")
+    return ""

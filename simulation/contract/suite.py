@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from algorithms.core.contract import Mean
+from algorithms.core.contract import Mean, ServerOptimizer
 from algorithms.kinds import KINDS, Kind
 from algorithms.lookup import called
 from algorithms.objectives.halves import TwoHalves
@@ -45,7 +45,7 @@ def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
     """
     choice = read(name, LOOKUP.known(*KINDS), "choice")
     kind, made, _ = LOOKUP.find(choice.name)
-    if choice.given and kind in ("mean", "personalisation"):
+    if choice.given and kind in ("mean", "personalisation", "server optimizer"):
         made = partial(made, **dict(choice.given))
     algorithm = {"objective": name, "personalisation": f"fedavg+none+{name}"}.get(kind, f"fedavg+{name}")
     checks = [
@@ -139,6 +139,16 @@ def _optimizer(name: str, made: type) -> list[Check]:
     ]
 
 
+def _server_optimizer(name: str, made: Callable[[], ServerOptimizer]) -> list[Check]:
+    objectives = [f"{objective}+{name}" for objective in names_of("objective")]
+    others = [f"fedavg+{other}+{name}" for other in names_of("grouping", "mean")]
+    return [
+        Check("it moves every parameter by itself, and what it declares of itself", partial(declarations.parameter_by_parameter, made())),
+        Check("it composes with every objective, or is refused with a reason", partial(rounds.compose_with, objectives)),
+        Check("it composes with every grouping and every mean", partial(rounds.compose_with, others)),
+    ]
+
+
 _OWN: dict[Kind, Callable[[str, Any], list[Check]]] = {
     "objective": _objective,
     "grouping": _grouping,
@@ -146,6 +156,7 @@ _OWN: dict[Kind, Callable[[str, Any], list[Check]]] = {
     "privacy": _privacy,
     "personalisation": _personalisation,
     "optimizer": _optimizer,
+    "server optimizer": _server_optimizer,
 }
 
 

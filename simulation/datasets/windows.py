@@ -1,5 +1,6 @@
 """What a data set is to a simulated fleet: windows by device, and the fixed scaling that the exported model applies."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
@@ -82,6 +83,23 @@ class FleetData:
         truth = {d: group for d, group in self.truth.items() if d in devices}
         recordings = {d: held for d, held in self.recordings.items() if d in devices}
         return replace(self, devices=devices, truth=truth, recordings=recordings)
+
+
+def digest_of(data: FleetData) -> str:
+    """What tells these data from others, whatever they are called: 64 hexadecimal digits of everything but their name."""
+    digest = hashlib.sha256(repr((data.window, data.classes, sorted(data.truth.items()))).encode())
+    for device_id in sorted(data.devices):
+        held: list[object] = [data.devices[device_id]]
+        held += [data.recordings[device_id]] if device_id in data.recordings else []
+        digest.update(device_id.encode())
+        for part in held:
+            for name, value in sorted(vars(part).items()):
+                digest.update(f"/{name}".encode())
+                if value is not None:
+                    array = np.ascontiguousarray(value)
+                    digest.update(f"{array.dtype.str}{array.shape}".encode())
+                    digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def one_class(data: FleetData) -> str:

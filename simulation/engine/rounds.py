@@ -12,7 +12,7 @@ from typing import Protocol
 
 from immutables import Map
 
-from aggregator.aggregation import apply_algorithm, encode_views, round_notes, store_state, weakened, work_of
+from aggregator.aggregation import apply_algorithm, encode_views, make_programs, rate_noted, round_notes, store_state, weakened
 from aggregator.core.budget import improvement_of, mean_accuracy
 from aggregator.core.placed import Placed
 from aggregator.core.plan import make_plan, program_for, without_labels
@@ -102,7 +102,7 @@ class Rounds:
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         grouped, notes = Grouped(state.memory), {}
         if not closing:
-            groups_before = set(state.memory.membership.values())
+            groups_before, rate = set(state.memory.membership.values()), rate_noted(settings, self.programs(state))
             contributions = [self._contribution(d, starts[d.device_id], state, invited) for d in received]
             branches: dict[str, list[Branch]] = {}
             for result in received:
@@ -111,7 +111,7 @@ class Rounds:
             state, grouped = apply_algorithm(
                 self.algorithm, state, contributions, self.experiment.probe, settings, number, preparing, branches or None
             )
-            notes = round_notes(state, grouped)
+            notes = round_notes(state, grouped) | rate
             if self.settings.min_batch:
                 surveys = {d: partial(self._survey, said) for d, said in inputs.items()}
                 placed = place_all(self.algorithm, state, surveys, placed, groups_before)
@@ -216,7 +216,7 @@ class Rounds:
 
     def programs(self, state: State) -> Programs:
         """What devices do in the next round; models are named by their keys."""
-        return self.algorithm.programs(state, work_of(self.settings), {key: key for key in state.models})
+        return make_programs(self.algorithm, state, self.settings, {key: key for key in state.models})
 
     def _start(self, state: State, device_id: str, placed: Mapping[str, Placed] | None = None) -> str:
         held = self._placed(state, device_id, placed) if placed and device_id in self.unlabelled else None

@@ -389,7 +389,7 @@ class TestAgents:
 
     SPEEDS: ClassVar = {"d0": 100.0, "d1": 100.0, "d2": 100.0, "d3": 5.0}
 
-    @pytest.mark.parametrize("algorithm", ["fedavg", "distfl"])
+    @pytest.mark.parametrize("algorithm", ["fedavg+fedavgm:beta=0.3", "distfl"])
     def test_fast_devices_do_not_wait_for_a_slow_one_whose_updates_count_all_the_same(self, fleet: FleetData, algorithm: str) -> None:
         waiting = TimedFleet(fleet, self.SPEEDS, algorithm, rounds=6)
         waiting.run()

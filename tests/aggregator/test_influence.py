@@ -1,6 +1,7 @@
 """How much one device may move a model: the rules on their own, and what a round does with what is out of bounds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median_low
 from typing import ClassVar
 
@@ -10,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.aggregation import _distances, _Group
+from aggregator.aggregation import _distances, _Group, load_state
 from aggregator.core.influence import FLOOR, bounded
 from aggregator.core.state import Received
 from algorithms.algorithm import State
 from algorithms.core.contract import Combined, Slice
 from algorithms.core.stack import Stack
+from simulation.contract.fleet import difference
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.round_cases import RECEIVED, Run
@@ -176,6 +178,16 @@ class TestRound:
         assert notes["too_small"] == {"0": 2}
         assert models_of(bench) == {"initial": first, "0": first}
 
+    def test_a_group_that_keeps_its_last_model_keeps_what_the_server_optimizer_remembered_of_it(self, fleet: FleetData) -> None:
+        bench = Bench(fleet, algorithm="fedavg+fedadam", settings={"min_group": 2})
+        bench.close(a=(1.0, 2), b=(1.0, 2))
+        before = load_state(bench.state, bench.blobs)
+        assert before.moments.keys() == {"0"}
+        bench.start(msgspec.structs.replace(bench.state.next_settings, min_group=3), bench.store, bench.blobs, epoch=2)
+        assert bench.close(a=(1.0, 2), b=(1.0, 2))["too_small"] == {"0": 2}
+        after = load_state(bench.state, bench.blobs)
+        assert difference(replace(before, rounds=2), after) == ""
+
     def test_a_model_far_from_the_last_one_is_set_aside_also_where_all_devices_agree(self, fleet: FleetData) -> None:
         bench = Bench(fleet, settings={"norm_cap": 10.0})
         bench.close(a=(1.0, 2), b=(1.0, 2))
@@ -200,7 +212,7 @@ def test_a_model_near_another_groups_last_one_is_not_too_far() -> None:
     before = {key: {"shared/w": np.full(4, value, np.float32)} for key, value in (("0", 0.0), ("1", 50.0))}
     for value, too_far in ((4.0, False), (48.0, False), (20.0, True)):
         state = State({"0": {"shared/w": np.full(4, value, np.float32)}, "1": before["1"]})
-        groups = {key: _Group(2, before[key]) for key in before}
+        groups = {key: _Group(2, key) for key in before}
         far, distances = _distances(run, state, groups, before)
         assert ([*far], distances) == ((["0"], {}) if too_far else ([], {"shared": 2 * value}))
 

@@ -156,6 +156,7 @@ def test_what_may_change(tmp_path: Path, name: str) -> None:
         ({}, {"bundle": "9" * 64}),
         ({"algorithm": "distfl"}, {"algorithm": "fedavg"}),
         ({"algorithm": "fedavg"}, {"algorithm": "fedprox"}),
+        ({"algorithm": "fedavg+fedadam"}, {"algorithm": "fedavg+fedyogi"}),
         ({"algorithm": "fedavg"}, {"algorithm": "fedavg+gaussian"}),
         ({"algorithm": "fedavg+gaussian"}, {"local_epochs": 5}),
         ({"algorithm": "fedavg+gaussian"}, {"hyper": {"lr": 1.0}}),

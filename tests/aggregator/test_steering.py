@@ -59,6 +59,8 @@ def test_campaigns_are_numbered_as_they_are_accepted(tmp_path: Path, exported: E
         ({"rounds": 0}, r"Expected `int` >= 1 - at `\$.rounds`"),
         ({"over_select": 0.5}, r"at `\$.over_select`"),
         ({"max_drop": 2.0}, r"at `\$.max_drop`"),
+        ({"lr_schedule": "cosine:warmup=50"}, "warmup is 50, expected fewer rounds than the"),
+        ({"lr_schedule": "falling"}, "learning rate schedule 'falling': 'falling' is none of constant, step"),
         ({"algorithm": "distfl+/tmp/x.py:Mean"}, r"/tmp/x.py:Mean would be new: a class of one's own is named where a campaign starts"),
     ],
 )

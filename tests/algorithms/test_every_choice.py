@@ -22,6 +22,8 @@ NAMES = [
     *(f"fedavg+none+{name}" for name in PERSONALISATION),
     "dbe+distfl:num_inputs=10:iterations=3+irls",
     "scaffold+ifca:k=2+trimmed",
+    "distfl:signature=statistics+fedyogi",
+    "ditto+cfl+fedadam+local-gaussian",
 ]
 
 
@@ -66,7 +68,15 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
     rows = listing()
     names = [row["name"] for row in rows]
     assert len(names) == len(set(names))
-    assert {row["choice"] for row in rows} == {"objective", "grouping", "mean", "privacy", "personalisation", "optimizer"}
+    assert {row["choice"] for row in rows} == {
+        "objective",
+        "grouping",
+        "mean",
+        "privacy",
+        "personalisation",
+        "optimizer",
+        "server optimizer",
+    }
     assert [row["name"] for row in rows if not row["citation"] and row["name"] != "no-privacy"] == []
 
 
@@ -90,6 +100,10 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         ("scaffold+adam", "moves models by a rule of its own, in which adam has no place"),
         ("fedavg:momentum=0.5+adam", "'momentum' of fedavg means nothing to adam"),
         ("sgd+adam", "are both a optimizer"),
+        ("fedadam+fedyogi", "are both a server optimizer"),
+        ("fedadam:tau=0", "tau is '0', expected a number above 0"),
+        ("fedavgm:beta=1", "beta is '1', expected a number from 0 below 1"),
+        ("dbe-scaffold+fedavgm", "a rule of dbe-scaffold's own, in which fedavgm has no place"),
         ("sgd:nesterov=yes", "nesterov is 'yes', expected true or false"),
         ("adam:beta2=1", "beta2 is '1', expected a number from 0 below 1|beta2"),
         ("personal:memory=4", "memory is '4', expected a whole number from 8 to 4096"),

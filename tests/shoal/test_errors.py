@@ -50,7 +50,7 @@ def shoal(*arguments: str) -> None:
         ("compare --algorithms fedavg --scenarios --target 0.9", "--target 0.9: with --scenarios no rounds are counted"),
         (
             "compare --algorithms fedavg --scenarios --split session",
-            "--scenarios: the data allow no cell of the grid; split session: device p01-left of data watch has no recording to hold out",
+            "scenarios: the data allow no cell of the grid; split session: device p01-left of data watch has no recording to hold out",
         ),
         (f"export inspect {TEXT}", f"{TEXT}: expected a bundle that `shoal export` wrote: bundle of "),
     ],

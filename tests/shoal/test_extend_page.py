@@ -43,7 +43,8 @@ def test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_reposi
         (0, "OBJECTIVES", "shrinking", "shrinking:decay=0.1"),
         (1, "GROUPINGS", "by-size", "by-size:examples=20"),
         (2, "MEANS", "middle-half", "middle-half"),
-        (3, "PERSONALISATION", "neighbourly", "fedavg+neighbourly:holdout=0.5"),
+        (3, "SERVER_OPTIMIZERS", "sign-step", "fedavg+sign-step:server_lr=0.01"),
+        (4, "PERSONALISATION", "neighbourly", "fedavg+neighbourly:holdout=0.5"),
     ],
 )
 def test_the_choices_of_the_page_about_extensions_work(
@@ -99,7 +100,7 @@ def test_what_a_device_keeps_of_the_page_about_extensions_is_carried_out(monkeyp
     from simulation.contract.fleet import tiny_windows
     from tests.algorithms.test_closing_plans import close, played
 
-    monkeypatch.setitem(registry.PERSONALISATION, "neighbourly", example(3)["Neighbourly"])
+    monkeypatch.setitem(registry.PERSONALISATION, "neighbourly", example(4)["Neighbourly"])
     result, _ = close(played("neighbourly:holdout=0.5"), tiny_windows(0))
     assert result.tensors["response/choose.kept"].shape == (3,)
     assert float(result.tensors["response/choose.windows"]) == 9
@@ -116,7 +117,7 @@ def test_the_command_of_the_page_about_extensions_runs(monkeypatch: pytest.Monke
     assert entry is not None
     command = eval(entry[1], {"Command": cli.Command})
     module = types.ModuleType("shoal.commands.windows")
-    exec(PROGRAMS.findall(text)[4], module.__dict__)
+    exec(PROGRAMS.findall(text)[-1], module.__dict__)
     assert module.windows.__doc__.startswith(command.summary)
     monkeypatch.setitem(sys.modules, "shoal.commands.windows", module)
     monkeypatch.setitem(cli.COMMANDS, "windows", command)

@@ -142,7 +142,7 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     assert "campaign autumn has started: waiting, 0 devices" in say("shoal campaign start")
     assert [line["name"] for line in operator.get("/campaigns")[1]] == ["run-1", "autumn"]
     assert operator.run(typed("shoal campaign start")).stderr.startswith("error: campaign autumn: there is one of this name")
-    assert "goes on with rounds 30, deadline_s 300.0" in say("shoal campaign set")
+    assert "goes on with rounds 30, lr_schedule cosine:warmup=3, deadline_s 300.0" in say("shoal campaign set")
     assert "hours 22:00-06:00 UTC" in say("shoal campaign set runs/served autumn --days")
     settings = operator.get("/run?campaign=autumn")[1]["settings"]
     assert (settings["rounds"], settings["deadline_s"], settings["name"]) == (30, 300.0, "autumn")

@@ -2,14 +2,20 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import shoal
+from algorithms.given import algorithm_of, choice
+from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import read_algorithm
+from algorithms.server_optimizers.momentum import FedAvgM
 from export.runtimes import load_graph
+from shoal.api.comparison import Compares
+from shoal.cli import application
 from simulation.compare import Job, run_job
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
@@ -59,14 +65,93 @@ class TestCompare:
             ({"algorithms": []}, "expected different names"),
             ({"reference": "distfl"}, "reference distfl: expected one of fedavg,local"),
             ({"seeds": 0}, "seeds = 0: expected a whole number from 1"),
-            ({"workers": 2}, "workers = 2: a FleetData or a model of your own is compared in this process"),
+            ({"workers": 2}, "workers = 2: a FleetData, a model of your own and a class that is in no file are compared in this process"),
             ({"split": "session"}, "session"),
+            ({"labels": [1, 5]}, "several data, labels or splits are a grid: expected scenarios=True"),
+            ({"scenarios": True, "target": 0.5}, "target = 0.5: with scenarios no rounds are counted"),
+            ({"scenarios": True, "split": ["session"]}, "scenarios: the data allow no cell of the grid; split session"),
+            ({"algorithms": ["fedavg", "fedavg"]}, "algorithms fedavg, fedavg: expected different names"),
+            ({"algorithms": [3]}, "3 is no class"),
+            ({"data": []}, "data: expected a name, a path or a FleetData"),
         ],
     )
     def test_options_that_cannot_be_are_one_clear_error(self, options: dict[str, Any], said: str) -> None:
         asked: dict[str, Any] = {"algorithms": ALGORITHMS, "data": synthetic_fleet(2), "rounds": 1} | options
         with pytest.raises(shoal.ShoalError, match=said):
             shoal.compare(**asked)
+
+
+class Heavier(FedAvg):
+    """A class that its file names: its runs are found again."""
+
+    name: ClassVar[str] = "heavier"
+    citation: ClassVar[str] = "a test"
+
+
+class TestGrid:
+    """`scenarios`, and what resuming needs."""
+
+    OPTIONS: ClassVar[dict[str, Any]] = {"labels": ["all", 2], "split": ["time", "session"], "rounds": 1, "seeds": 2, "scenarios": True}
+
+    def test_a_grid_is_that_of_the_command(self, tmp_path: Path) -> None:
+        told: list[shoal.CompareProgress] = []
+        found = shoal.compare(ALGORITHMS, "watch", devices=2, out=tmp_path / "python", on_progress=told.append, **self.OPTIONS)
+        options = ["--data", "watch", "--devices", "2", "--labels", "all,2", "--split", "time,session", "--rounds", "1", "--seeds", "2"]
+        written = tmp_path / "command"
+        said = ["--scenarios", "--algorithms", ",".join(ALGORITHMS), *options, "--workers", "1", "--out", str(written)]
+        application("compare")(["compare", *said], standalone_mode=False)
+        files = [json.loads((folder / "compare.json").read_text()) for folder in (tmp_path / "python", written)]
+        assert files[0] == files[1]
+        assert files[0]["overall"] == found.rows
+        assert files[0]["left_out"] == found.left_out
+        assert [cell["split"] for cell in found.left_out] == ["session", "session"]
+        assert [row for cell in files[0]["cells"] for row in cell["algorithms"]] == [
+            {key: value for key, value in row.items() if key not in ("data", "split", "labels")} for row in found.cells
+        ]
+        assert (tmp_path / "python" / "compare.csv").read_text() == (written / "compare.csv").read_text()
+        assert (told[-1].done, told[-1].total, len(told)) == (8, 8, 8)
+        assert {(t.algorithm, t.seed, t.labels, t.split) for t in told} == {
+            (name, seed, labels, "time") for name in ALGORITHMS for seed in (0, 1) for labels in ("all", "2")
+        }
+
+    def test_data_and_classes_at_hand_are_compared_and_found_again(self, tmp_path: Path) -> None:
+        fleets = [replace(synthetic_fleet(2), name="one"), replace(synthetic_fleet(3), name="two")]
+        asked: dict[str, Any] = {"rounds": 1, "seeds": 1, "labels": [2], "split": ["random"], "scenarios": True, "out": tmp_path}
+        algorithms: list[Compares] = ["fedavg", Heavier, algorithm_of("fedavg", choice(FedAvgM, beta=0.5))]
+        found = shoal.compare(algorithms, fleets, **asked)
+        assert [row["algorithm"].rpartition(":")[2] for row in found.rows] == ["fedavg", "Heavier", "beta=0.5"]
+        assert [row["data"].partition("@")[0] for row in found.cells] == ["one"] * 3 + ["two"] * 3
+        stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+        assert len(stamps) == 6
+        assert shoal.compare(algorithms, fleets, **asked).rows == found.rows
+        assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()} == stamps
+        windows = fleets[0].devices["d0"]
+        changed = replace(fleets[0], devices={**fleets[0].devices, "d0": replace(windows, train_x=windows.train_x + 1)})
+        shoal.compare(["fedavg"], [changed], **asked)
+        assert len([*(tmp_path / "runs").iterdir()]) == 7, "other values are other data, whatever they are called"
+
+    def test_runs_go_on_where_a_callback_ended_them(self, tmp_path: Path) -> None:
+        def stop(told: shoal.CompareProgress) -> None:
+            if told.algorithm == "local":
+                raise KeyboardInterrupt
+
+        asked: dict[str, Any] = {"data": synthetic_fleet(2), "rounds": 1, "out": tmp_path}
+        with pytest.raises(KeyboardInterrupt):
+            shoal.compare(ALGORITHMS, on_progress=stop, **asked)
+        (kept,) = (tmp_path / "runs").iterdir()
+        stamp = kept.stat().st_mtime_ns
+        assert len(shoal.compare(ALGORITHMS, **asked).runs) == 2
+        assert kept.stat().st_mtime_ns == stamp
+
+    def test_a_class_that_is_in_no_file_is_compared_and_its_runs_are_made_anew(self, tmp_path: Path) -> None:
+        class Local(Heavier):
+            name: ClassVar[str] = "local-class"
+
+        found = shoal.compare(["fedavg", Local], synthetic_fleet(2), rounds=1, out=tmp_path)
+        assert [row["algorithm"] for row in found.rows] == ["fedavg", "python:Local"]
+        assert len([*(tmp_path / "runs").iterdir()]) == 1
+        with pytest.raises(shoal.ConfigError, match="a class that is in no file"):
+            shoal.compare([Local], "watch", workers=2)
 
 
 class TestExport:

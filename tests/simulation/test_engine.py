@@ -25,7 +25,20 @@ from tests.known import known
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
 
-QUICK = ["fedavg", "distfl", "local", "scaffold", "fedrep", "lg-net", "ditto", "dbe", "ifca:k=2", "autocfl", "hierarchical", "distfl+irls"]
+QUICK = [
+    "fedavg",
+    "distfl",
+    "local",
+    "scaffold",
+    "fedrep",
+    "lg-net",
+    "ditto",
+    "dbe",
+    "ifca:k=2",
+    "autocfl",
+    "hierarchical",
+    "distfl+irls+fedyogi",
+]
 OTHERS = sorted(OBJECTIVES.keys() - set(QUICK))
 
 
@@ -112,7 +125,7 @@ def test_same_bits_in_int8(algorithm: str, others: dict[str, Any]) -> None:
     assert plain.summary.bytes.up > 1.5 * fast.summary.bytes.up
 
 
-@pytest.mark.parametrize("algorithm", ["distfl", "ditto", "feddisk:preparations=2"])
+@pytest.mark.parametrize("algorithm", ["distfl+fedadam", "ditto", "feddisk:preparations=2"])
 def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     whole = run(algorithm, "eager", rounds=3)
     seen: list[int] = []
@@ -225,7 +238,11 @@ def test_a_cohort_is_drawn_anew_every_round() -> None:
 @pytest.mark.parametrize("policy", ["sync:cohort=3", "over-select:cohort=3:over=0.5", "buffered:concurrency=5:buffer=2"])
 def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(policy: str, tmp_path: Path) -> None:
     settings = SimulationSettings(
-        read_algorithm("distfl"), 5, batch_size=8, profiles=read_profiles("phones:speed=20:available=0.9"), policy=read_policy(policy)
+        read_algorithm("distfl+fedadam"),
+        5,
+        batch_size=8,
+        profiles=read_profiles("phones:speed=20:available=0.9"),
+        policy=read_policy(policy),
     )
     fleet = synthetic_fleet(8, shift=1.0)
     whole = simulate(fleet, settings, engine=EngineOptions("eager"))

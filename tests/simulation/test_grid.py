@@ -48,10 +48,10 @@ def test_cells_are_every_combination_and_the_usual_ones_where_nothing_is_asked()
 @pytest.mark.parametrize(
     ("values", "error"),
     [
-        (("a,a", "", ""), "--data 'a,a': expected different values"),
-        ((",", "", ""), "--data ','"),
+        (("a,a", "", ""), "data a, a: expected different values"),
+        ((",", "", ""), "data : expected different values"),
         (("a", "all,some", ""), "labels 'some'"),
-        (("a", "5,5", ""), "--labels '5,5'"),
+        (("a", "5,5", ""), "labels 5, 5: expected different values"),
         (("a", "", "time,now"), "split 'now'"),
     ],
 )
