@@ -1,5 +1,5 @@
 """What an algorithm does on the server: from a round's updates to its next models. It is made of objective, grouping, mean, privacy and
-what devices keep; its optimizer works on devices alone."""
+what devices keep; its optimizer and its task work on devices alone."""
 
 import hashlib
 import math

@@ -28,6 +28,7 @@ GROUPS: dict[Kind, str] = {
     "privacy": "shoal.privacy",
     "personalisation": "shoal.personalisation",
     "optimizer": "shoal.optimizers",
+    "task": "shoal.tasks",
 }
 """The entry points of an installed package that are choices, by kind."""
 WHAT = "algorithm file"

@@ -319,6 +319,31 @@ class Optimizer(Protocol):
         """The tensor after a step against `direction`, and its slots."""
 
 
+class Task(Protocol):
+    """What a model is to learn. Traced into the graphs that train."""
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+
+    @property
+    def plain(self) -> bool:
+        """Whether its loss is the cross-entropy and nothing else, which every backend has."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the classes of a device are to count alike, by the device's own counts (`algorithms.tasks.balanced`)."""
+
+    def check(self, num_classes: int) -> None:
+        """Check that it goes with so many classes.
+
+        Raises:
+            ConfigError: it does not.
+        """
+
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The loss of each example (batch,), of logits (batch, classes) float32 and labels (batch,) int64."""
+
+
 class Privacy(Protocol):
     """What is clipped and noised before models are combined, and what it costs."""
 

@@ -66,7 +66,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
     rows = listing()
     names = [row["name"] for row in rows]
     assert len(names) == len(set(names))
-    assert {row["choice"] for row in rows} == {"objective", "grouping", "mean", "privacy", "personalisation", "optimizer"}
+    assert {row["choice"] for row in rows} == {"objective", "grouping", "mean", "privacy", "personalisation", "optimizer", "task"}
     assert [row["name"] for row in rows if not row["citation"] and row["name"] != "no-privacy"] == []
 
 

@@ -100,7 +100,7 @@ def test_algorithms_of_several_choices_are_written_and_read_too(data: st.DataObj
     spec = read_algorithm("+".join(map(str, named)))
     assert [(c.name, c.given) for c in spec.named] == [(c.name, c.given) for c in named]
     assert read_algorithm(str(spec)) == spec
-    every = {spec.objective, spec.grouping, spec.mean, spec.privacy, spec.personalisation, spec.optimizer}
+    every = {spec.objective, spec.grouping, spec.mean, spec.privacy, spec.personalisation, spec.optimizer, spec.task}
     assert set(spec.named) <= every
 
 

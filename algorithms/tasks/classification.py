@@ -1,0 +1,64 @@
+"""Classification: a window has one of the classes.
+
+The loss of a window is the cross-entropy of its class. With label smoothing it is the cross-entropy of a target that gives the class
+1 - s + s / classes, and every other class s / classes. C. Szegedy et al. Rethinking the Inception Architecture for Computer Vision.
+CVPR 2016, section 7. A class weight multiplies the loss of the windows of its class.
+
+A step follows the mean over the windows of a batch, and is not divided by the weights of the batch, as `torch.nn.CrossEntropyLoss` does:
+so the mean of devices' losses by their numbers of windows is that of all windows together, whichever device has which classes. What is
+measured on test windows is the plain cross-entropy, so that runs can be compared.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from algorithms.core.limits import PART, Limits
+from wire.errors import ConfigError
+
+BALANCED, EQUAL = "balanced", "equal"
+"""Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and none."""
+
+
+class Classification:
+    """Cross-entropy, with smoothed labels and weights of classes where they are asked for."""
+
+    name: ClassVar[str] = "classification"
+    citation: ClassVar[str] = "Szegedy et al., CVPR 2016, section 7"
+    limits: ClassVar[Mapping[str, Limits]] = {"label_smoothing": PART}
+
+    def __init__(self, label_smoothing: float = 0.0, class_weights: str = EQUAL) -> None:
+        """`class_weights`: a number for each class, joined by ``/``, as in ``1/2/0.5``; or ``balanced``, or ``equal``.
+
+        Raises:
+            ConfigError: the weights are none of these.
+        """
+        self.label_smoothing, self.balanced = label_smoothing, class_weights == BALANCED
+        self.weights = () if class_weights in (BALANCED, EQUAL) else _weights(class_weights)
+
+    @property
+    def plain(self) -> bool:
+        return not (self.label_smoothing or self.balanced or self.weights)
+
+    def check(self, num_classes: int) -> None:
+        if self.weights and len(self.weights) != num_classes:
+            given = "/".join(f"{weight:g}" for weight in self.weights)
+            raise ConfigError(f"class_weights {given}: expected a weight for each of {num_classes} classes, got {len(self.weights)}")
+
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        each = F.cross_entropy(logits, y, reduction="none", label_smoothing=self.label_smoothing)
+        return each * torch.tensor(self.weights)[y] if self.weights else each
+
+
+def _weights(text: str) -> tuple[float, ...]:
+    try:
+        weights = tuple(float(part) for part in text.split("/"))
+    except ValueError:
+        weights = ()
+    if not weights or not all(0 <= weight < math.inf for weight in weights) or not any(weights):
+        raise ConfigError(f"class_weights {text!r}: expected {BALANCED}, {EQUAL}, or a number from 0 for each class, such as 1/2/0.5")
+    return weights
