@@ -42,10 +42,11 @@ class Sgd:
 class Objective(Protocol):
     """The device's half of an objective: pure functions over named tensors; written once, exported to every runtime.
 
-    A batch holds ``x`` (batch, \\*window) float32, ``y`` (batch,) int64, the `columns` that the device has made of its examples, and the
-    `random` inputs. A role says what happens to a tensor: ``shared`` is exchanged and averaged, ``statistic`` is exchanged
-    (BatchNorm), ``private`` stays on the device from round to round, ``slot`` starts anew in every round, ``received`` comes from
-    the server with the model; ``received/start.NAME`` is the device's own copy of ``shared/NAME`` as it was received.
+    A batch holds ``x`` (batch, \\*window) float32, or int64 where the model has a vocabulary, ``y`` (batch,) int64, the `columns` that the
+    device has made of its examples, and the `random` inputs. A role says what happens to a tensor: ``shared`` is exchanged and averaged,
+    ``statistic`` is exchanged (BatchNorm), ``private`` stays on the device from round to round, ``slot`` starts anew in every round,
+    ``received`` comes from the server with the model; ``received/start.NAME`` is the device's own copy of ``shared/NAME`` as it was
+    received.
     """
 
     name: ClassVar[str]
@@ -157,6 +158,8 @@ class Probe:
     """The same within rounding, sooner still, with BatchNorm folded into the layers before it."""
     network: Network | None = None
     """The model as a list of layers, where each of them is known: what `arithmetic` reads."""
+    of_ids: bool = False
+    """Whether x are ids, int64: nobody can make up inputs then by going down a gradient."""
     arithmetic: Arithmetic = NUMPY
     """Asks many models at a time: the soonest, where it can."""
 

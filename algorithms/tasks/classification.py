@@ -9,7 +9,6 @@ so the mean of devices' losses by their numbers of windows is that of all window
 measured on test windows is the plain cross-entropy, so that runs can be compared.
 """
 
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.limits import PART, Limits
+from algorithms.core.limits import PART, Limits, read_numbers
 from wire.errors import ConfigError
 
 BALANCED, EQUAL = "balanced", "equal"
@@ -29,16 +28,15 @@ class Classification:
 
     name: ClassVar[str] = "classification"
     citation: ClassVar[str] = "Szegedy et al., CVPR 2016, section 7"
-    limits: ClassVar[Mapping[str, Limits]] = {"label_smoothing": PART}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "label_smoothing": PART,
+        "class_weights": Limits(choices=(EQUAL, BALANCED), numbers=True),
+    }
 
     def __init__(self, label_smoothing: float = 0.0, class_weights: str = EQUAL) -> None:
-        """`class_weights`: a number for each class, joined by ``/``, as in ``1/2/0.5``; or ``balanced``, or ``equal``.
-
-        Raises:
-            ConfigError: the weights are none of these.
-        """
+        """`class_weights`: a number for each class, joined by ``/``, as in ``1/2/0.5``; or ``balanced``, or ``equal``."""
         self.label_smoothing, self.balanced = label_smoothing, class_weights == BALANCED
-        self.weights = () if class_weights in (BALANCED, EQUAL) else _weights(class_weights)
+        self.weights = () if class_weights in (BALANCED, EQUAL) else read_numbers(class_weights)
 
     @property
     def plain(self) -> bool:
@@ -52,13 +50,3 @@ class Classification:
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         each = F.cross_entropy(logits, y, reduction="none", label_smoothing=self.label_smoothing)
         return each * torch.tensor(self.weights)[y] if self.weights else each
-
-
-def _weights(text: str) -> tuple[float, ...]:
-    try:
-        weights = tuple(float(part) for part in text.split("/"))
-    except ValueError:
-        weights = ()
-    if not weights or not all(0 <= weight < math.inf for weight in weights) or not any(weights):
-        raise ConfigError(f"class_weights {text!r}: expected {BALANCED}, {EQUAL}, or a number from 0 for each class, such as 1/2/0.5")
-    return weights

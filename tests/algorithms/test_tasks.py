@@ -177,9 +177,9 @@ def test_a_service_takes_the_task_that_its_bundle_was_exported_for(exported_for:
     ("name", "reason"),
     [
         ("fedavg+classification:label_smoothing=1", "label_smoothing is '1', expected a number from 0 below 1"),
-        ("fedavg+classification:class_weights=a/b", "class_weights 'a/b': expected balanced, equal, or a number from 0 for each class"),
-        ("fedavg+classification:class_weights=0/0", "class_weights '0/0': expected"),
-        ("fedavg+classification:class_weights=1/-1", "class_weights '1/-1': expected"),
+        ("fedavg+classification:class_weights=a/b", "class_weights is 'a/b', expected equal or balanced or numbers from 0 such as 1/2/0.5"),
+        ("fedavg+classification:class_weights=0/0", "class_weights is '0/0', expected"),
+        ("fedavg+classification:class_weights=1/-1", "class_weights is '1/-1', expected"),
         ("dp-sgd+classification:class_weights=balanced", "dp-sgd bounds what a single window changes"),
         ("fedpcl+classification:class_weights=balanced", "fedpcl trains by a loss of its own"),
     ],

@@ -10,6 +10,7 @@ from tests.wire import (
     drift_vectors,
     enrolment_vectors,
     held_vectors,
+    ids_vectors,
     names_vectors,
     policy_vectors,
     quantised_vectors,
@@ -198,6 +199,7 @@ def main() -> None:
     """Write everything."""
     SCHEMA.write_text(schema_text())
     held_vectors.FILE.write_text(held_vectors.text())
+    ids_vectors.FILE.write_text(ids_vectors.text())
     names_vectors.FILE.write_text(names_vectors.text())
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())
