@@ -149,7 +149,10 @@ def check_labels(y: Array, count: int, origin: str) -> None:
         raise DataError(f"{told}: expected int[{count}], y[:, 0]")
     if y.shape != (count,) or y.dtype.kind not in "iuUS":
         whole = y.dtype.kind == "f" and y.shape == (count,) and bool(np.isfinite(y).all() and (y == np.round(y)).all())
-        raise DataError(f"{told}, expected int[{count}]" + (", y.astype(int)" if whole else ""))
+        several = len(y) == count and y.dtype.kind in "fiub"
+        no_task = ", a class for each window: quantities and several labels are no task here" if several else ""
+        likely = ", y.astype(int)" if whole else no_task
+        raise DataError(f"{told}, expected int[{count}]{likely}")
 
 
 def likely_meant(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
