@@ -26,7 +26,7 @@ from aggregator.core.versions import farthest, worse_than
 from aggregator.inherit import Source, begin_from
 from aggregator.placing import place_again, place_unlabelled
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.core.contract import Grouped, LocalModel, Probe, Programs, Work, exchanged
+from algorithms.core.contract import USUAL_PASSES, Grouped, LocalModel, Probe, Programs, Work, exchanged
 from algorithms.means.streaming import Branch
 from wire import names
 from wire.bundle import Manifest
@@ -296,7 +296,7 @@ def load_models(run: RunState | ModelVersion, blobs: Blobs) -> dict[str, Tensors
 
 def work_of(settings: TrainingSettings[Any]) -> Work:
     """What a run's settings ask of devices in every round."""
-    return Work(settings.batch_size, settings.local_epochs, settings.hyper)
+    return Work(settings.batch_size, settings.local_epochs, settings.hyper, USUAL_PASSES)
 
 
 def store_state(

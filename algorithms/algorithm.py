@@ -128,6 +128,8 @@ class Algorithm:
     def programs(self, state: State, work: Work, digests: Mapping[str, str]) -> Programs:
         """What devices do in the next round, under ``closing`` after the last, and under ``unlabelled`` so that one without labels can be
         placed. `digests` names each model's blob."""
+        if self.privacy.in_step():  # every further step costs privacy
+            work = replace(work, most_passes=1)
         programs = self.coordinator.programs(state.context, work)
         closing = self.coordinator.closing(state.context, work)
         placing: Programs = {UNLABELLED: (SURVEY_INPUTS,)} if self.grouping.places else {}

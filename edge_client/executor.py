@@ -193,7 +193,7 @@ class _Job:
         self._check_batches(verb.batch_size, len(examples))
         scalars = self._hyper()
         num_examples, loss_sum, num_correct = 0, 0.0, 0.0
-        batches: Iterable[Array] = training_batches(verb, examples, min_batch, self._rng)
+        batches: Iterable[Array] = training_batches(verb, examples, windows.num_unlabelled, min_batch, self._rng)
         if isinstance(self._graphs, WholeTraining) and self._graphs.trains(verb.graph):
             made = list(batches)
             self._between()
@@ -371,7 +371,7 @@ class _Job:
         r"""The training windows and after them those without labels, x (n, \*window) and y (n,), -1 for no label; and for each
         its ``rank`` among them, how many there are (``count``), and whether it is ``held`` out, all float32 (n,)."""
         windows = self._windows
-        more = len(windows.unlabelled_x)
+        more = windows.num_unlabelled
         x = np.concatenate([windows.train_x, windows.unlabelled_x]) if more else windows.train_x
         y = np.concatenate([windows.train_y, np.full(more, -1, np.int64)])
         held = np.concatenate([held_out(windows.num_train, holdout), np.zeros(more, bool)])

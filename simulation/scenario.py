@@ -108,6 +108,6 @@ def _keep(windows: Windows, at: Array) -> Windows:
     """The windows with the labels at these places alone."""
     rest = np.ones(windows.num_train, bool)
     rest[at] = False
-    before = [windows.unlabelled_x] if len(windows.unlabelled_x) else []
+    before = [windows.unlabelled_x] if windows.num_unlabelled else []
     unlabelled = np.concatenate([*before, windows.train_x[rest]])
     return Windows(windows.train_x[at], windows.train_y[at], windows.test_x, windows.test_y, unlabelled)

@@ -14,7 +14,7 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RunState
 from aggregator.core.summary import AttackSummary, Newcomers, Summary, accuracy_of, spread, summarize
-from algorithms.core.contract import Objective
+from algorithms.core.contract import USUAL_PASSES, Objective
 from algorithms.core.probe import make_probe
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
 from algorithms.spec import DEFAULT_ALGORITHM, Choice
@@ -203,13 +203,18 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     if settings.cohort:
         policy = with_cohort(policy, settings.cohort)
     manifest = bundle.manifest
-    examples = np.array([settings.local_epochs * data.devices[d].num_train for d in ids], np.int64)
+    examples = np.array([settings.local_epochs * _of_epoch(data.devices[d]) for d in ids], np.int64)
     down, statistics = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role(names.STATISTIC)))
     changed = [(names.delta(spec.name), spec.dtype, spec.shape) for spec in manifest.of_role(names.SHARED)]
     up = statistics + change_bytes(changed, settings.update_encoding)
     profiles = make_profiles(settings.profiles or read_profiles("always"), len(ids), settings.seed)
     fleet = Fleet(profiles, Work(examples, down, up), settings.seed)
     return Timed(ids, make_policy(policy, fleet))
+
+
+def _of_epoch(windows: Windows) -> int:
+    """The examples that a device trains on in an epoch, one of several passes as often as it comes (`wire.verbs.Train`)."""
+    return min(windows.num_train + windows.num_unlabelled, USUAL_PASSES * windows.num_train)
 
 
 def _with_scenario(summary: Summary, settings: SimulationSettings, result: EngineResult, data: FleetData) -> Summary:

@@ -29,6 +29,7 @@ LEASE_S = 15.0
 Epoch = Count
 """Which start of a service speaks: every start takes a greater one than any before it."""
 MOST_EPOCHS = 10_000
+MOST_PASSES = 1_000
 """Passes that one verb can ask for."""
 MOST_CLASSES = 1000
 """Classes of which a device tells how many windows it has, at most."""

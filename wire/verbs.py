@@ -4,11 +4,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from wire.fields import MOST_CHOICES, MOST_EPOCHS, Count, Digest, Name, Positive, Share
+from wire.fields import MOST_CHOICES, MOST_EPOCHS, MOST_PASSES, Count, Digest, Name, Positive, Share
 
 
 class Train(msgspec.Struct, frozen=True, tag="train"):
-    """Run a step graph over the training windows: `epochs` passes, or exactly `steps` batches when given.
+    """Run a step graph over the training windows: `epochs` epochs, or exactly `steps` batches when given.
+
+    An epoch is a pass over the training windows. Where the device has windows without labels as well, it is as many batches as a pass over
+    all of its windows would have, in `most_passes` passes over those for training at most.
 
     What it changed of the roles shared and statistic goes into the update, unless `report` is false. The share `holdout` of the
     windows, the same ones each time, is left out. A device that then has fewer than `least` windows with labels leaves the verb out.
@@ -22,6 +25,7 @@ class Train(msgspec.Struct, frozen=True, tag="train"):
     report: bool = True
     holdout: Share = 0.0
     least: Count = 0
+    most_passes: Annotated[int, msgspec.Meta(ge=1, le=MOST_PASSES)] = 1
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):

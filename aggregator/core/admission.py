@@ -114,7 +114,7 @@ def most_steps(verbs: tuple[Verb, ...], num_train: int) -> int:
     """How many steps these verbs make on so many windows, at most. A device that says more would have privacy or weights computed for
     what it cannot have done."""
     trained = [verb for verb in verbs if isinstance(verb, Train)]
-    return sum(verb.epochs * -(-num_train // verb.batch_size) if verb.steps is None else verb.steps for verb in trained)
+    return sum(verb.epochs * verb.most_passes * -(-num_train // verb.batch_size) if verb.steps is None else verb.steps for verb in trained)
 
 
 def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:

@@ -76,6 +76,10 @@ class Objective(Protocol):
         """The training graphs that are plain SGD; none where batches hold more than examples and labels."""
 
 
+USUAL_PASSES = 16
+"""The passes over its training windows that an epoch of a run has at most, on a device with many more windows without labels."""
+
+
 @dataclass(frozen=True)
 class Work:
     """What a run asks of its devices in every round; `hyper` takes the place of the bundle's own values."""
@@ -83,10 +87,13 @@ class Work:
     batch_size: int
     local_epochs: int
     hyper: Mapping[str, float] = field(default_factory=dict)
+    most_passes: int = 1
+    """Of a device's training windows in an epoch, where it has windows without labels as well (`wire.verbs.Train`)."""
 
     def train(self, graph: str = "step", epochs: int | None = None, report: bool = True) -> Train:
-        """The verb that trains with one of the objective's graphs, for the run's own number of passes where `epochs` is None."""
-        return Train(self.batch_size, self.local_epochs if epochs is None else epochs, hyper=dict(self.hyper), graph=graph, report=report)
+        """The verb that trains with one of the objective's graphs, for the run's own number of epochs where `epochs` is None."""
+        count = self.local_epochs if epochs is None else epochs
+        return Train(self.batch_size, count, hyper=dict(self.hyper), graph=graph, report=report, most_passes=self.most_passes)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Personal(ByRecipe):
     citation: ClassVar[str] = "after Marfoq et al., ICML 2022; Li et al., 2018; Wortsman et al., CVPR 2022; Zhou et al., NIPS 2003"
     grouping: ClassVar[str] = "distfl"
     recipe: ClassVar[Recipe] = Recipe(
-        (Candidate(TUNED, 0.5), Candidate(TUNED, 0.7), Candidate(GENERAL, 0.5), Candidate(GENERAL, 0.0)), errors=3.0
+        (Candidate(TUNED, 0.5), Candidate(TUNED, 0.7), Candidate(GENERAL, 0.5), Candidate(GENERAL, 0.0)), errors=3.0, unjudged=2
     )
     limits: ClassVar[dict[str, Limits]] = {
         "memory": Limits(low=8, high=4096),

@@ -12,9 +12,11 @@ The candidates are made one after the other, by verbs that every client has:
 A candidate is a model, and a share of the device's neighbours in its answer. The choice goes through the candidates in their order, and
 takes the first one that is not worse than the best by more than so many standard errors of the difference, over the windows held out.
 These have been trained on in earlier rounds and flatter candidates that trust the model, which is why three standard errors are asked
-for. Without windows to judge by, the first candidate is kept. A training whose model no longer answers with numbers has no candidate.
+for. With too few windows to judge by, a device does not train, and the recipe names the candidate that is kept. A training whose
+model no longer answers with numbers has no candidate.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -67,6 +69,8 @@ class Recipe:
     recalibrates: bool = True
     unlabelled: bool = True
     """Whether windows without labels are remembered."""
+    unjudged: int = 0
+    """The place of the candidate that is kept where there are too few windows to judge by."""
 
     def of(self, model: str) -> tuple[float, ...]:
         """The shares of the candidates with this model."""
@@ -186,7 +190,7 @@ class Keeping(Supervised):
         if recipe.tunes:  # not where a guess is no number, nor where nobody has trained
             apart = torch.stack([(tensors[key] - tensors[slot_of(key, "before")]).abs().sum() for key in self.moving(tensors)]).sum()
             usable = 1 - is_tuned * (1 - ((memory.guess.sum() >= 0) & (apart > 0)).to(every.dtype))
-        kept = first_good(every, judged, recipe.errors, usable)
+        kept = first_good(every, judged, recipe.errors, usable, recipe.unjudged)
         shares = torch.tensor([candidate.share for candidate in recipe.candidates], dtype=kept.dtype)
         labels = memory.smoothed(memory.weights(), memory.known)
         following = {KEYS: torch.clone(memory.keys), LABELS: labels, SHARE: (kept * shares).sum()}
@@ -209,18 +213,20 @@ class Keeping(Supervised):
         return answer(tensors, made.features, torch.softmax(made.logits, dim=1))
 
 
-def first_good(losses: Tensor, judged: Tensor, errors: float, usable: Tensor) -> Tensor:
+def first_good(losses: Tensor, judged: Tensor, errors: float, usable: Tensor, unjudged: int) -> Tensor:
     """1 for the first of the candidates that are `usable` (candidates,) whose mean of `losses` (M, candidates), over the rows that are
-    `judged` (M,), is not above the least mean by more than so many standard errors of the difference; 1 for the first usable one where
-    fewer than `FEWEST` rows are judged. Losses are at most `WORST`; one candidate at least must be usable."""
+    `judged` (M,), is not above the least mean by more than so many standard errors of the difference; 1 for the first usable one from the
+    place `unjudged` on where fewer than `FEWEST` rows are judged. Losses are at most `WORST`; one candidate from that place on must be
+    usable."""
     count = judged.sum()
     means = losses.sum(0) / count.clamp(min=1.0) + (1 - usable) * 2 * WORST
     best = _first((means <= means.amin(0)).to(losses.dtype))
     apart = (losses - (losses * best).sum(1, keepdim=True)) * judged.unsqueeze(1)
     mean = apart.sum(0) / count.clamp(min=1.0)
     spread = ((apart - mean) * judged.unsqueeze(1)).square().sum(0) / (count - 1).clamp(min=1.0)
-    good = (mean <= errors * (spread / count.clamp(min=1.0)).sqrt()) | (count < FEWEST)
-    return _first(good.to(losses.dtype) * usable)
+    good = (mean <= errors * (spread / count.clamp(min=1.0)).sqrt()).to(losses.dtype)
+    from_there = (torch.arange(losses.shape[1]) >= unjudged).to(losses.dtype)
+    return _first(torch.where(count < FEWEST, from_there, good) * usable)
 
 
 def _first(flags: Tensor) -> Tensor:
@@ -253,12 +259,13 @@ class KeepingServer(DefaultCoordinator):
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """The objective's own training, on the windows that are not held out; nothing of it is reported."""
         asked, usual, verbs = self.keeping, self.training(context, work), list[Verb]()
+        least = max(TRAINED, math.ceil(FEWEST * (1 - asked.holdout) / asked.holdout))  # with fewer, too few are held out to judge it by
         judges = any(isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual)  # by windows that candidates are judged on
         for verb in usual:
             match verb:
                 case Train():
                     epochs = asked.epochs or verb.epochs
-                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=asked.holdout, least=TRAINED))
+                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=asked.holdout, least=least))
                 case Apply() | Evaluate() if not judges:
                     verbs.append(replace(verb, report=False))
         return tuple(verbs)

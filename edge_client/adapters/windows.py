@@ -50,7 +50,7 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
     if unlabelled.shape[1:] != windows.train_x.shape[1:]:
         told = f"windows of {UNLABELLED} are {unlabelled.shape[1:]}, the others {windows.train_x.shape[1:]}"
         raise DataError(f"data folder {folder}: {told}")
-    others = [windows.unlabelled_x] if len(windows.unlabelled_x) else []
+    others = [windows.unlabelled_x] if windows.num_unlabelled else []
     return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled]))
 
 

@@ -24,15 +24,16 @@ def evaluation_slices(num_examples: int, min_batch: int, max_batch: int | None) 
     return batch_slices(num_examples, min(EVALUATION_BATCH, max_batch - min_batch + 1) if max_batch else EVALUATION_BATCH, min_batch)
 
 
-def training_batches(train: Train, examples: Array, min_batch: int, rng: np.random.Generator) -> Iterator[Array]:
-    """The examples (n,) of each batch, by index: every epoch in a new order, for `epochs` passes or exactly `steps` batches."""
-    done = 0
-    epoch = 0
-    while train.steps is not None or epoch < train.epochs:
+def training_batches(train: Train, examples: Array, num_unlabelled: int, min_batch: int, rng: np.random.Generator) -> Iterator[Array]:
+    """The examples (n,) of each batch, by index: every pass in a new order, until `epochs` or `steps` are done. `num_unlabelled`: how many
+    windows the device has besides, without labels."""
+    parts = batch_slices(len(examples), train.batch_size, min_batch)
+    left = train.steps
+    if left is None:
+        whole = len(batch_slices(len(examples) + num_unlabelled, train.batch_size, min_batch))
+        left = train.epochs * min(whole, train.most_passes * len(parts))
+    while left > 0:
         order = examples[rng.permutation(len(examples))]
-        for part in batch_slices(len(examples), train.batch_size, min_batch):
-            if train.steps is not None and done >= train.steps:
-                return
-            done += 1
+        for part in parts[:left]:
             yield order[part]
-        epoch += 1
+        left -= len(parts)

@@ -35,6 +35,11 @@ class Windows:
         """Number of test examples."""
         return len(self.test_y)
 
+    @property
+    def num_unlabelled(self) -> int:
+        """Number of windows without labels."""
+        return len(self.unlabelled_x)
+
 
 class LiveWindows(Protocol):
     """Windows of a device that goes on recording: other ones from plan to plan, and never within one."""

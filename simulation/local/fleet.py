@@ -27,7 +27,7 @@ def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
     windows = data.devices[device_id]
     np.savez(folder / "train.npz", X=windows.train_x, y=windows.train_y)
     np.savez(folder / "test.npz", X=windows.test_x, y=windows.test_y)
-    if len(windows.unlabelled_x):
+    if windows.num_unlabelled:
         np.savez(folder / UNLABELLED, X=windows.unlabelled_x)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from aggregator.core.admission import Refused, check_tensors, norms_of
 from aggregator.core.record import RoundRecord
+from algorithms.core.contract import USUAL_PASSES
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.contracts.store import SETTINGS
@@ -172,7 +173,7 @@ def test_a_device_weighs_no_more_than_it_checked_in(bench: Bench) -> None:
 
 def test_steps_count_as_far_as_the_plan_can_have_made_them(bench: Bench) -> None:
     bench.verdict(encode_update(msgspec.structs.replace(bench.update, num_steps=2**53), bench.tensors))
-    assert bench.campaign.known().received["a"].num_steps == 1, "one epoch of ten windows, in batches of 32"
+    assert bench.campaign.known().received["a"].num_steps == USUAL_PASSES, "passes over ten windows, in batches of 32"
 
 
 def test_counts_that_sum_to_more_than_can_be_read_do_not_spoil_the_record(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algorithms.optimizers.base import slot_of
-from algorithms.personalisation.keeping import Keeping
+from algorithms.personalisation.keeping import FEWEST, Keeping
 from algorithms.personalisation.memory import KEYS, LABELS, SHARE
 from algorithms.registry import OBJECTIVES, PRIVACY, make_algorithm, make_objective, read_algorithm
 from edge_client.core.own import own_tensors
@@ -108,7 +108,7 @@ class TestWhatIsKept:
     def prefer_general(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from algorithms.personalisation import keeping
 
-        def third(_losses: torch.Tensor, _judged: torch.Tensor, _errors: float, _usable: torch.Tensor) -> torch.Tensor:
+        def third(_losses: torch.Tensor, _judged: torch.Tensor, _errors: float, _usable: torch.Tensor, _at: int) -> torch.Tensor:
             return torch.tensor([0.0, 0.0, 1.0, 0.0])
 
         monkeypatch.setattr(keeping, "first_good", third)
@@ -137,11 +137,19 @@ class TestWhatIsKept:
             for verb in field.algorithm.coordinator.closing(field.state.context, WORK)
         )
         with np.errstate(all="ignore"):
-            result, model = close(field, labelled(tiny_windows(0), 4), verbs=verbs)  # two windows judge: too few to choose by
+            result, model = close(field, labelled(tiny_windows(0), 12), verbs=verbs)
         assert result.num_steps > 0
-        assert result.tensors["response/choose.kept"].tolist() == [0, 0, 1, 0]
+        assert result.tensors["response/choose.kept"][:2].tolist() == [0, 0]
         assert all(np.isfinite(value).all() for value in result.private.values())
         np.testing.assert_array_equal(result.private["kept/shared/head.weight"], model["shared/head.weight"])
+
+    @pytest.mark.parametrize("count", [2, 10, 12])
+    def test_a_device_trains_where_it_can_judge_what_comes_of_it(self, count: int) -> None:
+        """Of twelve windows with labels, three are held out."""
+        field = played("fedavg+personal+none")
+        result, _ = close(field, labelled(tiny_windows(0), count))
+        assert (result.num_steps > 0) == (result.tensors["response/choose.windows"] >= FEWEST) == (count == 12)
+        assert count == 12 or result.tensors["response/choose.kept"].tolist() == [0, 0, 1, 0]
 
     def test_a_training_that_helps_is_kept_half_way(self) -> None:
         """A device whose classes are called otherwise than everybody else's."""

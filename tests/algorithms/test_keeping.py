@@ -35,12 +35,12 @@ Numbers = np.ndarray[Any, np.dtype[np.float32]]
 
 class TestFirstGood:
     @staticmethod
-    def plain(losses: Numbers, judged: Numbers, errors: float, usable: Numbers) -> int:
+    def plain(losses: Numbers, judged: Numbers, errors: float, usable: Numbers, unjudged: int) -> int:
         """The place of the candidate, by loops in float64."""
         there = [i for i in range(losses.shape[1]) if usable[i]]
         rows = losses.astype(np.float64)[judged > 0]
         if len(rows) < FEWEST:
-            return there[0]
+            return next(i for i in there if i >= unjudged)
         best = min(there, key=lambda i: rows[:, i].mean())
         for i in there:
             apart = rows[:, i] - rows[:, best]
@@ -60,22 +60,23 @@ class TestFirstGood:
         usable = rng.integers(0, 2, losses.shape[1]).astype(np.float32)
         usable[rng.integers(len(usable))] = 1
         losses = np.asarray((losses + rng.uniform(0, 0.01, losses.shape)) * judged[:, None], np.float32)
-        kept = first_good(torch.from_numpy(losses), torch.from_numpy(judged), errors, torch.from_numpy(usable)).numpy()
+        unjudged = int(rng.integers(np.flatnonzero(usable)[-1] + 1))
+        kept = first_good(torch.from_numpy(losses), torch.from_numpy(judged), errors, torch.from_numpy(usable), unjudged).numpy()
         assert sorted(kept)[-1] == kept.sum() == 1
         assert usable[kept.argmax()] == 1
-        assert kept.argmax() == self.plain(losses, judged, errors, usable)
+        assert kept.argmax() == self.plain(losses, judged, errors, usable, unjudged)
 
-    def test_the_first_is_kept_where_fewer_than_three_windows_judge(self) -> None:
-        losses = torch.tensor([[5.0, 0.0], [5.0, 0.0], [5.0, 0.0]])
-        for count, expected in ((0, 0), (2, 0), (3, 1)):
+    def test_the_one_for_that_is_kept_where_fewer_than_three_windows_judge(self) -> None:
+        losses = torch.tensor([[5.0, 0.0, 1.0], [5.0, 0.0, 1.0], [5.0, 0.0, 1.0]])
+        for unjudged, count, expected in ((0, 0, 0), (0, 2, 0), (0, 3, 1), (2, 0, 2), (2, 2, 2), (2, 3, 1)):
             judged = (torch.arange(3) < count).float()
-            assert int(first_good(losses * judged[:, None], judged, 3.0, torch.ones(2)).argmax()) == expected
+            assert int(first_good(losses * judged[:, None], judged, 3.0, torch.ones(3), unjudged).argmax()) == expected
 
     def test_a_better_candidate_within_the_errors_does_not_replace_the_first(self) -> None:
         """Differences 2, 0, 0: mean 0.667, standard error 0.667."""
         losses, judged = torch.tensor([[2.0, 0.0], [1.0, 1.0], [1.0, 1.0]]), torch.ones(3)
-        assert int(first_good(losses, judged, 1.01, torch.ones(2)).argmax()) == 0
-        assert int(first_good(losses, judged, 0.99, torch.ones(2)).argmax()) == 1
+        assert int(first_good(losses, judged, 1.01, torch.ones(2), 0).argmax()) == 0
+        assert int(first_good(losses, judged, 0.99, torch.ones(2), 0).argmax()) == 1
 
 
 class TestChoose:

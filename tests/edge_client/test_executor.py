@@ -27,8 +27,29 @@ class TestBatches:
 
     def test_steps_and_epochs(self) -> None:
         rng = np.random.default_rng(0)
-        assert len(list(training_batches(m.Train(8, epochs=3), np.arange(20), 2, rng))) == 9
-        assert len(list(training_batches(m.Train(8, steps=7), np.arange(20), 2, rng))) == 7
+        assert len(list(training_batches(m.Train(8, epochs=3), np.arange(20), 0, 2, rng))) == 9
+        assert len(list(training_batches(m.Train(8, steps=7), np.arange(20), 0, 2, rng))) == 7
+
+    @given(
+        n=st.integers(2, 100),
+        more=st.integers(0, 500),
+        size=st.integers(2, 64),
+        epochs=st.integers(1, 4),
+        passes=st.integers(1, 20),
+        seed=st.integers(0, 9),
+    )
+    def test_an_epoch_is_as_long_as_a_pass_over_all_windows_within_bounds(
+        self, n: int, more: int, size: int, epochs: int, passes: int, seed: int
+    ) -> None:
+        train = m.Train(size, epochs, most_passes=passes)
+        made = [batch.tolist() for batch in training_batches(train, np.arange(n), more, 2, np.random.default_rng(seed))]
+        a_pass, whole = len(batch_slices(n, size, 2)), len(batch_slices(n + more, size, 2))
+        assert len(made) == epochs * min(whole, passes * a_pass)
+        for i in range(0, len(made) - a_pass + 1, a_pass):
+            assert sorted(place for batch in made[i : i + a_pass] for place in batch) == list(range(n))
+        if not more or passes == 1:
+            plain = training_batches(m.Train(size, epochs), np.arange(n), 0, 2, np.random.default_rng(seed))
+            assert made == [batch.tolist() for batch in plain]
 
 
 class TestHeldOut:

@@ -9,6 +9,7 @@ import numpy as np
 from tests.wire import (
     drift_vectors,
     enrolment_vectors,
+    epochs_vectors,
     held_vectors,
     ids_vectors,
     names_vectors,
@@ -204,6 +205,7 @@ def main() -> None:
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())
     drift_vectors.FILE.write_text(drift_vectors.text())
+    epochs_vectors.FILE.write_text(epochs_vectors.text())
     ranks_vectors.FILE.write_text(ranks_vectors.text())
     quantised_vectors.FILE.write_text(quantised_vectors.text())
     time_vectors.FILE.write_text(time_vectors.text())

@@ -20,19 +20,18 @@ internal fun batchRanges(numExamples: Int, batchSize: Int, minBatch: Int): List<
 }
 
 /**
- * The examples of each batch, by index: every epoch in a new order, for `epochs` passes or exactly `steps` batches. Orders are drawn when
- * their first batch is asked for.
+ * The examples of each batch, by index: every pass in a new order, until `epochs` or `steps` are done. Orders are drawn when their first
+ * batch is asked for. [numUnlabelled]: how many windows the device has besides, without labels.
  */
-internal fun trainingBatches(train: Train, examples: IntArray, minBatch: Int, random: Generator): Sequence<IntArray> = sequence {
-    var done = 0L
-    var epoch = 0
-    while (train.steps != null || epoch < train.epochs) {
+internal fun trainingBatches(train: Train, examples: IntArray, numUnlabelled: Int, minBatch: Int, random: Generator): Sequence<IntArray> = sequence {
+    val parts = batchRanges(examples.size, train.batchSize, minBatch)
+    val whole = batchRanges(examples.size + numUnlabelled, train.batchSize, minBatch).size
+    var left = train.steps ?: (train.epochs * minOf(whole.toLong(), train.mostPasses.toLong() * parts.size))
+    while (left > 0) {
         val order = random.permutation(examples.size)
-        for (part in batchRanges(examples.size, train.batchSize, minBatch)) {
-            if (train.steps != null && done >= train.steps) return@sequence
-            done++
+        for (part in parts.take(minOf(left, parts.size.toLong()).toInt())) {
             yield(IntArray(part.last - part.first + 1) { examples[order[part.first + it]] })
         }
-        epoch++
+        left -= parts.size
     }
 }

@@ -65,7 +65,7 @@ internal class Job(
         }
         checkBatches(verb, examples.size)
         var (numExamples, lossSum, numCorrect) = Triple(0L, 0.0, 0.0)
-        for (chosen in trainingBatches(verb, examples, manifest.minBatch, random)) {
+        for (chosen in trainingBatches(verb, examples, windows.numUnlabelled, manifest.minBatch, random)) {
             val inputs = tensors + batch(windows.trainX, windows.trainY, chosen, training = true) + draw(chosen.size) + hyper
             val outputs = graphs.run(verb.graph, inputs)
             advance(outputs, verb.report)

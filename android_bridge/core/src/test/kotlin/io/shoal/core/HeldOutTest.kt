@@ -1,7 +1,9 @@
 package io.shoal.core
 
+import io.shoal.core.random.Generator
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.JsonArray
+import io.shoal.core.wire.Train
 import io.shoal.core.wire.parseJson
 import java.io.File
 import kotlin.test.Test
@@ -19,6 +21,19 @@ class HeldOutTest {
             val mask = heldOut(count, share)
             assertEquals(held, mask.indices.filter { mask[it] }, "of $count windows $share")
             assertEquals(held.size, numHeldOut(count, share))
+        }
+    }
+
+    @Test
+    fun `an epoch has the batches of every implementation`() {
+        val cases = (parseJson(File(repository, "wire/vectors/epochs.json").readBytes()) as JsonArray).items.map { Fields(it, "epochs.json") }
+        assertTrue(cases.size >= 10)
+        for (case in cases) {
+            val (labelled, unlabelled) = Pair(case.count("labelled").toInt(), case.count("unlabelled").toInt())
+            val (size, epochs) = Pair(case.count("batch_size").toInt(), case.count("epochs").toInt())
+            val train = Train(size, epochs, case.intOrNull("steps", Fields.POSITIVE), mostPasses = case.count("most_passes").toInt())
+            val batches = trainingBatches(train, IntArray(labelled) { it }, unlabelled, 2, Generator(0L)).map { it.size }.toList()
+            assertEquals(case.list("sizes") { it, path -> Fields.countOf(it, path).toInt() }, batches, "$train of $labelled and $unlabelled")
         }
     }
 

@@ -13,6 +13,7 @@ internal fun fieldsOf(verb: Verb): Map<String, Any?> = linkedMapOf<String, Any?>
         "report" to verb.report,
         "holdout" to verb.holdout,
         "least" to verb.least,
+        "most_passes" to verb.mostPasses,
     )
     is Evaluate -> linkedMapOf(
         "split" to verb.split,
@@ -39,6 +40,7 @@ internal fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("
         report = f.bool("report", true),
         holdout = f.share("holdout"),
         least = f.count("least", 0),
+        mostPasses = f.int("most_passes", 1L..1_000, 1).toInt(),
     )
     "evaluate" -> Evaluate(
         split = f.oneOf("split", listOf("train", "test", "holdout", "windows"), "test"),

@@ -7,8 +7,9 @@ public sealed interface Verb {
 }
 
 /**
- * Run a step graph over the training windows: [epochs] passes, or exactly [steps] batches when given. A device that has fewer than [least]
- * windows besides those held out leaves the verb out.
+ * Run a step graph over the training windows: [epochs] epochs, or exactly [steps] batches when given. An epoch is a pass over these windows.
+ * Where the device has windows without labels as well, it is as many batches as a pass over all of its windows would have, in [mostPasses]
+ * passes over those for training at most. A device that has fewer than [least] windows besides those held out leaves the verb out.
  */
 public data class Train(
     val batchSize: Int,
@@ -19,6 +20,7 @@ public data class Train(
     val report: Boolean = true,
     val holdout: Double = 0.0,
     val least: Long = 0,
+    val mostPasses: Int = 1,
 ) : Verb {
     override val type: String get() = "train"
 }
