@@ -2,8 +2,9 @@
 
 G. King, L. Zeng. Logistic Regression in Rare Events Data. Political Analysis 9(2), 2001, as in scikit-learn's ``class_weight="balanced"``.
 The classes that a device has count alike in its loss, and the mean weight of its windows is 1, so that it has the same part in the fleet's
-mean as without weights. The counts never leave the device. Weights are at most `MOST`: one window of a rare class does not make a step by
-itself. A class that few devices have counts no more in the fleet for it: weights that are to say so are given as numbers.
+mean as without weights. The counts never leave the device. Weights are at most `MOST`, and their mean is then below 1: one window of a rare
+class does not make a step by itself. A class that few devices have counts no more in the fleet for it: weights that are to say so are given
+as numbers.
 """
 
 from collections.abc import Mapping

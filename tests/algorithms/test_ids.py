@@ -23,6 +23,7 @@ from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.options import BackendName, EngineOptions
+from simulation.heterogeneity import measure
 from simulation.objective import objective_for_fleet, objective_on
 from simulation.partition import OF_MEASUREMENTS, assign, read_partition
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
@@ -160,6 +161,18 @@ class TestTraining:
     def test_partitions_of_measurements_are_refused(self, name: str) -> None:
         with pytest.raises(ConfigError, match=f"partition {name}: it changes or compares measurements, and data events holds ids"):
             assign(fleet_of_ids(), read_partition(name), 2, 0)
+
+
+@pytest.mark.parametrize("vocabulary", [8, 1000])
+def test_heterogeneity_tells_devices_with_other_ids_apart(vocabulary: int) -> None:
+    rng = np.random.default_rng(0)
+
+    def measured(apart: int) -> float:
+        drawn = [rng.integers(0, 4, (200, 1, 12)) + apart * number for number in range(2)]
+        x, owner = np.concatenate(drawn), np.repeat([0, 1], 200)
+        return measure(shoal.load(x, np.arange(400) % 2, owner, vocabulary=vocabulary))["gamma"]
+
+    assert measured(4) > 3 * measured(0)
 
 
 class TestDevices:
