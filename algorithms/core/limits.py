@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+BETWEEN = "/"
+"""What stands between the numbers of a text."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -15,7 +18,7 @@ class Limits:
     choices: tuple[str, ...] = ()
     """What a text may be; anything when empty."""
     numbers: bool = False
-    """Whether a text may also be numbers from 0, joined by ``/`` (`read_numbers`)."""
+    """Whether a text may also be numbers from 0, joined by `BETWEEN` (`read_numbers`)."""
 
     def hold(self, number: float) -> bool:
         """Whether a number lies within them."""
@@ -29,7 +32,7 @@ class Limits:
 def read_numbers(text: str) -> tuple[float, ...]:
     """The numbers in a text such as ``1/2/0.5``, finite, from 0 and not all 0; none where it is something else."""
     try:
-        numbers = tuple(float(part) for part in text.split("/"))
+        numbers = tuple(float(part) for part in text.split(BETWEEN))
     except ValueError:
         return ()
     return numbers if all(0 <= number < math.inf for number in numbers) and any(numbers) else ()

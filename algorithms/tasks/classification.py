@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.limits import PART, Limits, read_numbers
+from algorithms.core.limits import BETWEEN, PART, Limits, read_numbers
 from wire.errors import ConfigError
 
 BALANCED, EQUAL = "balanced", "equal"
@@ -44,7 +44,7 @@ class Classification:
 
     def check(self, num_classes: int) -> None:
         if self.weights and len(self.weights) != num_classes:
-            given = "/".join(f"{weight:g}" for weight in self.weights)
+            given = BETWEEN.join(f"{weight:g}" for weight in self.weights)
             raise ConfigError(f"class_weights {given}: expected a weight for each of {num_classes} classes, got {len(self.weights)}")
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
