@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from immutables import Map
 
 from aggregator.core import registry as core
-from aggregator.core.asking import all_placed, groups_of
+from aggregator.core.asking import all_placed, groups_of, placed_of
 from aggregator.core.device_events import DeviceBarred, EligibilityChanged
 from aggregator.core.eligibility import read_rule
 from aggregator.core.placed import Placed
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
-from aggregator.core.state import DeviceLost, Event, RoundAggregated, RunState
+from aggregator.core.state import DeviceCheckedIn, DeviceLost, Event, RoundAggregated, RunState
 from algorithms.personalisation.kept import Kept
 from wire.errors import ConfigError, ShoalError
 from wire.messages import CheckIn, Decline, InUse, Update
@@ -75,9 +75,17 @@ class Devices:
         match event:
             case DeviceLost(_, device_id):
                 self.on_left(device_id)
+            case DeviceCheckedIn(device_id=device_id) if self.entry(device_id).placed is not None:
+                self._unplace(run, device_id)
             case RoundAggregated() if event.starts:
                 placed = all_placed(run)
                 self.on_groups(run.settings.name, event.round, groups_of(run, placed), placed)
+
+    def _unplace(self, run: RunState, device_id: str) -> None:
+        """Note that a run has no longer placed a device: it has labels enough to train now."""
+        name = run.settings.name
+        if self.entry(device_id).groups[-1].campaign == name and placed_of(run, device_id) is None:
+            self._take(device_id, core.Regrouped(self._clock(), device_id, name, run.round, run.starts.get(device_id, "")))
 
     def changed(self) -> set[str]:
         """The devices of which something else is known than when this was asked last."""
@@ -156,14 +164,15 @@ class Devices:
         self._take(device_id, core.Keeps(self._clock(), device_id, campaign, number, kept))
 
     def on_groups(self, campaign: str, number: int, groups: Mapping[str, str], placed: Mapping[str, Placed] | None = None) -> None:
-        """A campaign's round has put devices into groups; of those without labels it says how sure that is."""
+        """A campaign's round has put devices into groups; of those that were placed it says how sure that is."""
         before = self.state.devices
         self.state = core.step(self.state, core.Grouped(self._clock(), campaign, number, groups, placed or {}))
-        self._note(d for d in groups if self.state.devices.get(d) is not before.get(d))
+        self._note(d for d, entry in self.state.devices.items() if entry is not before.get(d))
 
     def on_in_use(self, message: InUse) -> None:
         """A device says which release it uses."""
-        self._take(message.device_id, core.ReleaseTaken(self._clock(), message.device_id, message.number, message.problem))
+        told = (message.number, message.problem, message.alone)
+        self._take(message.device_id, core.ReleaseTaken(self._clock(), message.device_id, *told))
 
     # What operators order. Each is safe when it returns, or raises `StorageFailed` and has not happened.
 

@@ -285,7 +285,7 @@ class Inbox:
         if not 0 <= message.latency_ms <= LARGEST_SUM:
             raise Malformed(f"in-use: latency_ms {message.latency_ms}")
         if self._own(message, reading):
-            reading.in_use = message = replace(message, problem=printable(message.problem))
+            reading.in_use = message = replace(message, problem=printable(message.problem), alone=printable(message.alone))
             self._devices.on_in_use(message)
 
     def _status(self, payload: bytes, reading: Reading) -> None:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from host.supervisor import alive
+from host.supervisor import at_work
 from wire.messages import LEASE_S
 
 EVERY_S = LEASE_S / 3
@@ -20,7 +20,7 @@ def held(announce: Callable[[], None]) -> Iterator[None]:
     def say() -> None:
         while not over.wait(EVERY_S):
             announce()
-            alive()
+            at_work()
 
     saying = threading.Thread(target=say, name="lease", daemon=True)
     saying.start()

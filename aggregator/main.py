@@ -13,6 +13,7 @@ from aggregator.adapters.enrolment_store import upgrade_enrolments
 from aggregator.adapters.fleet_lease import LeaseLost
 from aggregator.adapters.http_api import create_api
 from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.http_starting import create_starting_api
 from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.schema import current, has_leases, newest, upgrade
@@ -39,6 +40,7 @@ from aggregator.released import released_source
 from aggregator.rollouts import Rollouts
 from aggregator.runner import Runner
 from aggregator.service_settings import ServeSettings
+from aggregator.starting import Starting, opening_of
 from aggregator.steering import Steering
 from aggregator.storage import open_blobs, open_lease
 from wire.errors import OtherAggregator
@@ -64,14 +66,18 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
     Raises:
         ShoalError: a setting, a bundle, the database or the broker cannot be used; or another aggregator has the fleet.
     """
-    topics, folder = Topics(settings.fleet), settings.folder
+    topics, folder, starting = Topics(settings.fleet), settings.folder, Starting()
     if settings.bundle is not None:
         check_campaign_name(settings.run)
     held = lock_service(folder)
     try:
         with ExitStack() as opened:
+            starting.begins(f"reads {folder}")
             opening = Opening.read(settings)
             http = opened.enter_context(HttpServer(settings.http_host, settings.http_port))
+            starting_api = create_starting_api(lambda: starting.doing)
+            if not settings.standby:  # one that waits for the lease opens no port
+                http.serve(starting_api)
             lease = open_lease(opening.place.database, settings.fleet, secrets.token_hex(8), settings.standby)
             if lease is not None:
                 opened.enter_context(closing(lease))
@@ -80,21 +86,25 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
             if (revision := current(database)) != newest() and (revision or lease is not None):
                 if lease is not None and has_leases(revision) and not lease.take((), settings.standby, settings.take_over, stop):
                     return None  # nobody else may use the database while it is migrated
+                starting.begins("brings the database to the form of this version")
                 upgrade(database)
             upgrade_enrolments(folder)
+            starting.begins("reads where its campaigns stand")
             secret = opening.look(settings)
             known = boot_ids(folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8))
             if lease is not None:
                 lease.share(secret)
+                starting.begins("takes the lease on the fleet")
                 if not lease.take(known, settings.standby, settings.take_over, stop):
                     return None
                 known.append(lease.holder_before)
                 opening.exchange()
                 opening.look(settings)  # the one before may have written meanwhile
+            http.serve(starting_api)
             opening.begin(settings)
             named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)
             opened.enter_context(enrolment(settings.enrolment, folder, *named))
-            return _serve(settings, topics, http, opening, known, boot_id, stop, observe)
+            return _serve(settings, topics, http, opening, starting, known, boot_id, stop, observe)
     except OtherAggregator as error:
         raise LeaseLost(str(error)) if settings.standby else error from None
     finally:
@@ -106,6 +116,7 @@ def _serve(
     topics: Topics,
     http: HttpServer,
     opening: Opening,
+    starting: Starting,
     known: list[str],
     boot_id: str,
     stop: Callable[[], bool],
@@ -126,6 +137,7 @@ def _serve(
         return MqttLink(settings.broker, client_id, confirmed=True)
 
     least = max(opening.last_epoch, lease.epoch - 1 if lease else 0)
+    starting.begins(f"looks for another aggregator of the fleet at {settings.broker}")
     epoch = find_epoch(look, topics, verifier, least, known, clock(), settings.take_over)
     log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
     gone = AggregatorStatus(False, boot_id, epoch, clock())
@@ -154,6 +166,7 @@ def _serve(
     try:
         started_s = time.monotonic()
         for charter in opening.charters(settings.run):
+            starting.begins(opening_of(charter.settings.name, opening.states[charter.settings.name]))
             own = opening.fresh is not None and charter.settings.name == settings.run
             if own:
                 steering.open(charter, opening.exported, opening.fresh)

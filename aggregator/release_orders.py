@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from aggregator.core.reach import group_of, needed
-from aggregator.core.releases import Release
+from aggregator.core.releases import GIVEN_UP, Release
 from aggregator.core.rollout_state import GOING, CalledOff, FleetEvent, FleetState, Halted, Promoted, Rollout, WentBack, WentOn
 from aggregator.core.state import RunState
 from aggregator.desk import Handler
@@ -101,7 +101,7 @@ def release_handlers(policy: ReleasePolicy, states: Callable[[], Mapping[str, Ru
 
 
 def _told(number: int, release: Release, before: bool) -> str:
-    again = f"; `shoal models rollback --to {number}` returns to its model" if release.state in ("withdrawn", "retired") else ""
+    again = f"; `shoal models rollback --to {number}` returns to its model" if release.state in {*GIVEN_UP, "retired"} else ""
     return f"release {number}: {release.group}" + (f": it was made before and is {release.state}{again}" if before else "")
 
 

@@ -128,9 +128,9 @@ def check_asking(settings: RunSettings) -> None:
         )
 
 
-def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> None:
-    """Check that a run may go on with these settings, and log what is new. Another bundle, seed or algorithm, but for its mean, makes
-    another run; and the epsilon of a privacy mechanism is computed for one way of training.
+def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str:
+    """Check that a run may go on with these settings; returns what is new, in words, or nothing. Another bundle, seed or algorithm, but for
+    its mean, makes another run; and the epsilon of a privacy mechanism is computed for one way of training.
 
     Raises:
         ConfigError: it may not; the text names what differs.
@@ -152,8 +152,7 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> Non
     told = ", ".join(f"{name} {getattr(stored, name)!r}, not {getattr(wanted, name)!r}" for name in fixed or differing)
     if fixed:
         raise ConfigError(f"run {stored.name!r} in {folder} was started with other settings ({told}); give it another --run")
-    if differing:
-        log.warning("run=%s goes on with other settings: it had %s", stored.name, told)
+    return told
 
 
 def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> bytes:

@@ -79,7 +79,8 @@ class Steering:
             stored = store.load()
             if stored is not None:
                 wanted = msgspec.structs.replace(wanted, run_id=stored.settings.run_id) if wanted else stored.next_settings
-                check_retuned(stored.next_settings, wanted, place.folder)
+                if changes := check_retuned(stored.next_settings, wanted, place.folder):
+                    log.warning("run=%s goes on with other settings: it had %s", settings.name, changes)
             algorithm = make_algorithm(read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic())
             algorithm = replace(algorithm, secret=run_secret(place.folder, settings.name, stored is not None, algorithm))
             campaign = self._runner.add(
@@ -186,8 +187,6 @@ class Steering:
         told = ", ".join(f"{name} {getattr(wanted, name)}" for name in order.changes)
         if campaign.finished:
             return f"campaign {order.name} has {told}, and stays finished: {why_ended(campaign.known())}"
-        if campaign.finished:
-            return f"campaign {order.name} has {told}; it stays finished, after {campaign.known().trained} rounds of training"
         return f"campaign {order.name} goes on with {told}"
 
     def _roll_back(self, order: RollBack) -> str:

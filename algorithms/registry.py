@@ -61,7 +61,7 @@ from algorithms.optimizers.adam import Adam, AdamW
 from algorithms.optimizers.sgd import Sgd
 from algorithms.options import given_to
 from algorithms.options import options_of as options_of_class
-from algorithms.personalisation.choices import KnnPer, Personal, Personalisation, Recalibrated, Served
+from algorithms.personalisation.choices import ByRecipe, KnnPer, Personal, Personalisation, Recalibrated, Served
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
@@ -222,6 +222,13 @@ class AlgorithmSpec:
     def candidates(self) -> tuple[str, ...]:
         """The names of what devices choose from when a run is over; empty where they do not choose."""
         return _make_personalisation(self).candidates
+
+    @property
+    def errors(self) -> float | None:
+        """Standard errors of the difference that a candidate must be worse by to be passed over
+        (`algorithms.personalisation.keeping.Recipe`); None where devices do not choose by a recipe."""
+        made = _make_personalisation(self)
+        return made.recipe.errors if isinstance(made, ByRecipe) else None
 
     @property
     def trains_as_fedavg(self) -> bool:

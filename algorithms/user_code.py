@@ -11,6 +11,9 @@ from wire.errors import ConfigError
 MODULES = "shoal_outside_"
 """Begins the names of modules that were run from files: with it pickles find their classes."""
 
+model_files: set[str] = set()
+"""The files of models that this process has run, as their functions name them."""
+
 
 def digest_of(file: Path, what: str) -> str:
     """What tells this state of a file from others. `what` begins the error.

@@ -20,6 +20,7 @@ from edge_client.executor import Secret, from_entropy
 from edge_client.fetching import Fetching, blobs_of, needed
 from edge_client.inbox import Inbox
 from edge_client.incidents import Incidents
+from edge_client.kept import KeptModels
 from edge_client.memory import Memory
 from edge_client.outbox import Outbox
 from edge_client.releases import Releases
@@ -27,6 +28,7 @@ from edge_client.sending import Sending
 from edge_client.traffic import Traffic
 from edge_client.work import Declined, Done, Stopped, Work, decline_of
 from wire import messages as m
+from wire import names
 from wire.codec import digest
 from wire.errors import LimitExceeded, printable
 from wire.keys import PublicKey
@@ -86,7 +88,8 @@ class Agent:
         self._model, self._permitted = CurrentModel(state, windows, load_graphs), policy or m.Policy()
         self._sending = Sending(device_id, state, self._outbox, self._traffic, self._permitted.max_bytes_a_day)
         self._most_bytes = most_bytes
-        around = (self._memory, self._outbox, trusted, self._permitted, clock)
+        self._own = KeptModels(state, self._memory)
+        around = (self._memory, self._own, self._outbox, trusted, self._permitted, clock)
         self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
         self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents, live)
         self._stop: Callable[[], bool] = lambda: False
@@ -317,7 +320,8 @@ class Agent:
             return Declined("failed", f"an update of {len(payload)} bytes: at most {self._most_bytes} are sent; --max-payload permits more")
         if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
             return Declined("policy", exceeded)
-        self._state.put_update(plan.run_id, plan.round, payload, done.result.private)
+        self._own.put(plan, done.result)
+        self._state.put_update(plan.run_id, plan.round, payload, names.of_role(done.result.private, names.PRIVATE, names.COLUMN))
         self._memory.note(core.on_executed(self.session, plan, digest(payload)))
         log.info("round done device=%s round=%d steps=%d", self.device_id, plan.round, done.result.num_steps)
         self._bytes_received = 0
@@ -352,9 +356,9 @@ class Agent:
         self._outbox.decline(plan, declined)
 
     def _kept(self) -> set[str]:
-        """The blobs that have to stay: what is needed, the private tensors of the model in use, and the bundle that is loaded."""
+        """The blobs that have to stay: what is needed, the private tensors of the model in use, what is kept, the bundle that is loaded."""
         loaded = {self._work.bundle.digest} if self._work.bundle else set()
-        return needed(self.session, self._model) | self._model.blobs | loaded
+        return needed(self.session, self._model) | self._model.blobs | self._own.blobs | loaded
 
     def _now_s(self) -> float:
         """Unix time: the later of this device's clock and the aggregator's."""

@@ -14,6 +14,7 @@ import numpy as np
 from cryptography import x509
 
 from edge_client.adapters.state import FolderState
+from edge_client.core.offers import is_of_offer
 from edge_client.core.ports import Windows
 from edge_client.current import CurrentModel
 from edge_client.live.labels import Labels
@@ -153,7 +154,10 @@ def _model(arguments: Namespace) -> str:
     model.predict(windows.train_x[:1])
     since = datetime.fromtimestamp(model.current.since_s, UTC)
     which = f"release {model.current.release}, " if model.current.release else ""
-    return f"{which}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since {since:%Y-%m-%d %H:%M} UTC"
+    own = ", with what this device has kept of it" if model.current.kept else ""
+    if session.offer is not None and session.offer.alone and is_of_offer(session, model.current):
+        own = f", alone: {session.offer.alone}"
+    return f"{which}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since {since:%Y-%m-%d %H:%M} UTC{own}"
 
 
 def _credentials(arguments: Namespace) -> str:

@@ -50,8 +50,8 @@ def from_entropy(_plan: Plan) -> np.random.Generator:
 class Result:
     """The result of a plan: the digest of the model that the device started from, metrics, and the tensors of the update.
 
-    `private` stays on the device: ``private/NAME``, ``column/COLUMN``, and, until the next plan, ``kept/ROLE/NAME`` of a model that the
-    device trained for itself alone."""
+    `private` stays on the device: ``private/NAME`` and ``column/COLUMN``, from which its next plan goes on, and ``kept/ROLE/NAME``, what
+    it made of that model for itself alone, which is of use with that model only."""
 
     model: str
     evaluated: Metrics = field(default_factory=Metrics)
@@ -291,6 +291,7 @@ class _Job:
         moved = names.part(outputs, names.NEXT)
         self.tensors.update(moved)
         of_model = {k for k in moved if names.is_exchanged(k)}
+        self._tuned |= names.of_role(moved, names.MEMORY).keys()
         if report:
             self._changed |= of_model
         else:

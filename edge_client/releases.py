@@ -14,11 +14,11 @@ from edge_client.core.ports import Current, DeviceState, Windows
 from edge_client.core.session import Offer
 from edge_client.current import CurrentModel
 from edge_client.executor import Between
+from edge_client.kept import KeptModels, Own
 from edge_client.loaded import LoadedModel
 from edge_client.memory import Memory
 from edge_client.outbox import Outbox
 from edge_client.work import BlobMissing, Stopped, read_blob
-from wire import names
 from wire.bundle import check_version, unpack
 from wire.codec import digest
 from wire.errors import BundleError, ShoalError, printable
@@ -29,8 +29,6 @@ from wire.tensors import encode_tensors
 
 log = logging.getLogger("shoal.edge")
 
-LAST_ROUND = 2**31 + 1
-"""After every round of a run."""
 FAILURES_S = 60.0
 """Predictions that failed are reported at most so often."""
 
@@ -45,15 +43,24 @@ class Releases:
         state: DeviceState,
         windows: Callable[[], Windows],
         memory: Memory,
+        kept: KeptModels,
         outbox: Outbox,
         trusted: Sequence[PublicKey],
         policy: Policy,
         clock: Callable[[], float],
     ) -> None:
         self.model = model
-        self._device_id, self._state, self._windows, self._memory, self._outbox = device_id, state, windows, memory, outbox
+        self._device_id, self._state, self._windows, self._memory, self._kept, self._outbox = (
+            device_id,
+            state,
+            windows,
+            memory,
+            kept,
+            outbox,
+        )
         self._trusted, self._policy, self._clock = trusted, policy, clock
         self._take_up_at_s, self._failures_at_s = 0.0, 0.0
+        self._is_own_lost = False
         offer = memory.session.offer
         self._mend()
         if offer is not None and offer.tries and not offer.problem and self.offer is None:  # it ended after the model was in use
@@ -61,8 +68,9 @@ class Releases:
 
     @property
     def offer(self) -> Offer | None:
-        """What is still to be taken into use."""
-        return offers.open_offer(self._memory.session, self.model.current)
+        """What is still to be taken into use, if only anew, since what was used with it is damaged."""
+        session, current = self._memory.session, self.model.current
+        return offers.open_offer(session, None if self._is_own_lost and offers.is_of_offer(session, current) else current)
 
     def on_release(self, release: Release) -> None:
         """A release came.
@@ -130,8 +138,8 @@ class Releases:
             check_version(manifest, self._memory.session.versions)
         if self._policy.bundles is not None and manifest.name not in self._policy.bundles:
             raise BundleError(f"the policy does not permit the bundle {manifest.name}")
-        kept = names.of_role(self._state.private(offer.run_id, LAST_ROUND), names.PRIVATE, names.KEPT)
-        private = encode_tensors(kept)
+        own = self._kept.beside(offer)
+        private = encode_tensors(own.tensors)
         self._state.put_blob(digest(private), private)
         current = Current(
             bundle=bundle.digest,
@@ -146,6 +154,7 @@ class Releases:
             version=manifest.version,
             classes=manifest.classes,
             window=manifest.window,
+            kept=own.kept,
         )
         loaded, stored = self.model.try_load(bundle, current), self._windows()
         trial.check_answer(loaded, stored)
@@ -154,15 +163,22 @@ class Releases:
             trial.check_whole(loaded, onnx, stored)
             current = msgspec.structs.replace(current, onnx=digest(onnx))
         windows = trial.held_back(stored, self._memory.session.plan, self._policy)
-        measured = trial.measure(loaded, self._used(), windows, stored, between)
+        is_again = offers.is_in_use(self._memory.session, self.model.current)  # what was before it was measured when it came
+        measured = trial.measure(loaded, None if is_again else self._used(), windows, stored, between)
+        measured = msgspec.structs.replace(measured, before=offer.before if is_again else measured.before, alone=own.alone)
         self._memory.save(offers.on_measured(self._memory.session, measured, manifest.name, manifest.version))
         self.model.replace(current, loaded, onnx)
+        self._is_own_lost = False
         which = f"release {offer.number} of group {offer.group!r}" if offer.number else f"run {offer.run_id}"
-        log.info("%s", f"model in use: {which}, bundle {manifest.name} version {manifest.version}, model {offer.model[:12]}")
+        log.info("%s", f"model in use: {which}, bundle {manifest.name} version {manifest.version}, model {offer.model[:12]}{beside(own)}")
 
     def _mend(self) -> None:
-        """Write the one file of the model in use again if it is damaged."""
+        """Write the one file of the model in use again if it is damaged; where the device's own tensors are, it is taken into use anew."""
         current = self.model.current
+        if current is not None and current.private and self._state.blob(current.private) is None:
+            log.warning("the device's own tensors of the model in use are damaged or missing")
+            self._is_own_lost = True
+            return
         if current is None or not current.onnx or self._state.onnx(current) is not None:
             return
         try:
@@ -181,6 +197,11 @@ class Releases:
         except ShoalError as error:
             log.warning("%s", f"nothing to compare the offered model with: {error}")
             return None
+
+
+def beside(own: Own) -> str:
+    """What is said of a model beside its name: whether it is used with what the device has kept."""
+    return ", with what the device has kept of it" if own.kept else f", alone: {own.alone}" if own.alone else ""
 
 
 def about(current: Current) -> dict[str, str]:

@@ -12,7 +12,7 @@ import torch
 from algorithms.core.contract import Objective, Probe, TorchTensors
 from algorithms.core.probe import PROBE_FILE, ProbeDescription
 from export.capture import capture_program, trace
-from export.describe import TRACE_BATCH, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
+from export.describe import TRACE_BATCH, describe_graphs, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
 from export.executorch_program import ExecutorchProgram, to_executorch
 from export.onnx_graph import OnnxGraph, to_onnx, to_template
 from export.runtimes import ONNX
@@ -52,12 +52,14 @@ def capture_graphs(
     what is done next, as in "step: writing it for ExecuTorch".
 
     Raises:
-        ConfigError: an operator of the model cannot be captured; the text names it. Or no such runtime, or a `max_batch` that is too small.
+        ConfigError: an operator of the model cannot be captured, or a graph draws random numbers; the text names it. Or no such runtime,
+            or a `max_batch` that is too small.
     """
     if ONNX not in runtimes or set(runtimes) - set(RUNTIMES):
         raise ConfigError(f"runtimes {', '.join(runtimes) or 'none'}: expected {ONNX}, or {ONNX} and {EXECUTORCH}")
     if max_batch <= TRACE_BATCH:
         raise ConfigError(f"max_batch {max_batch}: expected more than {TRACE_BATCH}")
+    describe_graphs(objective, window)  # refuses graphs that draw random numbers before the slow work
     tensors = objective.initial()
     inputs, graphs, programs = example_inputs(objective, window), {}, {}
     with no_garbage_collection():

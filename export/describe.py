@@ -6,6 +6,7 @@ from typing import TypeVar
 import torch
 
 from algorithms.core.contract import GraphFunction, Objective, TorchTensors
+from algorithms.models.draws import no_draws
 from algorithms.models.text import some_ids
 from algorithms.objectives.gradients import tape
 from wire import names
@@ -17,6 +18,8 @@ MIN_BATCH = 2
 """BatchNorm cannot train on a single example."""
 TRACE_BATCH = 7
 """Batch size of the example the graphs are traced with; any that no layer has as a size of its own."""
+DRAWN = "them among the inputs that its `random` names (docs/tutorial.md)"
+"""What is expected of a graph that draws."""
 NO_FILE = "none"
 """The file of a graph that is described only: in a simulation the objective's functions run themselves."""
 
@@ -64,11 +67,16 @@ def named(function: GraphFunction) -> Callable[[TorchTensors], TorchTensors]:
 
 
 def describe_graphs(objective: Objective, window: tuple[int, ...]) -> dict[str, Graph]:
-    """The graphs of an objective as a manifest names them, without capturing any: each is run once."""
+    """The graphs of an objective as a manifest names them, without capturing any: each is run once.
+
+    Raises:
+        ConfigError: one of them draws random numbers itself.
+    """
     inputs, described = example_inputs(objective, window), {}
     with torch.no_grad(), tape():
         for name, function in objective.graphs().items():
-            outputs = named(function)(inputs)
+            with no_draws(f"objective {objective.name}: its graph {name} draws random numbers itself", DRAWN):
+                outputs = named(function)(inputs)
             inputs |= {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(outputs)}
             described[name] = Graph(NO_FILE, (), tuple(outputs), responses_of(outputs))
     return described

@@ -132,8 +132,8 @@ def _draw(objective: Objective, size: int, rng: np.random.Generator) -> dict[str
 
 
 def _drift(tensors: Tensors, exact: Tensors) -> float:
-    """Over what stays when a round is over: the shared and private tensors and the statistics."""
-    stays = {k: v for k, v in exact.items() if _role(k) in (*names.EXCHANGED, names.PRIVATE)}
+    """Over what stays when a round is over: the shared and private tensors, the statistics, and the memory."""
+    stays = {k: v for k, v in exact.items() if _role(k) in (*names.OF_MODEL, names.PRIVATE)}
     return max(_errors(tensors, stays).values(), default=0.0)
 
 

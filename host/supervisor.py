@@ -4,10 +4,18 @@ import contextlib
 import os
 import socket
 
+STARTS_S = 120
+"""By so many seconds a start that is at work may take longer than the unit permits."""
+
 
 def alive() -> None:
     """Say that the process is ready and at work. Nothing is said where systemd does not listen."""
     _notify("READY=1\nWATCHDOG=1")
+
+
+def at_work() -> None:
+    """Say that the process is at work, whether it is ready or still starts."""
+    _notify(f"WATCHDOG=1\nEXTEND_TIMEOUT_USEC={STARTS_S * 1_000_000}")
 
 
 def _notify(text: str) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import Summary, TimeSummary
-from algorithms.personalisation.kept import Kept
+from shoal.kept_words import kept_text, margin_text, rule_text
 from wire.tensors import Array, decode_tensors
 
 mpl.use("Agg")
@@ -35,15 +35,23 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name)[:64]
 
 
-def write_report(out: Path, summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, holdings: Path | None = None) -> list[Path]:
-    """Write everything a run leaves for people into `out`; returns the files. `holdings` is a picture of who holds what."""
+def write_report(
+    out: Path,
+    summary: Summary,
+    records: Sequence[RoundRecord],
+    blobs: Blobs,
+    holdings: Path | None = None,
+    errors: float | None = None,
+) -> list[Path]:
+    """Write everything a run leaves for people into `out`; returns the files. `holdings` is a picture of who holds what; `errors` as in
+    `AlgorithmSpec.errors`."""
     written = [write_summary(out / "summary.json", summary)]
     pictures = [("How close the devices are", path) for path in draw_similarity(out, summary, records, blobs)]
     pictures.insert(0, ("Accuracy over rounds", draw_accuracy(out / "accuracy.png", summary)))
     if holdings is not None:
         pictures.append(("Who holds what", holdings))
     written += [path for _, path in pictures]
-    written.append(_write_page(out / "report.html", summary, pictures, records))
+    written.append(_write_page(out / "report.html", summary, pictures, records, errors))
     return written
 
 
@@ -144,22 +152,6 @@ def device_table(summary: Summary) -> Table:
     return table
 
 
-def kept_text(kept: Kept | None) -> str:
-    """What a device keeps, in a few words."""
-    return kept.candidate if kept else "not told"
-
-
-def reason_text(kept: Kept | None) -> str:
-    """Why it keeps that: the losses that it went by; empty where it has not told."""
-    if kept is None:
-        return ""
-    if kept.loss is None:
-        return "no windows to judge by"
-    windows = f"{kept.windows} window{'' if kept.windows == 1 else 's'}"
-    others = ", ".join(f"{name}: {loss:.3f}" for name, loss in kept.others.items())
-    return f"loss {kept.loss:.3f} on {windows}" + (f"; {others}" if others else "")
-
-
 def time_text(time: TimeSummary) -> str:
     """What a run cost on the virtual clock, in a line."""
     devices = ", ".join(f"{count:,} {what}" for what, count in msgspec.structs.asdict(time.devices).items())
@@ -214,7 +206,9 @@ def scenario_text(summary: Summary) -> str:
     return "; ".join(filter(None, (labels, split)))
 
 
-def _write_page(path: Path, summary: Summary, pictures: Sequence[tuple[str, Path]], records: Sequence[RoundRecord]) -> Path:
+def _write_page(
+    path: Path, summary: Summary, pictures: Sequence[tuple[str, Path]], records: Sequence[RoundRecord], errors: float | None
+) -> Path:
     images = [(title, base64.b64encode(p.read_bytes()).decode()) for title, p in pictures]
     tests = [test for record in records for test in record.notes.get("tests", ())][:12]
     template = Environment(loader=PackageLoader("shoal", "templates"), autoescape=True).get_template("report.html")
@@ -227,7 +221,9 @@ def _write_page(path: Path, summary: Summary, pictures: Sequence[tuple[str, Path
         percent=percent,
         kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
         kept_text=kept_text,
-        reason_text=reason_text,
+        rule=rule_text(errors),
+        margin_text=margin_text,
+        candidates=list(summary.kept.candidates) if summary.kept else [],
         is_placed=any(device.placed for device in summary.devices.values()),
         megabytes=megabytes,
     )

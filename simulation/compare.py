@@ -21,6 +21,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from aggregator.core.summary import accuracy_of, spread
+from algorithms.blame import blaming
 from algorithms.core.contract import Objective
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import Choice
@@ -270,7 +271,8 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:
-    return run_job(job, lambda done: heard.put((number, done)), workers=1)
+    with blaming():  # a traceback does not leave the process
+        return run_job(job, lambda done: heard.put((number, done)), workers=1)
 
 
 def _path(folder: Path, job: Job) -> Path:

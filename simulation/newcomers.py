@@ -19,6 +19,7 @@ from aggregator.core.state import RunState
 from algorithms.algorithm import Algorithm, Contribution
 from algorithms.core.contract import Placement, Probe, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED
+from algorithms.personalisation.kept import Kept, kept_of
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor, Secret
 from simulation.datasets.windows import FleetData
@@ -40,11 +41,13 @@ def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[st
 
 @dataclass(frozen=True)
 class Received:
-    """A newcomer: where it was placed, its metrics on its test windows, and the classes (n,) int64 that it predicts for them."""
+    """A newcomer: where it was placed, its metrics on its test windows, the classes (n,) int64 that it predicts for them, and what it
+    keeps; None where it does not choose."""
 
     placed: Placement
     evaluated: Metrics
     predicted: Array
+    kept: Kept | None = None
 
 
 class Reception:
@@ -81,7 +84,7 @@ class Reception:
         model = self._model(key)
         result = executor.execute(self._plan(device_id, key, longer), model, kept, self._fetch)
         predicted = executor.predict(model, result.private, windows.test_x).argmax(1) if windows.num_test else np.zeros(0, np.int64)
-        return Received(placed, result.evaluated, predicted)
+        return Received(placed, result.evaluated, predicted, kept_of(self._run.settings.candidates, result.tensors))
 
     def _place_unlabelled(self, device_id: str, executor: Executor) -> Placement:
         """The group of a newcomer without labels, as its inputs say."""

@@ -236,6 +236,7 @@ def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Wind
         devices={d: received[d].evaluated.accuracy if d in tested else None for d in sorted(received)},
         macro_f1=spread(macro_f1(newcomers[d].test_y, r.predicted) for d, r in tested.items()),
         groups={d: received[d].placed.group for d in sorted(received)},
+        kept={d: received[d].kept for d in sorted(received)},
         sure={d: round(received[d].placed.sure, 6) for d in sorted(received)},
     )
 

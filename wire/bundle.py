@@ -31,7 +31,7 @@ BUNDLE_BYTES, DIRECTORY_BYTES = 2**31 - 1, 2**20
 EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
 """Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the operators it always has."""
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
-ZERO_UNLESS_SAID = (names.PRIVATE, names.SLOT)
+ZERO_UNLESS_SAID = (names.PRIVATE, names.SLOT, names.MEMORY)
 """The roles of tensors that start at zero where `INITIAL` does not say another value."""
 
 

@@ -88,6 +88,8 @@ class InUse(msgspec.Struct, frozen=True, tag="in-use"):
     latency_ms: float = 0.0
     """What a prediction of one window takes."""
     failures: Count = 0
+    alone: Text = ""
+    """Why `offered` is used without what the device has kept; empty where that is used, or nothing was kept."""
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):

@@ -2,7 +2,8 @@
 
 A name begins with its role, up to the first ``/``; the rest is the name within the role::
 
-    shared/NAME  statistic/NAME  private/NAME  slot/NAME  received/NAME     a bundle's tensors
+    shared/NAME  statistic/NAME  private/NAME  slot/NAME  memory/NAME       a bundle's tensors
+    received/NAME
     received/start.NAME                                                     shared/NAME as the device received it
     delta/NAME  statistic/NAME  response/GRAPH.METRIC  response/GRAPH       an update
     int8/values  int8/scales                                                an update in int8, in place of delta/NAME
@@ -18,16 +19,19 @@ name of a parameter or a buffer: it may be any text and says nothing of the role
 from collections.abc import Mapping
 from typing import Final, Literal, TypeVar
 
-Role = Literal["shared", "statistic", "private", "slot", "received"]
+Role = Literal["shared", "statistic", "private", "slot", "memory", "received"]
 T = TypeVar("T")
 
 SHARED: Final = "shared"
 STATISTIC: Final = "statistic"
 PRIVATE: Final = "private"
 SLOT: Final = "slot"
+MEMORY: Final = "memory"
 RECEIVED: Final = "received"
 EXCHANGED: Final = (SHARED, STATISTIC)
 """The roles of what leaves a device and is averaged."""
+OF_MODEL: Final = (*EXCHANGED, MEMORY)
+"""The roles of what belongs to one model, and is kept with it or not at all."""
 DELTA: Final = "delta"
 RESPONSE: Final = "response"
 INT8: Final = "int8"
@@ -84,6 +88,11 @@ def private(name: str) -> str:
 def slot(name: str) -> str:
     """A tensor that is set to its initial value in every round."""
     return f"slot/{name}"
+
+
+def memory(name: str) -> str:
+    """What a device remembers of its windows by one model: set to its initial value every round, and kept with that model."""
+    return f"memory/{name}"
 
 
 def received(name: str) -> str:

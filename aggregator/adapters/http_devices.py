@@ -41,6 +41,7 @@ class DeviceLine(BaseModel):
     last_seen_s: float
     campaign: str
     release: int
+    alone: str = Field(description="Why it uses that release without what it has kept; empty: it uses that, or has kept nothing.")
     kept: str | None = Field(description="What it keeps of the last campaign of which it has told that; null: it has not told.")
     declines: int
     last_decline: str
@@ -125,6 +126,7 @@ def _line(run: RunState | None, device_id: str, entry: Entry) -> DeviceLine:
         last_seen_s=entry.last_seen_s,
         campaign=entry.campaign,
         release=entry.release,
+        alone=entry.release_alone,
         kept=entry.kept.kept.candidate if entry.kept else None,
         declines=entry.declines,
         last_decline=entry.decline.reason if entry.decline else "",

@@ -44,6 +44,8 @@ class CountsView(BaseModel):
     failed: int
     waiting: int
     away: int
+    alone: int
+    """Of those that confirmed, how many use it without what they have kept: their accuracy is of the release's model alone."""
     reasons: dict[str, int]
 
 

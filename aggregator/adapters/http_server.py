@@ -56,7 +56,7 @@ class _Impatient(asyncio.SelectorEventLoop):
 
 class HttpServer:
     """Takes an address, and then serves an application there, for as long as the context is open. The address is taken from the beginning;
-    connections are refused until there is an application."""
+    connections are refused until there is an application. Another one may take its place while it is served."""
 
     def __init__(self, host: str, port: int, pair: Path | None = None) -> None:
         """`pair`: a file with a key and its certificate, for HTTPS.
@@ -72,6 +72,7 @@ class HttpServer:
         except (OSError, OverflowError, UnicodeError) as error:
             self._socket.close()
             raise ConfigError(f"HTTP on {self._where}: the address cannot be used (is the port taken?): {error}") from None
+        self._api: Any = None
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread()
 
@@ -79,13 +80,21 @@ class HttpServer:
         return self
 
     def serve(self, api: Any) -> None:
-        """Begin to answer.
+        """Answer with this application from now on.
 
         Raises:
             ConfigError: another process has begun to listen there in the meantime.
         """
+        self._api = api
+        if self._server is not None:
+            return
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            await self._api(scope, receive, send)
+
         config = uvicorn.Config(
-            api,
+            answer,
+            lifespan="off",
             log_config=None,
             log_level="warning",
             access_log=False,

@@ -16,10 +16,11 @@ from wire.messages import Encoding
 class HealthView(BaseModel):
     """That the process runs, and where its latest campaign stands."""
 
-    status: Literal["ok"]
-    run: str = Field(description="Empty: there is no campaign yet.")
+    status: Literal["ok", "starting"]
+    run: str = Field(description="Empty: there is no campaign yet, or the service is starting.")
     phase: Phase | Literal[""]
     round: int
+    doing: str = Field(default="", description="What it is doing, while it is starting.")
 
 
 class ReadyView(BaseModel):

@@ -1,6 +1,6 @@
 """Whom a round may ask, and what is noted of devices that it asks. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ def paced_until_s(state: RunState, at_s: float) -> float:
     return max(at_s, min(free_s[missing - 1], at_s + LOOK_S))
 
 
-def note_asked(state: RunState, invited: Sequence[str], at_s: float) -> RunState:
+def note_asked(state: RunState, invited: Collection[str], at_s: float) -> RunState:
     """Remember when these devices were asked, if that is to be known."""
     if not state.settings.pace_s or state.phase == "evaluating":
         return state
@@ -103,22 +103,36 @@ def num_trainers(state: RunState) -> int:
 
 
 def start_key(state: RunState, device_id: str) -> str:
-    """The key of the model that the device starts from next."""
+    """The key of the model that is the device's own."""
     placed = placed_of(state, device_id)
-    return placed.group if placed is not None else state.starts.get(device_id, state.starts.get("", NEWCOMER))
+    return placed.group if placed is not None else trained_key(state, device_id)
+
+
+def trained_key(state: RunState, device_id: str) -> str:
+    """The key of the model that the device trains from next."""
+    return state.starts.get(device_id, state.starts.get("", NEWCOMER))
 
 
 def placed_of(state: RunState, device_id: str) -> Placed | None:
-    """Where a device that cannot train belongs; None for any other, and where nobody knows yet."""
+    """Where a device belongs that cannot train, or that is in no group since its owner does not permit what would place it, or since
+    training was over before it took part: nobody is left with the model from before training. None for any other, and where nobody knows
+    yet."""
     device = state.devices.get(device_id)
-    if device is None or can_train(state, device):
+    if device is None:
         return None
-    known = (state.placed[d] for d in (device_id, "") if d in state.placed)
-    return next((placed for placed in known if placed.group in state.models), None)
+    if can_train(state, device):
+        is_left = device.untold or state.phase in ("evaluating", "finished")
+        return _held(state, "") if is_left and device_id not in state.starts else None
+    return _held(state, device_id) or _held(state, "")
+
+
+def _held(state: RunState, device_id: str) -> Placed | None:
+    placed = state.placed.get(device_id)
+    return placed if placed is not None and placed.group in state.models else None
 
 
 def all_placed(state: RunState) -> dict[str, Placed]:
-    """By device, where those belong that cannot train."""
+    """By device, where those belong that are in no group by their training (`placed_of`)."""
     if not state.placed:
         return {}
     found = {device_id: placed_of(state, device_id) for device_id in sorted(state.devices)}
@@ -133,10 +147,12 @@ def groups_of(state: RunState, placed: Mapping[str, Placed]) -> dict[str, str]:
 
 
 def key_now(state: RunState, device_id: str) -> str:
-    """The key of the model that the device starts from in the open round: as a newcomer, in a round of training, where its data have moved
-    and newcomers do something of their own."""
+    """The key of the model that the device starts from in the open round: in the evaluation, that of its last model; in a round of training
+    as a newcomer, where its data have moved and newcomers do something of their own."""
+    if state.phase == "evaluating":
+        return start_key(state, device_id)
     is_new = state.phase == "training" and state.devices[device_id].moved and NEW in state.programs
-    return NEWCOMER if is_new else start_key(state, device_id)
+    return NEWCOMER if is_new else trained_key(state, device_id)
 
 
 def others(held: Mapping[str, T], key: str) -> dict[str, T]:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from aggregator.core.asking import absent, failed, is_awaited, key_now, may_be_asked, note_asked, num_trainers, start_key, with_device
+from aggregator.core.asking import absent, failed, is_awaited, key_now, may_be_asked, note_asked, num_trainers, trained_key, with_device
 from aggregator.core.cohort import Buffer, drawn
 from aggregator.core.hours import read_hours
 from aggregator.core.plan import NEW, plan_for, round_seed, verbs_for
@@ -38,7 +38,7 @@ def carried(state: RunState) -> dict[str, str]:
     A device that was surveyed as a newcomer is placed by its update; any other is in its group of today.
     """
     survey = NEW in state.programs
-    return {d: NEWCOMER if survey and f.start == NEWCOMER else start_key(state, d) for d, f in state.flights.items()}
+    return {d: NEWCOMER if survey and f.start == NEWCOMER else trained_key(state, d) for d, f in state.flights.items()}
 
 
 def fill(state: RunState, at_s: float, rested: bool = True) -> Step:

@@ -79,9 +79,16 @@ def told(state: RunState, event: UpdateAdmitted) -> RunState:
 
 def declined(state: RunState, event: DeviceDeclined) -> RunState:
     """The state once a device does not tell of its inputs."""
-    device = state.devices[event.device_id]
-    device = replace(device, untold=True) if event.forbidden else failed(state, event.device_id) if event.failed else device
-    return with_device(_without_plan(state, event.device_id), event.device_id, device)
+    state = _without_plan(state, event.device_id)
+    if event.forbidden:
+        return withheld(state, event.device_id)
+    return with_device(state, event.device_id, failed(state, event.device_id)) if event.failed else state
+
+
+def withheld(state: RunState, device_id: str) -> RunState:
+    """The state once a device's owner does not permit what would place it. As long as it is in no group, it belongs where devices do of
+    which nothing is known, also if it has labels and could train."""
+    return with_device(state, device_id, replace(state.devices[device_id], untold=True))
 
 
 def seen(state: RunState, device_id: str, moved: bool) -> RunState:

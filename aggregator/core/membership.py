@@ -64,6 +64,7 @@ def forget_idle(state: RunState, event: DeviceForgotten) -> Step:
         starts=others(state.starts, event.device_id),
         programs=others(state.programs, f"device:{event.device_id}"),
         made_by=tuple(d for d in state.made_by if d != event.device_id),
+        declined=tuple(d for d in state.declined if d != event.device_id),
         history=tuple(_version(version, event) for version in state.history),
     ), []
 

@@ -14,7 +14,6 @@ from aggregator.core.asking import (
     may_be_asked,
     note_asked,
     paced_until_s,
-    placed_of,
     start_key,
     with_device,
 )
@@ -42,7 +41,8 @@ def open_next(state: RunState, at_s: float) -> Step:
     """Open the next round, or the evaluation where a budget is spent."""
     ended = spent(state, at_s)
     phase: OpenPhase = "evaluating" if ended else next_phase(state)
-    state = replace(state, phase=phase, ended=ended, round=state.round + 1, attempt=0, received={}, cohort={}, opened_at_s=at_s)
+    fresh: dict[str, Any] = {"attempt": 0, "received": {}, "cohort": {}, "declined": ()}
+    state = replace(state, phase=phase, ended=ended, round=state.round + 1, opened_at_s=at_s, **fresh)
     state = replace(state, placing={}) if phase == "evaluating" else state
     return _invite(state if flights.is_buffered(state) else replace(state, flights={}), at_s)
 
@@ -58,7 +58,7 @@ def open_again_or_evaluate(state: RunState, at_s: float) -> Step:
 
 def open_again(state: RunState, received: dict[str, Received], at_s: float) -> Step:
     """Open the latest round again, as another attempt: its devices are asked again, but for those of these updates, and others too."""
-    state = replace(state, attempt=state.attempt + 1, received=received)
+    state = replace(state, attempt=state.attempt + 1, received=received, declined=())
     return _invite(state, at_s)
 
 
@@ -134,8 +134,11 @@ def cohort_of(state: RunState) -> Cohort:
 
 
 def close_if_full(state: RunState, at_s: float) -> Step:
-    """Close the round if there are enough updates and no more is awaited; set a time for newcomers once only they are awaited."""
-    if not state.received or state.idle or (state.phase != "evaluating" and lacks_updates(state)):
+    """Close the round if there are enough updates and no more is awaited; set a time for newcomers once only they are awaited. A round that
+    can no longer get enough asks others."""
+    if state.phase != "evaluating" and lacks_updates(state):
+        return _invite_others(state, at_s)
+    if not state.received or state.idle:
         return state, []
     if state.settings.cohort and state.phase != "evaluating" and len(state.received) >= cohort_of(state).goal(len(state.cohort)):
         return _close_unless_held_up(state, at_s)
@@ -191,18 +194,43 @@ def _needed(state: RunState) -> int:
     return max(state.settings.min_updates, math.ceil(round(share, 9)))
 
 
-def is_short(state: RunState, at_s: float) -> bool:
-    """Whether the round has, or may still get, fewer updates than it needs."""
+def _short_by(state: RunState, at_s: float) -> int:
+    """How many updates the round lacks beside those that it has or may still get."""
     if state.idle or flights.is_buffered(state):
-        return False
+        return 0
     hoped = sum(1 for d in state.cohort if d in state.received or is_awaited(state, state.devices[d], at_s))
-    return hoped < _needed(state)
+    return max(0, _needed(state) - hoped)
 
 
 def may_join(state: RunState, device_id: str, at_s: float) -> bool:
     """Whether a device that came is taken into the open round, because that is short of devices."""
-    device = state.devices.get(device_id)
-    return device is not None and may_be_asked(state, device, at_s) and is_short(state, at_s)
+    return device_id in state.devices and _is_spare(state, device_id, at_s) and _short_by(state, at_s) > 0
+
+
+def _is_spare(state: RunState, device_id: str, at_s: float) -> bool:
+    """Whether the open round may ask the device and has not."""
+    asked = device_id in state.cohort or device_id in state.declined
+    return not asked and may_be_asked(state, state.devices[device_id], at_s)
+
+
+def join(state: RunState, device_ids: Collection[str], at_s: float) -> RunState:
+    """The state in which the open round has these devices too."""
+    state = note_asked(state, device_ids, at_s)
+    veterans = state.veterans or any(state.devices[d].accepted for d in device_ids)
+    return replace(state, cohort=state.cohort | {d: key_now(state, d) for d in device_ids}, veterans=veterans)
+
+
+def _invite_others(state: RunState, at_s: float) -> Step:
+    """Ask as many devices as the round lacks, of those that are online and that it has not asked: those that do not rest, or where there
+    are none, any. They have until the round's deadline."""
+    missing = _short_by(state, at_s)
+    if not missing:
+        return state, []
+    spare = [d for d, device in state.devices.items() if device.online and _is_spare(state, d, at_s)]
+    rested = [d for d in spare if state.devices[d].rests_until <= state.round]
+    invited = drawn(rested or spare, missing, round_seed(state.settings, state.round))
+    state = join(state, invited, at_s)
+    return state, [SendPlan(plan_for(state, d)) for d in invited]
 
 
 def surveyed(state: RunState, left_out: Collection[str]) -> RunState:
@@ -224,13 +252,4 @@ def finish_commands(state: RunState) -> list[Command]:
 
 
 def finish_command(state: RunState, device_id: str) -> FinishRun:
-    return FinishRun(device_id, state.models[_last_key(state, device_id)])
-
-
-def _last_key(state: RunState, device_id: str) -> str:
-    """The key of a device's model when the run is over. One that was never in a group, since it came too late or declined every plan, is
-    given the group's model that a device is given of which nothing is known: nobody is left with the model from before training."""
-    spare = state.placed.get("")
-    if spare is None or spare.group not in state.models or device_id in state.starts or placed_of(state, device_id) is not None:
-        return start_key(state, device_id)
-    return spare.group
+    return FinishRun(device_id, state.models[start_key(state, device_id)])

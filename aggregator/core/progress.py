@@ -17,6 +17,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     waiting: int = 0
     away: int = 0
+    alone: int = 0
+    """Of those that confirmed, how many use it without what they have kept."""
     reasons: dict[str, int] = {}
     """Why it failed, and on how many devices."""
 
@@ -67,8 +69,11 @@ def _counts(holders: list[Holder]) -> dict[str, Any]:
     for _, reason in answers:
         if reason:
             reasons[reason] = reasons.get(reason, 0) + 1
+    confirmed = [holder for holder, (answer, _) in zip(holders, answers, strict=True) if answer == "confirmed"]
+    alone = sum(holder.said is not None and bool(holder.said.alone) for holder in confirmed)
     kinds: tuple[Answer, ...] = ("confirmed", "failed", "waiting", "away")
-    return {"offered": len(holders), "reasons": reasons} | {kind: sum(answer == kind for answer, _ in answers) for kind in kinds}
+    counts = {kind: sum(answer == kind for answer, _ in answers) for kind in kinds}
+    return {"offered": len(holders), "alone": alone, "reasons": reasons} | counts
 
 
 def in_use(state: FleetState) -> dict[int, int]:

@@ -14,8 +14,9 @@ Asked           it was given a plan by a campaign
 Declined        it did not carry out a plan, and why
 Reported        its update was taken: seconds of training, bytes
 Keeps           what it keeps when a campaign is over, and why
-Grouped         campaigns put devices into groups: the last `HISTORY` changes stay
-ReleaseTaken    which release it uses, and why not the one that was offered
+Grouped         a campaign puts devices into groups, and others into none any more: the last `HISTORY` changes stay
+Regrouped       the same of one device
+ReleaseTaken    which release it uses, and why not the one that was offered, or not with what it keeps
 Tagged, Untagged tags are added, taken away
 Banned, Unbanned it is banned, and why; it is not any more
 Forgotten       it has no entry any more, unless it is banned: then only the ban
@@ -117,12 +118,14 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it said last that it keeps; None: it has not told."""
     group: str = ""
     placed: Placed | None = None
-    """How sure that is, of a device without labels; None for others."""
+    """How sure that is, of a device that its campaign has placed (`aggregator.core.asking.placed_of`); None for others."""
     groups: tuple[GroupChange, ...] = ()
     release: int = 0
     """The number of the release that it uses; 0: none."""
     release_problem: str = ""
     """Why it does not use the one that was offered."""
+    release_alone: str = ""
+    """Why it uses that one without what it has kept; empty where it uses that, or has kept nothing."""
 
 
 NOBODY = Entry()
@@ -193,7 +196,8 @@ class Keeps(_OfDevice, frozen=True):
 
 
 class Grouped(msgspec.Struct, frozen=True):
-    """A campaign has grouped devices: by device, its group, and for those without labels how sure that is."""
+    """A campaign has grouped devices: by device, its group, and for those that were placed how sure that is. Its other devices are in no
+    group any more."""
 
     at_s: float
     campaign: str
@@ -202,11 +206,21 @@ class Grouped(msgspec.Struct, frozen=True):
     placed: Mapping[str, Placed] = {}
 
 
+class Regrouped(_OfDevice, frozen=True):
+    """A campaign has a device in this group, or in none where `group` is empty."""
+
+    campaign: str
+    round: int
+    group: str
+    placed: Placed | None = None
+
+
 class ReleaseTaken(_OfDevice, frozen=True):
     """A device says which release it uses."""
 
     release: int
     problem: str
+    alone: str = ""
 
 
 class Tagged(_OfDevice, frozen=True):
@@ -236,7 +250,7 @@ class Forgotten(_OfDevice, frozen=True):
 
 
 Order = Tagged | Untagged | Banned | Unbanned | Forgotten
-Event = Told | Seen | Left | Asked | Declined | Reported | Keeps | Grouped | ReleaseTaken | Order
+Event = Told | Seen | Left | Asked | Declined | Reported | Keeps | Grouped | Regrouped | ReleaseTaken | Order
 
 
 def step(state: Registry, event: Event) -> Registry:
@@ -289,7 +303,7 @@ def _keep(entry: Entry, event: Keeps) -> Entry:
 
 
 def _release(entry: Entry, event: ReleaseTaken) -> Entry:
-    return replace(entry, release=event.release, release_problem=event.problem)
+    return replace(entry, release=event.release, release_problem=event.problem, release_alone=event.alone)
 
 
 def _tag(entry: Entry, event: Tagged) -> Entry:
@@ -314,14 +328,25 @@ def _forget(entry: Entry, _event: Forgotten) -> Entry | None:
 
 def _group(state: Registry, event: Grouped) -> Registry:
     devices = state.devices.mutate()
-    for device_id, group in event.groups.items():
-        entry = devices.get(device_id)
-        if entry is not None and entry.placed != event.placed.get(device_id):
-            entry = devices[device_id] = replace(entry, placed=event.placed.get(device_id))
-        if entry is not None and not (entry.groups and (entry.group, entry.groups[-1].campaign) == (group, event.campaign)):
-            change = GroupChange(event.at_s, event.campaign, event.round, group)
-            devices[device_id] = replace(entry, group=group, groups=(*entry.groups, change)[-HISTORY:])
+    for device_id, entry in state.devices.items():
+        group, placed = event.groups.get(device_id, ""), event.placed.get(device_id)
+        changed = _regroup(entry, Regrouped(event.at_s, device_id, event.campaign, event.round, group, placed))
+        if changed is not entry:
+            devices[device_id] = changed
     return Registry(devices.finish())
+
+
+def _regroup(entry: Entry, event: Regrouped) -> Entry:
+    is_its_own = bool(entry.groups) and entry.groups[-1].campaign == event.campaign
+    if is_its_own and (entry.group, entry.placed) == (event.group, event.placed):
+        return entry
+    if not event.group:
+        return replace(entry, group="", placed=None) if is_its_own else entry
+    entry = replace(entry, placed=event.placed)
+    if is_its_own and entry.group == event.group:
+        return entry
+    change = GroupChange(event.at_s, event.campaign, event.round, event.group)
+    return replace(entry, group=event.group, groups=(*entry.groups, change)[-HISTORY:])
 
 
 _TRANSITIONS: Mapping[type[Event], Callable[[Entry, Any], Entry | None]] = {
@@ -332,6 +357,7 @@ _TRANSITIONS: Mapping[type[Event], Callable[[Entry, Any], Entry | None]] = {
     Declined: _decline,
     Reported: _report,
     Keeps: _keep,
+    Regrouped: _regroup,
     ReleaseTaken: _release,
     Tagged: _tag,
     Untagged: _untag,

@@ -6,7 +6,8 @@ A release is a model of a group under a number that only grows in a fleet. What 
 * *canary*: a rollout gives it to devices, step by step.
 * *released*: every step of its rollout was passed: it is what its group has, and what a new device of the group gets.
 * *retired*: a later one has taken its place.
-* *withdrawn*: its rollout did not reach its end, or the operator went back behind it.
+* *superseded*: a later rollout began before its own had reached its end.
+* *withdrawn*: its rollout failed or was ended, or the operator went back behind it.
 
 To return to an earlier model is to make a release again from it, with a greater number (`Release.returns_to`).
 """
@@ -20,7 +21,9 @@ from msgspec.structs import asdict, replace
 
 from wire.messages import Digest, Metrics, Name, Text
 
-ReleaseState = Literal["candidate", "canary", "released", "retired", "withdrawn"]
+ReleaseState = Literal["candidate", "canary", "released", "retired", "superseded", "withdrawn"]
+GIVEN_UP: frozenset[ReleaseState] = frozenset({"superseded", "withdrawn"})
+"""The states of a release that its group was to have and does not."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +91,7 @@ def bring_back(catalogue: Catalogue, earlier: Release, at_s: float, state: Relea
 
 def put(catalogue: Catalogue, numbers: Iterable[int], state: ReleaseState) -> Catalogue:
     """Put these releases into a state. What is released takes the place of what its group had, which is retired if it was released; what
-    is withdrawn leaves its place empty."""
+    is given up leaves its place empty."""
     for number in numbers:
         release = catalogue.releases[number]
         releases, released = catalogue.releases.set(number, replace(release, state=state)), dict(catalogue.released)

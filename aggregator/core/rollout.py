@@ -175,7 +175,7 @@ def _fail(state: FleetState, campaign: str, at_s: float, reason: str) -> Moved:
     back: dict[int, list[str]] = {}
     for device_id, holder in state.devices.items():
         had = state.catalogue.releases.get(holder.given)
-        if had is not None and had.state == "withdrawn" and (holder.group in releases or had.number in releases.values()):
+        if had is not None and had.state in made.GIVEN_UP and (holder.group in releases or had.number in releases.values()):
             if former := _former(state, holder):
                 back.setdefault(former, []).append(device_id)
         elif had is not None and holder.group in releases:
@@ -193,7 +193,7 @@ def _fail(state: FleetState, campaign: str, at_s: float, reason: str) -> Moved:
 def _former(state: FleetState, holder: Holder) -> int:
     """The release that a device returns to; 0 if it never had another one, and its group has none."""
     released, settled = state.catalogue.released, state.catalogue.releases.get(holder.settled)
-    if settled is not None and settled.state != "withdrawn":
+    if settled is not None and settled.state not in made.GIVEN_UP:
         return settled.number
     groups = (settled.group if settled is not None else holder.group, holder.group, state.newcomers)
     return next((released[group] for group in groups if group in released), 0)
@@ -230,9 +230,10 @@ def _bring_back(state: FleetState, earlier: made.Release, device_ids: Iterable[s
 
 
 def _end(state: FleetState, campaign: str, phase: RolloutPhase, reason: str) -> FleetState:
-    """End a rollout before its time: its releases are withdrawn."""
+    """End a rollout before its time: its releases are given up."""
     numbers = state.rollouts[campaign].releases.values()
-    state = replace(state, catalogue=made.put(state.catalogue, numbers, "withdrawn"))
+    given_up: made.ReleaseState = "superseded" if phase == "superseded" else "withdrawn"
+    state = replace(state, catalogue=made.put(state.catalogue, numbers, given_up))
     return _with_rollout(state, campaign, phase=phase, reason=reason)
 
 

@@ -25,7 +25,9 @@ A device that says that its data have moved takes part in the next round of trai
 own: it is surveyed and placed again. It has not moved any more once a round to which its update contributed is over.
 
 A device that checks in while a round is open gets its plan if it is in the cohort and its update has not been received. A device that is
-new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan leaves the cohort.
+new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan leaves the cohort, and
+that attempt does not ask it again. A round that becomes short of devices, since one declined, was banned or forgotten, or its grace is
+over, asks others at once: as many as it lacks of those that are online and were not asked. They have until the round's deadline.
 
 Who is asked follows from the settings: devices that are *eligible* (`where`), as many as the policy of `aggregator.core.cohort` says, each
 at most once in `pace_s` seconds, and in the `hours` alone. With a `cohort` a round is over when it has so many updates. A round that may
@@ -65,13 +67,14 @@ from typing import Any, get_args
 from msgspec.structs import replace
 
 from aggregator.core import flights, inputs, membership, orders, resumption
-from aggregator.core.asking import absent, failed, is_missing, key_now, num_trainers, with_device
+from aggregator.core.asking import absent, failed, is_missing, num_trainers, with_device
 from aggregator.core.budget import measured
 from aggregator.core.opening import (
     Step,
     close,
     close_if_full,
     finish_command,
+    join,
     lacks_updates,
     may_join,
     open_again_or_evaluate,
@@ -181,8 +184,8 @@ def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     """Send the device its plan if the round waits for it: it may not have got it. A round that is short of devices takes it in."""
     state, _ = _come(state, event)
     device_id = event.device_id
-    if device_id not in state.cohort and may_join(state, device_id, event.at_s):
-        state = replace(state, cohort={**state.cohort, device_id: key_now(state, device_id)})
+    if may_join(state, device_id, event.at_s):
+        state = join(state, [device_id], event.at_s)
     if is_missing(state, device_id) or device_id in state.placing:
         return state, [SendPlan(plan_for(state, device_id))]
     return inputs.ask(state, [device_id] if device_id in state.devices else [], event.at_s)
@@ -229,17 +232,19 @@ def _receive(state: RunState, event: UpdateAdmitted) -> Step:
 
 
 def _excuse(state: RunState, event: DeviceDeclined) -> Step:
-    """Take the device out of the cohort, unless its update has been received."""
+    """Take the device out of the cohort, unless its update has been received; a round that is short of devices then asks others."""
     if event.device_id in state.placing:
         return close_if_full(inputs.declined(state, event), event.at_s)
     if event.round != state.round or not is_missing(state, event.device_id):
         return state, []
+    if event.forbidden and state.phase != "evaluating":
+        state = inputs.withheld(state, event.device_id)
     if event.failed:
         state = with_device(state, event.device_id, failed(state, event.device_id))
     elif flights.is_buffered(state):  # else it would be asked again at once
         device = state.devices[event.device_id]
         state = with_device(state, event.device_id, replace(device, rests_until=max(device.rests_until, state.round + 1)))
-    state = flights.without_plans(state, [event.device_id])
+    state = flights.without_plans(replace(state, declined=(*state.declined, event.device_id)), [event.device_id])
     return close_if_full(state, event.at_s)
 
 

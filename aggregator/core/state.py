@@ -48,7 +48,7 @@ class Device(msgspec.Struct, frozen=True):
     withholds: bool = False
     """As in `DeviceCheckedIn`."""
     untold: bool = False
-    """Whether it was asked what its inputs are like, and its owner does not let it say (`aggregator.core.inputs`)."""
+    """Whether its owner does not permit what would place it: to say what its inputs are like, or to train (`aggregator.core.inputs`)."""
     inputs_in: int = 0
     """The round in which it was last asked that; 0: never."""
 
@@ -175,9 +175,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, Told] = {}
     """By device without labels, what it has told of its inputs."""
     placed: dict[str, Placed] = {}
-    """By device without labels that has told of its inputs, where it belongs; under the empty id where others do."""
+    """By device without labels that has told of its inputs, where it belongs; under the empty id where those belong of which nothing is
+    known."""
     asked: int = 0
     """How many devices the latest round asked when it was opened."""
+    declined: tuple[str, ...] = ()
+    """The devices that declined their plans of its latest attempt: it does not ask them again."""
     idle: bool = False
     """Whether the latest round asks nobody yet, since it is not the hour, or too few devices may be asked again; then its deadline is when
     it looks again."""

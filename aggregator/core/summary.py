@@ -152,6 +152,8 @@ class Newcomers(Spread, frozen=True):
     macro_f1: Spread
     groups: dict[str, str]
     """The group that each was placed in."""
+    kept: dict[str, Kept | None]
+    """What each keeps, and why; None where it does not choose."""
     sure: dict[str, float]
     """How sure the placement is, from 0 to 1: of one without labels, the share of the devices with the most similar inputs that are in the
     group; 1 for others."""

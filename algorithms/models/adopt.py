@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from algorithms.models.attention import replace_attention
 from algorithms.models.classifier import Classifier
+from algorithms.models.draws import no_draws
 from algorithms.models.dropout import DROPOUTS
 from algorithms.models.plain import PlainOperators
 from algorithms.models.text import some_ids
@@ -112,19 +111,6 @@ def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
     return answer
 
 
-class _Draws(TorchDispatchMode):
-    """Notes the operators that draw random numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.met: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags and kwargs is not None:
-            self.met.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 def _check_training(name: str, model: Classifier) -> None:
     """Whether a pass in training is a function of the model's tensors and of the examples."""
     tried = deepcopy(model).train()
@@ -134,12 +120,8 @@ def _check_training(name: str, model: Classifier) -> None:
             layer.eval()
     before = {n: b.clone() for n, b in tried.named_buffers() if not _moves(n)}
     x = _some(4, model.shape, model.vocabulary)
-    with torch.random.fork_rng(devices=[]), PlainOperators(), _Draws() as drawn:
+    with no_draws(f"model {name} draws random numbers in its forward pass", "torch.nn.Dropout layers for that"), PlainOperators():
         _asked(name, tried, x)
-    if drawn.met:
-        raise ConfigError(
-            f"model {name} draws random numbers in its forward pass ({drawn.met[0]}): expected torch.nn.Dropout layers for that"
-        )
     after = dict(tried.named_buffers())
     if changed := [n for n, value in before.items() if n not in after or not torch.equal(value, after[n])]:
         raise ConfigError(

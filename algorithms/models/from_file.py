@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from algorithms.models.adopt import adopt
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.user_code import failure
+from algorithms.user_code import failure, model_files
 from wire.bundle import Window
 from wire.errors import ConfigError
 
@@ -46,6 +46,7 @@ def as_classifier(name: str, made: object, window: Window, num_classes: int, siz
 def _called(file: Path, function: str, *arguments: Any) -> object:
     if not file.is_file():
         raise ConfigError(f"model file {file}: there is none")
+    model_files.add(str(file))
     try:
         found = runpy.run_path(str(file))
         if not callable(found.get(function)):

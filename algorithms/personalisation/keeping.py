@@ -121,7 +121,7 @@ class Keeping(Supervised):
     def moving(self, tensors: TorchTensors) -> list[str]:
         """What training may change and the device keeps: all of it is as it was where the tuned model is not taken."""
         keys = names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)
-        return [key for key, value in keys.items() if value.is_floating_point() and key not in (KEYS, LABELS, SHARE)]
+        return [key for key, value in keys.items() if value.is_floating_point()]
 
     # Statistics of the device's own windows
 

@@ -22,7 +22,7 @@ NEAREST = 1e-12
 """Where all neighbours together count less than this, there are none: the model answers alone."""
 SPREAD, TIMES = 0.5, 10
 """How much a window without a label takes from its neighbours, and how many times it asks them."""
-KEYS, LABELS, SHARE = (names.private(f"memory.{name}") for name in ("keys", "labels", "share"))
+KEYS, LABELS, SHARE = (names.memory(name) for name in ("keys", "labels", "share"))
 
 
 @dataclass(frozen=True)

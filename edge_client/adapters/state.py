@@ -15,13 +15,15 @@ from edge_client.core.session import Session
 from host.files import lock_folder, make_folder, write_atomically
 from host.part_file import PartFile
 from wire.codec import digest as digest_of
-from wire.errors import ConfigError, WireError
+from wire.errors import ConfigError, Malformed, WireError
 from wire.messages import Pieces
 from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 
 log = logging.getLogger("shoal.edge")
 
 PART = ".part"
+DIGEST_BYTES = 64
+"""A file of private tensors begins with the SHA-256 of the rest, in so many hexadecimal digits."""
 MOST_RUNS = 4
 """Of so many runs, besides the last one, private tensors are kept: those that were written last."""
 T = TypeVar("T")
@@ -102,7 +104,8 @@ class FolderState:
 
     def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
         if private:
-            self._write(self._private_path(run_id, round), encode_tensors(private))
+            tensors = encode_tensors(private)
+            self._write(self._private_path(run_id, round), digest_of(tensors).encode() + tensors)
         self._write(self._folder / "update.safetensors", payload)
         for path in [*self._private_files(run_id, round)[:-2], *self._old_runs(run_id)]:
             path.unlink()
@@ -125,10 +128,14 @@ class FolderState:
 
     def private(self, run_id: str, round: int) -> Tensors:
         for path in reversed(self._private_files(run_id, round - 1)):
+            payload = path.read_bytes()
+            told, tensors = payload[:DIGEST_BYTES], payload[DIGEST_BYTES:]
             try:
-                return decode_tensors(path.read_bytes(), OWN_FILES)[0]
+                if told != digest_of(tensors).encode():
+                    raise Malformed("its bytes have another hash")
+                return decode_tensors(tensors, OWN_FILES)[0]
             except WireError as error:
-                _set_aside(path, str(error))
+                _set_aside(path, f"{error}; what this device had for itself is as it was before, or starts anew")
         return {}
 
     def current(self) -> Current | None:

@@ -6,17 +6,20 @@ becomes of one is remembered until the next.
 
 import msgspec
 
+from edge_client.core.kept import kept_of
 from edge_client.core.ports import Current
 from edge_client.core.session import MOST_TRIES, Offer, Session
 from wire.messages import LARGEST_COUNT, InUse, Metrics, Release
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What was measured of an offered model: on the windows held back, and on those with the model in use; and what a prediction takes."""
+    """What was found out of an offered model: what was measured on the windows held back, with it and with the model in use; what a
+    prediction takes; and why it is used without what the device has kept, if it is."""
 
     evaluated: Metrics = Metrics()
     before: Metrics = Metrics()
     latency_ms: float = 0.0
+    alone: str = ""
 
 
 def on_release(session: Session, release: Release) -> Session:
@@ -28,13 +31,28 @@ def on_release(session: Session, release: Release) -> Session:
 
 
 def open_offer(session: Session, current: Current | None) -> Offer | None:
-    """The offer that is still to be taken into use: it has not failed, and is not in use."""
+    """The offer that is still to be taken into use: it has not failed, and is not in use with what was kept of it last."""
     offer = session.offer
     if offer is None or offer.problem:
         return None
-    if current is not None and (current.run_id, current.bundle, current.model) == (offer.run_id, offer.bundle, offer.model):
-        return offer if offer.number > current.release else None
+    if current is not None and is_of_offer(session, current):
+        kept = kept_of(session.kept, offer.bundle, offer.model)
+        is_newer = kept is not None and kept.tensors != current.kept
+        return offer if is_newer or offer.number > current.release else None
     return offer
+
+
+def is_of_offer(session: Session, current: Current | None) -> bool:
+    """Whether the model in use is the one that was offered last."""
+    offer = session.offer
+    if offer is None or current is None:
+        return False
+    return (current.run_id, current.bundle, current.model) == (offer.run_id, offer.bundle, offer.model)
+
+
+def is_in_use(session: Session, current: Current | None) -> bool:
+    """Whether the last offer is in use, under its number; it may still be open, if something newer was kept of it."""
+    return is_of_offer(session, current) and session.offer is not None and current is not None and session.offer.number == current.release
 
 
 def on_trying(session: Session) -> Session:
@@ -61,7 +79,7 @@ def on_measured(session: Session, trial: Trial, name: str, version: int) -> Sess
     """The offered model was tried and can be used; its bundle has this name and version. To be saved before it is taken into use."""
     assert session.offer is not None
     known = {**session.versions, name: max(version, session.versions.get(name, 0))}
-    measured = {"evaluated": trial.evaluated, "before": trial.before, "latency_ms": trial.latency_ms}
+    measured = {"evaluated": trial.evaluated, "before": trial.before, "latency_ms": trial.latency_ms, "alone": trial.alone}
     offer = msgspec.structs.replace(session.offer, **measured)
     return msgspec.structs.replace(_with_offer(session, offer), versions=known)
 
@@ -86,6 +104,7 @@ def in_use(session: Session, device_id: str, number: int) -> InUse:
         before=offer.before,
         latency_ms=offer.latency_ms,
         failures=min(session.failures, LARGEST_COUNT),
+        alone=offer.alone,
     )
 
 

@@ -118,6 +118,8 @@ class Current(msgspec.Struct, frozen=True):
     window: Window | None = None
     onnx: MaybeDigest = ""
     """SHA-256 of ``model.onnx``; empty where the bundle has nothing to make one from."""
+    kept: MaybeDigest = ""
+    """Of what the device has kept of this model, where that is used (`edge_client.core.kept`); empty where the model answers alone."""
 
 
 class BlobReader(Protocol):

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from edge_client.core.kept import Kept, with_kept
 from wire.messages import Acknowledge, Busy, DeclineReason, Finish, MaybeDigest, Metrics, Plan, Refuse
 
 MOST_TRIES = 5
@@ -38,6 +39,8 @@ class Offer(msgspec.Struct, frozen=True):
     """The same, with the model that was in use."""
     latency_ms: float = 0.0
     """What a prediction of one window takes."""
+    alone: str = ""
+    """Why it is used without what the device has kept; empty where that is used, or nothing was kept."""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -68,6 +71,8 @@ class Session(msgspec.Struct, frozen=True):
     """The epoch that it came from."""
     failures: int = 0
     """How many predictions have failed since the model in use was taken up."""
+    kept: tuple[Kept, ...] = ()
+    """What the device has kept, of which models."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,16 @@ def on_executed(session: Session, plan: Plan, update: str) -> Session:
     if session.stage != "working" or session.plan is None or not same_work(session.plan, plan):
         return session
     return msgspec.structs.replace(session, stage="pending", update=update, tries=0)
+
+
+def on_kept(session: Session, kept: Kept) -> Session:
+    """A plan was carried out, and the device keeps this of the model that it started from. To be saved before its update is stored."""
+    return msgspec.structs.replace(session, kept=with_kept(session.kept, kept))
+
+
+def on_kept_lost(session: Session, tensors: str) -> Session:
+    """What was kept is gone or damaged."""
+    return msgspec.structs.replace(session, kept=tuple(kept for kept in session.kept if kept.tensors != tensors))
 
 
 def on_declined(session: Session, plan: Plan, reason: DeclineReason, detail: str) -> tuple[Session, Action]:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from algorithms.blame import blaming
 from algorithms.registry import make_algorithm, read_algorithm
 from shoal.api.settings import make_settings
 from shoal.choices import with_privacy
@@ -27,6 +28,7 @@ from simulation.table import tabulate
 from wire.errors import ConfigError
 
 
+@blaming()
 def compare(
     algorithms: Annotated[str, typer.Option(help="Names with commas between them: fedavg,distfl,dbe+distfl+irls.")],
     data: opt.Data = "watch",

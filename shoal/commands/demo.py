@@ -110,7 +110,8 @@ def demo(
             comparison["group, a round before"] = group
         joined = newcomers_without_labels(fleet, settings)
     summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison=comparison)
-    files = write_report(out, summary, store.rounds(), BlobFolder(out / "aggregator" / "blobs" / slug(str(spec))))
+    blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
+    files = write_report(out, summary, store.rounds(), blobs, errors=spec.errors)
     store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold", soft_wrap=True)

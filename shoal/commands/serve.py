@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from aggregator.campaign import Observer
 from aggregator.core.budget import why_ended
 from aggregator.core.rollout_state import Gate
 from aggregator.core.state import Event, RoundAggregated, RunState
@@ -145,18 +146,27 @@ def serve(
         enrolment=EnrolmentSettings(host=enrol_host, port=enrol_port, broker=enrol_broker, policy=enrol_policy, days=enrol_days),
     )
 
-    def observe(state: RunState, event: Event) -> None:
-        if isinstance(event, RoundAggregated):
-            logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, len(state.devices), count_groups(state.starts))
-
     def stop() -> bool:
         alive()
         return bool(stopping)
 
-    final = run_service(settings, stop, observe)
+    final = run_service(settings, stop, log_rounds())
     if final is None:
         Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
     else:
         wanted, why = final.next_settings.rounds, why_ended(final)
         stands = f"{final.phase}, round {min(final.round, wanted)} of {wanted}" + (f": {why}" if why else "")
         Console().print(f"run {final.settings.name}: {stands}; kept in {folder}", soft_wrap=True)
+
+
+def log_rounds() -> Observer:
+    """Logs each round that is aggregated: how many devices' updates it had, and how many groups there are since."""
+    received: dict[str, int] = {}
+
+    def observe(state: RunState, event: Event) -> None:
+        run = state.settings.run_id
+        if isinstance(event, RoundAggregated):
+            logging.getLogger("shoal").info("round=%d devices=%d groups=%d", event.round, received[run], count_groups(state.starts))
+        received[run] = len(state.received)
+
+    return observe

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from aggregator.core.summary import Heterogeneity
+from algorithms.blame import blaming
 from shoal.api.model_files import why_left_out
 from shoal.api.result import Result
 from shoal.api.settings import engine_options, make_settings
@@ -32,6 +33,7 @@ SHOWN = 1000
 """Of a larger fleet so many devices are measured and drawn."""
 
 
+@blaming()
 def simulate(
     data: opt.Data = "watch",
     algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
@@ -116,7 +118,7 @@ def simulate(
 
         outcome = simulation.simulate(fleet, settings, show, engine=engine)
     summary = msgspec.structs.replace(outcome.summary, heterogeneity=Heterogeneity(**heterogeneity))
-    files = write_report(out, summary, outcome.records, outcome.blobs, holdings)
+    files = write_report(out, summary, outcome.records, outcome.blobs, holdings, settings.algorithm.errors)
     if models != "none":
         with console.status("writing models"):
             ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None

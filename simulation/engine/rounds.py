@@ -89,7 +89,8 @@ class Rounds:
         number, closing = snapshot.round + 1, bool(self._ended(snapshot))
         preparing = not closing and self.algorithm.preparing(state)
         invited = self._closing(snapshot) if closing else self.schedule.invite(number)
-        starts = {d: self._start(state, d, snapshot.placed) for d in invited.device_ids}
+        key = self._last if closing else self._start
+        starts = {d: key(state, d, snapshot.placed) for d in invited.device_ids}
         models, inputs, placed = self._models(state), snapshot.inputs, snapshot.placed
         if number == 1 and not closing:
             inputs = self._ask(state, models, workers)
@@ -206,11 +207,8 @@ class Rounds:
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
-        key = self._start(snapshot.state, device_id, snapshot.placed)
-        if snapshot.finished and key == NEWCOMER:  # as `aggregator.core.opening.finish_command` has it
-            spare = self.algorithm.place_unlabelled(snapshot.state, "", {}).group
-            key = spare if spare in snapshot.state.models else key
-        return self.model_of_group(snapshot, key)
+        key = self._last if snapshot.finished else self._start
+        return self.model_of_group(snapshot, key(snapshot.state, device_id, snapshot.placed))
 
     def model_of_group(self, snapshot: Snapshot, key: str) -> Tensors:
         """The model that the devices of a group are given."""
@@ -226,6 +224,11 @@ class Rounds:
             return held.group
         key = self.algorithm.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
+
+    def _last(self, state: State, device_id: str, placed: Mapping[str, Placed]) -> str:
+        """The key of a device's model when training is over, as `aggregator.core.asking.placed_of` has it."""
+        key, spare = self._start(state, device_id, placed), placed.get("")
+        return spare.group if key == NEWCOMER and spare is not None and spare.group in state.models else key
 
     def _closing(self, snapshot: Snapshot) -> Invitation:
         """The last round: everybody, or a part of a large fleet; it takes no time."""

@@ -19,6 +19,7 @@ from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagD
 from aggregator.devices import SAVE_EVERY_S, Devices
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
+from tests.aggregator.test_unlabelled import FOUR_OF_FIVE, aggregate, come, tell, with_unlabelled
 from wire import messages as m
 from wire.codec import encode
 from wire.errors import ConfigError
@@ -42,6 +43,22 @@ class Watch:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+def test_a_device_without_labels_that_gets_some_is_placed_no_longer() -> None:
+    devices, run = Devices(MemoryRegistry(), Watch()), with_unlabelled()[0]
+    for device_id in "abu":
+        devices.on_check_in(said(device_id))
+    tell(run)
+    for update in ("a", "b"):
+        run.update(update)
+    aggregate(run)
+    devices.observe(run.state, run.log[-1])
+    assert (devices.entry("u").group, devices.entry("u").placed) == ("1", FOUR_OF_FIVE)
+    devices.changed()
+    come(run, num_train=10, at_s=5.0)
+    devices.observe(run.state, run.log[-1])
+    assert (devices.entry("u").group, devices.entry("u").placed, devices.changed()) == ("", None, {"u"})
 
 
 class TestSaved:

@@ -60,9 +60,11 @@ class TestInbox:
         return bench
 
     def test_what_a_device_says_of_itself_is_taken(self, bench: Bench, heard: Heard) -> None:
-        said = m.InUse("a", 1, 1, evaluated=m.Metrics(4, 1.0, 2), latency_ms=3.0)
+        said = m.InUse("a", 1, 1, evaluated=m.Metrics(4, 1.0, 2), latency_ms=3.0, alone="of another model")
         bench.send("a", "in-use", encode(said))
         assert (heard.said, bench.answers()) == ([said], [])
+        entry = bench.runner.devices.entry("a")
+        assert (entry.release, entry.release_problem, entry.release_alone) == (1, "", "of another model")
 
     @pytest.mark.parametrize(
         ("message", "reason"),

@@ -19,6 +19,8 @@ from aggregator.core.summary import KeptCounts, summarize
 from aggregator.devices import Devices
 from aggregator.forgetting import _record
 from algorithms.personalisation.kept import Kept
+from algorithms.registry import read_algorithm
+from shoal.kept_words import margin_text, rule_text
 from shoal.report import write_report
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS
@@ -189,10 +191,11 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     run = closing("a", "b", "c")
     none = Kept(NAMES[1], 0)
     summary = summarize(run.state, [ended(run, a=KEPT, b=None, c=none)], 1.0)
-    write_report(tmp_path, summary, [], MemoryBlobs())
+    write_report(tmp_path, summary, [], MemoryBlobs(), errors=3.0)
     page = " ".join((tmp_path / "report.html").read_text().split())
     rows = {row.partition("</td>")[0]: row for row in page.split("<tr><td>")}
-    assert f'<td class="words">{NAMES[0]}</td><td class="words">loss 0.250 on 12 windows; {NAMES[1]}: 0.500</td>' in rows["a"]
+    assert f'<td class="words">{NAMES[0]}</td><td class="words">loss 0.250 on 12 windows, the least</td>' in rows["a"]
+    assert "is above the least by no more than 3 standard errors" in page
     assert '<td class="words">not told</td><td class="words"></td>' in rows["b"]
     assert '<td class="words">no windows to judge by</td>' in rows["c"]
     assert "<td>1</td>" in rows["not told"]
@@ -200,3 +203,29 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     plain = summarize(msgspec.structs.replace(run.state, settings=SETTINGS, devices=Map()), [], 1.0)
     write_report(tmp_path, plain, [], MemoryBlobs())
     assert "keep" not in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        (Kept(NAMES[0], 12, 0.5, {NAMES[1]: 0.25}), f"loss 0.500 on 12 windows, margin 0.250 to the least ({NAMES[1]})"),
+        (Kept(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}), f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250)"),
+        (Kept(NAMES[0], 2, 0.5, {NAMES[1]: 0.25}), "loss 0.500 on 2 windows, too few to judge by"),
+        (None, ""),
+    ],
+)
+def test_the_report_says_by_which_margin_a_device_chose(kept: Kept | None, said: str) -> None:
+    assert margin_text(kept, NAMES) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "errors", "said"),
+    [
+        ("personal", 3.0, "no more than 3 standard errors"),
+        ("fedavg+none+knn-per", 0.0, "keeps the one with the least loss"),
+        ("fedavg+none+served", None, "chooses among these candidates"),
+    ],
+)
+def test_the_report_says_by_which_rule(name: str, errors: float | None, said: str) -> None:
+    assert read_algorithm(name).errors == errors
+    assert said in rule_text(errors)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.core import registry as r
+from aggregator.core.placed import Placed
 from wire.messages import CheckIn
 
 
@@ -48,6 +49,18 @@ def test_a_change_of_group_is_remembered_and_the_same_group_is_none() -> None:
     assert [change.group for change in groups] == [str(n) for n in range(7, 15)]
     assert len(groups) == r.HISTORY
     assert r.step(state, r.Grouped(99.0, "run-2", 1, {"a": "14"})).devices["a"].groups[-1].campaign == "run-2"
+
+
+def test_a_device_that_its_campaign_no_longer_places_is_in_no_group() -> None:
+    placed = {"a": Placed("1", 0.8, 5)}
+    state = after(told("a"), told("b"), r.Grouped(1.0, "run-1", 1, {"a": "1", "b": "0"}, placed))
+    assert (state.devices["a"].group, state.devices["a"].placed) == ("1", placed["a"])
+    assert r.step(state, r.Grouped(2.0, "run-2", 1, {})).devices == state.devices, "another campaign has no say"
+    later = r.step(state, r.Grouped(2.0, "run-1", 2, {"b": "0"}))
+    assert (later.devices["a"].group, later.devices["a"].placed, later.devices["b"]) == ("", None, state.devices["b"])
+    assert r.step(state, r.Regrouped(2.0, "a", "run-1", 2, "")).devices == later.devices
+    back = r.step(later, r.Grouped(3.0, "run-1", 3, {"a": "1"})).devices["a"]
+    assert (back.group, [change.round for change in back.groups]) == ("1", [1, 3])
 
 
 def test_of_a_forgotten_device_only_a_ban_stays() -> None:

@@ -41,6 +41,16 @@ def released(*device_ids: str) -> Rig:
     return rig
 
 
+def test_devices_that_answer_without_what_they_keep_are_counted_among_those_that_confirm() -> None:
+    rig = released()
+    rig.release(draft(model="second"))
+    (device_id,) = TENTH
+    for why, counted in (("what is kept was made of another model", 1), ("", 0)):
+        rig.feed(Said(rig.at_s, InUse(device_id, 2, 2, "", metrics(0.9), metrics(0.9), alone=why)))
+        step = progress_of(rig.state, "c", rig.state.rollouts["c"]).steps[0]
+        assert (step.offered, step.confirmed, step.alone) == (1, 1, counted)
+
+
 def test_each_step_reaches_those_of_the_step_before_and_more() -> None:
     rig = released()
     assert 0 < len(TENTH) < len(HALF) < len(DEVICES)
@@ -152,10 +162,11 @@ def test_a_later_rollout_supersedes_and_its_failure_brings_back_what_was_there_b
     rig.release(draft(model="second"))
     rig.feed(Promoted(rig.at_s, "c", 0))
     assert {give.device_id for give in rig.release(draft(model="third"))} == TENTH
-    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["released", "withdrawn", "canary"]
+    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["released", "superseded", "canary"]
     rig.answer(min(TENTH), problem="it does not load")
     assert {give.device_id for give in rig.tick()} == HALF
     assert {rig.model(d) for d in DEVICES} == {former}
+    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["retired", "superseded", "withdrawn"]
 
 
 def test_the_operator_returns_a_group_to_an_earlier_release() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from aggregator.core import rollout_state as s
 from aggregator.core.progress import progress_of
 from aggregator.core.reach import members, needed, place_of
+from aggregator.core.releases import GIVEN_UP
 from aggregator.core.rollout import step
 from tests.aggregator.rollout_cases import Rig, draft
 from wire.messages import InUse, Metrics
@@ -170,11 +171,11 @@ def check_returned(before: s.FleetState, after: s.FleetState, failed: s.Rollout)
             continue
         now, releases = after.devices[device_id], after.catalogue.releases
         if now.given == holder.given:
-            assert not holder.settled or releases[holder.settled].state == "withdrawn"
+            assert not holder.settled or releases[holder.settled].state in GIVEN_UP
             assert holder.group not in before.catalogue.released
         else:
             assert now.given > holder.given
             settled = before.catalogue.releases.get(holder.settled)
-            if settled is not None and settled.state != "withdrawn":
+            if settled is not None and settled.state not in GIVEN_UP:
                 assert releases[now.given].model == settled.model
             assert releases[now.given].state in ("released", "retired")

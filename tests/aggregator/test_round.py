@@ -1,13 +1,18 @@
 """The round as a state machine: examples of each rule."""
 
+import logging
+from typing import Any
+
 import msgspec
 import pytest
 
 from aggregator.core import state as s
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.plan import round_seed
 from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.round import step
 from algorithms.core.contract import Programs
+from shoal.commands.serve import log_rounds
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.messages import Evaluate, Train
@@ -183,6 +188,88 @@ def test_when_all_have_declined_a_newcomer_is_asked_at_once() -> None:
     assert kinds(run.update("e")) == ["Acknowledge", "Aggregate"]
 
 
+def drawn_from(*devices: str, **settings: Any) -> Run:
+    """A run whose open round asks two of these devices, and needs both."""
+    run = Run(**{"min_devices": len(devices), "min_updates": 2, "cohort": 2, "deadline_s": 10.0, "grace_s": 1.0, "rounds": 30} | settings)
+    for device in devices:
+        run.check_in(device)
+    return run
+
+
+class TestShortRound:
+    def test_asks_another_device_at_once_for_each_that_declines(self) -> None:
+        run = drawn_from(*"abcd")
+        first, second = sorted(run.state.cohort)
+        asked = plans_of(run.feed(s.DeviceDeclined(2.0, first, 1)))
+        assert list(asked.values()) == [0]
+        assert asked.keys() <= set("abcd") - {first, second}
+        assert run.state.cohort.keys() == {second, *asked}
+        run.update(second, at_s=3.0)
+        assert kinds(run.update(min(asked), at_s=3.0)) == ["Acknowledge", "Aggregate"]
+
+    def test_asks_nobody_twice(self) -> None:
+        run, asked = drawn_from(*"abcd"), []
+        while run.state.cohort:
+            asked.append(min(run.state.cohort))
+            run.feed(s.DeviceDeclined(2.0, asked[-1], 1, failed=False))
+        assert sorted(asked) == list("abcd")
+        assert run.check_in("a", at_s=3.0) == run.feed(s.DeviceHeard(3.0, "b")) == []
+        assert kinds(run.feed(s.DeadlinePassed(11.0, 1))) == ["SetDeadline", "SendPlan", "SendPlan"]
+
+    def test_with_more_asked_than_needed_asks_nobody_before_too_many_declined(self) -> None:
+        run = drawn_from(*"abcdef", over_select=1.5)
+        first, second, _ = sorted(run.state.cohort)
+        assert run.feed(s.DeviceDeclined(2.0, first, 1)) == []
+        assert len(plans_of(run.feed(s.DeviceDeclined(2.0, second, 1)))) == 1
+
+    def test_asks_those_that_rest_where_nobody_else_is_there(self) -> None:
+        run = drawn_from(*"abc")
+        first, second = sorted(run.state.cohort)
+        (spare,) = set("abc") - {first, second}
+        device = msgspec.structs.replace(run.state.devices[spare], failures=3, rests_until=8)
+        run.state = msgspec.structs.replace(run.state, devices=run.state.devices.set(spare, device))
+        assert plans_of(run.feed(s.DeviceDeclined(2.0, first, 1))) == {spare: 0}
+
+    def test_asks_nobody_who_is_offline_barred_or_was_asked_too_recently(self) -> None:
+        run = drawn_from(*"abcdef", pace_s=100.0)
+        first, second = sorted(run.state.cohort)
+        run.feed(s.DeviceDeclined(2.0, first, 1))
+        third = next(d for d in run.state.cohort if d != second)
+        assert run.state.devices[third].asked_s == 2.0
+        run.update(second, at_s=3.0)
+        run.update(third, at_s=3.0)
+        run.aggregated(at_s=4.0)
+        idle = sorted(set("abcdef") - {first, second, third})
+        spare = next(d for d in idle if d not in run.state.cohort)
+        run.feed(DeviceBarred(5.0, spare))
+        assert run.feed(s.DeviceDeclined(6.0, min(run.state.cohort), 2)) == []
+
+    @pytest.mark.parametrize("kind", [DeviceBarred, DeviceForgotten])
+    def test_asks_another_for_one_that_is_banned_or_forgotten(self, kind: type[DeviceBarred] | type[DeviceForgotten]) -> None:
+        run = drawn_from(*"abcd")
+        first, second = sorted(run.state.cohort)
+        gone = DeviceBarred(2.0, first) if kind is DeviceBarred else DeviceForgotten(2.0, first, {})
+        asked = plans_of(run.feed(gone))
+        assert len(asked) == 1
+        assert not asked.keys() & {first, second}
+
+    def test_asks_another_for_one_that_was_lost_once_its_grace_is_over(self) -> None:
+        run = drawn_from(*"abcd")
+        first, second = sorted(run.state.cohort)
+        assert kinds(run.feed(s.DeviceLost(2.0, first))) == ["SetDeadline"]
+        (asked,) = plans_of(run.feed(s.DeadlinePassed(3.0, 1)))
+        assert asked not in (first, second)
+        assert plans_of(run.check_in(first, at_s=4.0)) == {first: 0}, "who comes back is still asked"
+
+    def test_after_a_restart_asks_whom_it_asked_before(self) -> None:
+        run = drawn_from(*"abcd")
+        first, _ = sorted(run.state.cohort)
+        run.feed(s.DeviceDeclined(2.0, first, 1))
+        assert run.replayed() == run.state
+        assert plans_of(run.resume(3.0)).keys() == run.state.cohort.keys()
+        assert run.check_in(first, at_s=4.0) == []
+
+
 def test_a_device_that_missed_a_deadline_is_absent_until_it_is_heard() -> None:
     run = three()
     run.update("a")
@@ -330,3 +417,17 @@ def test_an_event_whose_fields_are_in_another_order_is_the_same_event() -> None:
 def test_an_event_before_the_start_is_a_defect() -> None:
     with pytest.raises(ValueError, match="before the run has started"):
         step(None, s.Resumed(0.0, 1))
+
+
+def test_the_log_of_a_round_says_how_many_devices_took_part(caplog: pytest.LogCaptureFixture) -> None:
+    run, observe = Run(min_devices=2, rounds=3), log_rounds()
+    with caplog.at_level(logging.INFO, "shoal"):
+        for device in "abc":
+            run.check_in(device)
+            observe(run.state, run.log[-1])
+        for device in "ab":
+            run.update(device)
+            observe(run.state, run.log[-1])
+        run.aggregated()
+        observe(run.state, run.log[-1])
+    assert [record.getMessage() for record in caplog.records] == ["round=1 devices=2 groups=1"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aggregator.core import round as core
 from aggregator.core import state as s
+from aggregator.core.asking import is_awaited, may_be_asked
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.order_events import Retuned, RolledBack
 from aggregator.core.round import OPEN, TRANSITIONS
@@ -149,5 +150,56 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
         assert before.phase != "finished" or run.state.phase == "finished" or kind == "retuned"
         if run.state.round == before.round and run.state.phase == before.phase and kind not in ("updates lost", "rolled back"):
             assert before.received.keys() <= run.state.received.keys(), "an acknowledged update was lost"
+    assert run.replayed() == run.state
+    assert s.decode_state(s.encode_state(run.state)) == run.state
+
+
+names = st.sampled_from("abcdef")
+hours_of_a_fleet = st.lists(
+    st.one_of(
+        st.tuples(st.just("check-in"), names),
+        st.tuples(st.just("declined"), names),
+        st.tuples(st.just("declined"), names),
+        st.tuples(st.just("excused"), names),
+        st.tuples(st.just("lost"), names),
+        st.tuples(st.just("update"), names),
+        st.tuples(st.just("deadline"), st.integers(0, 20)),
+        st.tuples(st.just("resumed"), st.none()),
+    ),
+    max_size=50,
+)
+
+
+@settings(max_examples=150)
+@given(hours_of_a_fleet, st.sampled_from([1.0, 1.5]), st.sampled_from([0.0, 20.0]))
+def test_a_short_round_asks_whoever_is_there_and_nobody_who_declined(history: list[tuple[str, Any]], over: float, pace_s: float) -> None:
+    run = Run(min_devices=2, min_updates=2, cohort=2, over_select=over, pace_s=pace_s, rounds=3, deadline_s=15.0, grace_s=2.0)
+    declined: set[str] = set()
+    for at_s, (kind, value) in enumerate(history, start=1):
+        before, commands = run.state, []
+        if kind == "check-in":
+            commands = run.check_in(value, at_s)
+        elif kind in ("declined", "excused") and value in before.cohort.keys() - before.received.keys():
+            commands = run.feed(s.DeviceDeclined(at_s, value, before.round, failed=kind == "declined"))
+            declined |= {value}
+        elif kind == "lost":
+            commands = run.feed(s.DeviceLost(at_s, value))
+        elif kind == "update" and value in before.cohort and before.phase in OPEN:
+            commands = run.update(value, at_s=at_s)
+        elif kind == "deadline":
+            commands = run.feed(s.DeadlinePassed(at_s + value, before.round))
+        elif kind == "resumed":
+            commands = run.resume(at_s, before.epoch + 1)
+        if run.state.phase == "aggregating":
+            commands += run.aggregated(at_s)
+        if (run.state.round, run.state.attempt, run.state.phase) != (before.round, before.attempt, before.phase):
+            declined = set()
+            continue
+        assert not declined & run.state.cohort.keys(), "who declined is asked again in the same attempt"
+        assert not declined & {c.plan.device_id for c in commands if isinstance(c, s.SendPlan)}
+        if before.cohort.keys() - run.state.cohort.keys() and run.state.phase == "training":
+            hoped = [d for d in run.state.cohort if d in run.state.received or is_awaited(run.state, run.state.devices[d], at_s)]
+            online = {d for d, device in run.state.devices.items() if device.online and may_be_asked(run.state, device, at_s)}
+            assert len(hoped) >= 2 or online <= run.state.cohort.keys() | declined, "a short round lets a device idle"
     assert run.replayed() == run.state
     assert s.decode_state(s.encode_state(run.state)) == run.state

@@ -7,7 +7,7 @@ import pytest
 
 from aggregator.core import state as s
 from aggregator.core.admission import Duplicate, Refused, admit
-from aggregator.core.asking import all_placed, groups_of, num_trainers, placed_of, start_key
+from aggregator.core.asking import all_placed, groups_of, key_now, num_trainers, placed_of, start_key
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.order_events import Retuned
 from aggregator.core.placed import Placed
@@ -16,6 +16,7 @@ from aggregator.core.record import record_of
 from aggregator.core.round import step
 from aggregator.core.summary import summarize
 from aggregator.offers import needed, offered
+from aggregator.release_policy import group_of
 from algorithms.algorithm import SURVEY_INPUTS
 from algorithms.core.contract import Programs
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
@@ -257,6 +258,41 @@ class TestFailures:
             assert come(run) == []
         assert placed_of(run.state, "u") == LARGEST
 
+    def test_an_owner_of_labels_who_does_not_permit_the_survey_has_the_largest_groups_model(self) -> None:
+        run = started(rounds=2)
+        come(run, "f", num_train=10)
+        train(run)
+        assert run.state.cohort["f"] == "initial"
+        assert (placed_of(run.state, "f"), group_of(run.state, "f")) == (None, "")
+        run.feed(s.DeviceDeclined(4.0, "f", 2, forbidden=True))
+        assert (placed_of(run.state, "f"), start_key(run.state, "f")) == (LARGEST, "0")
+        assert (key_now(run.state, "f"), group_of(run.state, "f")) == ("initial", "run-1/0"), "it would train as a newcomer"
+        train(run)
+        assert (run.state.phase, run.state.cohort) == ("evaluating", {"a": "0", "b": "1", "f": "0"})
+        assert plan_for(run.state, "f").model == run.state.models["0"], "its accuracy is that of the model that it is given"
+        for device in "abf":
+            commands = run.update(device)
+        assert s.FinishRun("f", run.state.models["0"]) in commands
+        summary = summarize(run.state, [], 1.0).devices["f"]
+        assert (summary.group, str(summary.placed)) == (0, "in the largest group, 75 % of the devices")
+        assert run.replayed() == run.state
+
+    def test_an_owner_who_permits_it_later_is_placed_by_the_training(self) -> None:
+        run = started()
+        come(run, "f", num_train=10)
+        train(run)
+        run.feed(s.DeviceDeclined(4.0, "f", 2, forbidden=True))
+        train(run, starts={"a": "0", "b": "1", "f": "1", "": "initial"})
+        assert (placed_of(run.state, "f"), start_key(run.state, "f")) == (None, "1")
+
+    def test_a_device_that_came_in_the_last_round_tests_the_model_that_it_is_given(self) -> None:
+        run = started(rounds=1)
+        come(run, "late", num_train=10)
+        train(run)
+        assert run.state.cohort == {"a": "0", "b": "1", "late": "0"}
+        come(run, "later", num_train=10)
+        assert str(summarize(run.state, [], 1.0).devices["later"].placed) == "in the largest group, 75 % of the devices"
+
     def test_one_without_a_window_is_asked_again_less_and_less_often(self) -> None:
         run, _ = with_unlabelled()
         asked = []
@@ -354,4 +390,5 @@ def test_who_comes_when_the_run_is_over_or_never_trained_is_not_left_with_the_mo
     trained = run.state.models["0"]
     assert come(run, "late", num_train=50, at_s=9.0) == [s.FinishRun("late", trained)]
     assert come(run, "u", num_train=50, at_s=9.5) == [s.FinishRun("u", trained)], "it has labels now, and was never trained"
-    assert "late" not in groups_of(run.state, all_placed(run.state))
+    assert groups_of(run.state, all_placed(run.state))["late"] == "0"
+    assert placed_of(run.state, "late") == LARGEST, "it is told as of devices without labels that have told nothing"

@@ -82,7 +82,8 @@ class TestEveryObjective:
         assert set(plain.initial()) < set(tensors)
         slots = [slot_of(key, "before") for key in made.moving(tensors)]
         assert len(slots) == len(set(slots))
-        assert {k for k in tensors if names.role_of(k) == "private"} - set(made.moving(tensors)) == {KEYS, LABELS, SHARE}
+        assert {k for k in tensors if names.role_of(k) == "private"} <= set(made.moving(tensors))
+        assert names.of_role(tensors, names.MEMORY).keys() == {KEYS, LABELS, SHARE}
 
     def test_the_closing_plan_is_carried_out_with_any_labels_and_reports_scores_alone(self, objective: str) -> None:
         field = played(with_personal(objective))
@@ -184,7 +185,7 @@ class TestWhatIsKept:
         losses, kept = result.tensors["response/choose.loss"], result.tensors["response/choose.kept"]
         assert losses.shape == (11,)
         assert losses[kept.argmax()] == losses.min()
-        assert result.private[SHARE] == pytest.approx(kept.argmax() / 10)
+        assert result.private[names.kept(SHARE)] == pytest.approx(kept.argmax() / 10)
         assert result.num_steps == 0
 
 
@@ -202,7 +203,7 @@ class TestWhatLeavesTheDevice:
         field = played(f"fedavg+{name}+none+{privacy}")
         result, _ = close(field, tiny_windows(0))
         assert result.tensors == {}
-        assert result.private[KEYS].any()
+        assert result.private[names.kept(KEYS)].any()
 
     def test_no_verb_of_the_plan_reports_but_choose_and_the_last(self) -> None:
         for objective in OBJECTIVES:
@@ -224,7 +225,7 @@ class TestSimulatedGraphs:
         """It computes plain answers itself; those of a device that remembers are torch's."""
         field = played("fedavg+personal+none")
         result, model = close(field, tiny_windows(0))
-        assert result.private[SHARE] > 0
+        assert result.private[names.kept(SHARE)] > 0
         objective = make_objective(read_algorithm("fedavg+personal+none"), tiny_model("fedavg"))
         held = own_tensors(field.bundle, model, result.private) | {names.X: tiny_windows(0).test_x}
         native, eager = NativeGraphs(objective, (CHANNELS, LENGTH), ["step"]), EagerGraphs(objective)

@@ -194,7 +194,7 @@ RESPONSES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
 MOVED = ("slot/m", "shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p")
 SUMS = ("metric/loss_sum", "metric/num_correct")
 PLACES = {"places": ("metric/place", "metric/count", "metric/held", "metric/label")}
-SHIFT = {"shift": ("next/shared/b", "next/statistic/n.running_mean", "metric/first")}
+SHIFT = {"shift": ("next/shared/b", "next/statistic/n.running_mean", "next/memory/k", "metric/first")}
 EXAMPLES = {"weigh": ("output/weight",), "predict": ("output/probabilities",)}
 STEP = {"step": (*(names.following(key) for key in MOVED), *SUMS), "double": ("next/private/p", "metric/norm")}
 OUTPUTS = {**STEP, **EXAMPLES, **PLACES, **SHIFT, "evaluate": SUMS, "survey": ("metric/gradient", "metric/weight")}
@@ -214,6 +214,7 @@ MANIFEST = Manifest(
         TensorSpec("n.running_var", "statistic", "float32", (3,)),
         TensorSpec("p", "private", "float32", (2,)),
         TensorSpec("m", "slot", "float32", (2, 3)),
+        TensorSpec("k", "memory", "float32", (2,)),
         TensorSpec("c", "received", "float32", (1,)),
         TensorSpec("start.w", "received", "float32", (2, 3)),
     ),
@@ -273,7 +274,8 @@ class FakeGraphs:
         """Moves the model by what ``places`` measured; a power of two keeps it dyadic."""
         moved = i["response/places.held"] / F32(64)
         following = {"next/shared/b": i["shared/b"] + moved, "next/statistic/n.running_mean": i["statistic/n.running_mean"] - moved}
-        return {**following, "metric/first": i["shared/b"][0]}
+        remembered = {"next/memory/k": i["memory/k"] + moved * np.arange(2, dtype=F32)}
+        return {**following, **remembered, "metric/first": i["shared/b"][0]}
 
     def _survey(self, i: Tensors) -> Tensors:
         weight = F32(i["batch/weight"].sum()) if "batch/weight" in i else F32(0)

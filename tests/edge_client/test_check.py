@@ -18,7 +18,8 @@ from edge_client.options import parser
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from tests.conftest import Exported
-from tests.edge_client.device import Device
+from tests.edge_client.device import Device, other_model, take_up
+from tests.edge_client.test_kept import keep
 from wire.codec import digest
 from wire.errors import ConfigError
 from wire.keys import PrivateKey, new_key, public_pem
@@ -185,6 +186,10 @@ class TestWithoutBroker:
         device.finish()
         device.turn()
         assert digest(device.model)[:12] in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        keep(device)
+        assert "with what this device has kept of it" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        take_up(device, other_model(device))
+        assert "alone: what is kept of run r was made of" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         device.offer(b"junk")
         device.finish("s", model=digest(b"junk"))
         device.turn()

@@ -29,7 +29,7 @@ from wire import names
 from wire.bundle import unpack
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
-from wire.tensors import Tensors
+from wire.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.topics import Topics
 
 ALGORITHM = "fedavg+personal:memory=16"
@@ -80,15 +80,19 @@ def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_th
     shares = [float(c.rpartition(" ")[2]) for c in CANDIDATES]
     for device_id in policies:
         private = own(tmp_path / device_id, campaign)
-        assert any(np.isclose(private["private/memory.share"], share) for share in shares), "it has chosen"
-        assert np.linalg.norm(private["private/memory.keys"], axis=1).max() == pytest.approx(1.0, abs=1e-4), "and remembers its windows"
+        assert any(np.isclose(private["kept/memory/share"], share) for share in shares), "it has chosen"
+        assert np.linalg.norm(private["kept/memory/keys"], axis=1).max() == pytest.approx(1.0, abs=1e-4), "and remembers its windows"
         assert names.part(private, names.KEPT), "and has a model of its own"
 
 
 def own(folder: Path, campaign: Campaign) -> Tensors:
-    """What the device has stored of the run."""
-    state = campaign.known()
-    return FolderState(folder).private(state.settings.run_id, state.round + 1)
+    """What the device has kept of the model of the run."""
+    state = FolderState(folder)
+    (kept,) = state.load().kept
+    assert (kept.run_id, kept.model in campaign.known().models.values()) == (campaign.known().settings.run_id, True)
+    payload = state.blob(kept.tensors)
+    assert payload is not None
+    return decode_tensors(payload, OWN_FILES)[0]
 
 
 def run_on_devices(data: FleetData, policies: Mapping[str, Policy], folder: Path) -> tuple[Summary, Runner, Campaign]:

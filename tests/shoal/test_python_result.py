@@ -166,12 +166,12 @@ class TestOwnModels:
     def test_what_remembers_windows_is_no_bare_network(self, results: dict[str, shoal.Result]) -> None:
         result = results["personal"]
         modules = {d: result.model(device=d) for d in result.data.devices}
-        shares = {d: float(result.outcome.models.of_device(d)["private/memory.share"]) for d in modules}
+        shares = {d: float(result.outcome.models.of_device(d)["memory/share"]) for d in modules}
         assert any(shares.values())
         for device_id, module in modules.items():
             assert isinstance(module, shoal.OwnModel) == (shares[device_id] > 0)
             if isinstance(module, shoal.OwnModel):
-                assert {"private/memory.keys", "private/memory.labels", "private/memory.share"} <= set(module.kept)
+                assert {"memory/keys", "memory/labels", "memory/share"} <= set(module.kept)
                 x = torch.from_numpy(result.data.devices[device_id].test_x)
                 with torch.no_grad():
                     assert not torch.allclose(torch.softmax(module(x), 1), torch.softmax(module.network(x), 1), atol=1e-3)

@@ -1,7 +1,12 @@
 """How a service starts: what it says when it cannot, and that a start which has to fail changes nothing and never comes to the broker."""
 
+import json
+import logging
 import socket
+import time
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,12 +16,15 @@ from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.aggregation import start_run
-from aggregator.core.state import Started
+from aggregator.core.state import DeviceCheckedIn, Event, Started, UpdateAdmitted
 from aggregator.identity import own_secret
 from aggregator.main import serve
 from aggregator.service_settings import ServeSettings, run_settings
 from aggregator.start import read_exported, read_trust
 from algorithms.registry import make_algorithm, read_algorithm
+from host.supervisor import alive
+from simulation.local.broker import EmbeddedBroker, free_port
+from tests.aggregator.round_cases import RECEIVED
 from tests.conftest import Exported
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress
@@ -24,6 +32,22 @@ from wire.links.mqtt import BrokerAddress
 
 class AtTheBroker(Exception):
     """A start has come as far as to the broker."""
+
+
+def settings_of(folder: Path, bundle: Path, broker: str) -> ServeSettings:
+    """Settings of a service that takes any free port."""
+    address = BrokerAddress.parse(broker)
+    return ServeSettings(folder=folder, bundle=bundle, broker=address, algorithm=read_algorithm("distfl"), http_port=0)
+
+
+def begin(settings: ServeSettings, blobs: BlobFolder, others: tuple[bytes, ...] = ()) -> Started:
+    """Make the first blobs of a run."""
+    assert settings.bundle is not None
+    exported = read_exported(settings.bundle, read_trust(settings.bundle))
+    algorithm = make_algorithm(settings.algorithm)
+    blobs.put(exported.bundle.payload, *others)
+    run = run_settings(settings, exported.bundle, "r")
+    return start_run(run, algorithm, exported.probe, exported.bundle.initial, blobs, 0.0)
 
 
 class TestStart:
@@ -35,7 +59,7 @@ class TestStart:
         monkeypatch.setattr("aggregator.main.find_epoch", come)
 
     def settings(self, folder: Path, bundle: Path) -> ServeSettings:
-        return ServeSettings(folder=folder, bundle=bundle, broker=BrokerAddress.parse("mqtt://nowhere"), algorithm=read_algorithm("distfl"))
+        return settings_of(folder, bundle, "mqtt://nowhere")
 
     def test_a_file_in_place_of_the_folder(self, tmp_path: Path) -> None:
         (tmp_path / "README.md").write_text("x")
@@ -71,21 +95,12 @@ class TestStart:
     def killed(self, folder: Path, bundle: Path, *others: bytes) -> ServeSettings:
         """Settings of a start in a folder in which one was killed before it saved its first event, and which has other blobs besides."""
         settings = self.settings(folder, bundle)
-        self.begin(settings, BlobFolder(folder / "blobs" / "run-1"), others)
+        begin(settings, BlobFolder(folder / "blobs" / "run-1"), others)
         return settings
-
-    def begin(self, settings: ServeSettings, blobs: BlobFolder, others: tuple[bytes, ...] = ()) -> Started:
-        """Make the first blobs of a run."""
-        assert settings.bundle is not None
-        exported = read_exported(settings.bundle, read_trust(settings.bundle))
-        algorithm = make_algorithm(settings.algorithm)
-        blobs.put(exported.bundle.payload, *others)
-        run = run_settings(settings, exported.bundle, "r")
-        return start_run(run, algorithm, exported.probe, exported.bundle.initial, blobs, 0.0)
 
     def begun(self, settings: ServeSettings) -> ServeSettings:
         """The settings of a run that has begun, whose service was then stopped."""
-        started = self.begin(settings, BlobFolder(settings.folder / "blobs" / "run-1"))
+        started = begin(settings, BlobFolder(settings.folder / "blobs" / "run-1"))
         store = SqlStore(sqlite_url(settings.folder / "shoal.db"), "run-1")
         store.commit([started])
         store.close()
@@ -120,10 +135,13 @@ class TestStart:
         with pytest.raises(ConfigError, match=r"database .*shoal\.db: .*not a database"):
             serve(self.settings(tmp_path, exported.folder), lambda: True)
 
-    def test_settings_are_compared_before_the_broker_is_touched(self, tmp_path: Path, exported: Exported) -> None:
+    def test_settings_are_compared_before_the_broker_is_touched(
+        self, tmp_path: Path, exported: Exported, caplog: pytest.LogCaptureFixture
+    ) -> None:
         settings = self.begun(self.settings(tmp_path, exported.folder))
         with pytest.raises(AtTheBroker):
-            serve(settings, lambda: True)
+            serve(replace(settings, local_epochs=7), lambda: True)
+        assert "goes on with other settings" not in caplog.text, "nothing goes on yet"
         for change, error in (
             ({"seed": 7}, "was started with other settings \\(seed 0, not 7\\); give it another --run"),
             ({"algorithm": read_algorithm("dbe")}, "was exported for the objective 'fedavg', not for 'dbe'"),
@@ -165,3 +183,67 @@ class TestStart:
                 serve(settings, lambda: True)
             assert len(path.read_bytes()) == 32
             assert ("it was not here, another is made" in caplog.text) is (database == "stored")
+
+
+class TestRestart:
+    """A service whose run has a closed round that was not aggregated when it was stopped."""
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path, exported: Exported, embedded_broker: EmbeddedBroker) -> ServeSettings:
+        settings = replace(settings_of(tmp_path / "served", exported.folder, embedded_broker.url), http_port=free_port(), min_devices=1)
+        started = begin(settings, BlobFolder(settings.folder / "blobs" / "run-1"))
+        update = replace(RECEIVED, blob=started.memory)
+        events: list[Event] = [started, DeviceCheckedIn(1.0, "d0", 10, 4), UpdateAdmitted(2.0, "d0", 1, update)]
+        store = SqlStore(sqlite_url(settings.folder / "shoal.db"), "run-1")
+        store.commit(events)
+        store.close()
+        own_secret(settings.folder / "secret.key")
+        return settings
+
+    def test_while_it_aggregates_it_answers_what_it_is_doing_and_is_not_ready(
+        self, settings: ServeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notified.bind(str(tmp_path / "notify"))
+        notified.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setattr("aggregator.lease.EVERY_S", 0.05)
+        met: dict[str, tuple[int, dict[str, Any]]] = {}
+
+        def stop() -> bool:
+            alive()
+            return True
+
+        def aggregate(*_: object) -> None:
+            for path in ("/health", "/ready", "/run", "/openapi.json"):
+                connection = HTTPConnection("127.0.0.1", settings.http_port, timeout=10)
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                met[path] = answer.status, json.loads(answer.read())
+            time.sleep(0.2)
+            while True:
+                try:
+                    said.append(notified.recv(100))
+                except BlockingIOError:
+                    break
+            raise RuntimeError("not now")
+
+        said: list[bytes] = []
+        monkeypatch.setattr("aggregator.campaign.aggregate", aggregate)
+        with notified, caplog.at_level(logging.INFO, "shoal.aggregator"):
+            last = serve(settings, stop)
+            assert notified.recv(100) == b"READY=1\nWATCHDOG=1"
+        assert last is not None
+        assert last.phase == "aggregating"
+        doing = "opens campaign run-1, and aggregates the 1 updates of its round 1"
+        assert met.pop("/health") == (200, {"status": "starting", "run": "", "phase": "", "round": 0, "doing": doing})
+        assert {status for status, _ in met.values()} == {503}
+        assert {body["detail"] for _, body in met.values()} == {f"the service is starting: {doing}"}
+        assert set(said) == {b"WATCHDOG=1\nEXTEND_TIMEOUT_USEC=120000000"}, "it is at work, and not ready"
+        steps = [r.getMessage() for r in caplog.records if r.getMessage().startswith("starting: ")]
+        assert (steps[0], steps[-1]) == (f"starting: reads {settings.folder}", f"starting: {doing}")
+
+    def test_it_says_once_that_it_goes_on_with_other_settings(self, settings: ServeSettings, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.WARNING, "shoal.aggregator"):
+            serve(replace(settings, local_epochs=7), lambda: True)
+        assert caplog.text.count("goes on with other settings: it had local_epochs 1, not 7") == 1

@@ -15,6 +15,7 @@ from edge_client.executor import Executor, Result
 from simulation import newcomers
 from simulation.compare import Asked, agreement, check_jobs, read_algorithms, run_all, run_job
 from simulation.newcomers import hold_out
+from simulation.scenario import Labels
 from simulation.simulate import SimulationSettings, simulate
 from simulation.table import tabulate
 from simulation.timing.profiles import read_profiles
@@ -161,6 +162,20 @@ class TestNewcomers:
         alone = simulate(left, SimulationSettings(read_algorithm(algorithm), 2))
         assert outcome.state.models == alone.state.models
         assert 0 <= known(known(outcome.summary.newcomers).mean) <= 1
+
+    @pytest.mark.parametrize("labels", ["all", "none"])
+    def test_what_they_keep_is_told_as_of_other_devices(self, labels: Labels) -> None:
+        settings = SimulationSettings(read_algorithm("personal"), 2, newcomers=2, labels=labels)
+        summary = simulate(synthetic_fleet(5), settings).summary
+        newcomers, told = known(summary.newcomers), summary.devices
+        assert newcomers.kept.keys() == newcomers.devices.keys() == newcomers.groups.keys()
+        for kept in newcomers.kept.values():
+            if labels == "none":
+                assert kept is None, "to choose takes labels"
+            else:
+                assert known(kept).candidate in known(summary.kept).candidates
+                assert {known(kept).candidate, *known(kept).others} == set(known(summary.kept).candidates)
+        assert all(device.kept is not None for device in told.values())
 
     def test_they_are_placed_in_the_group_that_fits_them(self) -> None:
         data = synthetic_fleet(14, shift=1.5)

@@ -22,6 +22,7 @@ PARSED: list[tuple[str, str, str, str, bool, bool]] = [
     ("private/bias", "private", "bias", "private/bias", False, False),
     ("private/personal.norm.running_var", "private", "personal.norm.running_var", "private/personal.norm.running_var", False, False),
     ("slot/momentum.head.weight", "slot", "momentum.head.weight", "slot/momentum.head.weight", False, False),
+    ("memory/keys", "memory", "keys", "memory/keys", False, False),
     ("received/consensus", "received", "consensus", "received/consensus", False, False),
     ("received/start.head.weight", "received", "start.head.weight", "received/start.head.weight", False, False),
     ("delta/head.weight", "delta", "head.weight", "delta/head.weight", False, False),
@@ -48,6 +49,7 @@ PARSED: list[tuple[str, str, str, str, bool, bool]] = [
     ("metric/variance.norm", "metric", "variance.norm", "metric/variance.norm", False, False),
     ("output/probabilities", "output", "probabilities", "output/probabilities", False, False),
     ("column/weight", "column", "weight", "column/weight", False, False),
+    ("kept/memory/keys", "kept", "memory/keys", "kept/memory/keys", False, False),
     ("kept/statistic/norm.running_var", "kept", "statistic/norm.running_var", "kept/statistic/norm.running_var", False, False),
 ]
 """A name, its role, its name within the role, itself without ``next/``, whether it is exchanged, and whether it is a variance."""
@@ -56,6 +58,7 @@ BUILT: list[tuple[str, list[str], str]] = [
     ("statistic", ["norm.running_var"], "statistic/norm.running_var"),
     ("private", ["bias"], "private/bias"),
     ("slot", ["momentum.head.weight"], "slot/momentum.head.weight"),
+    ("memory", ["keys"], "memory/keys"),
     ("received", ["consensus"], "received/consensus"),
     ("received_start", ["head.weight"], "received/start.head.weight"),
     ("started_from", ["received/start.head.weight"], "shared/head.weight"),

@@ -3,7 +3,8 @@
 A step is an event, its arguments, and the action that follows (with a decline: its reason). Plans are (epoch, round, attempt, run,
 deadline); updates and models are named by one hexadecimal digit. A release, or an
 offer of a finished run, is followed by the action "try" if it is to be taken into use. "try" is the beginning of that, after which comes
-"taken", "failed", "broken off", or, if it ended the client, nothing. "report" has what the device says of its releases; a problem is one
+"taken", "failed", "broken off", or, if it ended the client, nothing. "kept" is what the device keeps of a model, followed by "try" if that
+is the model in use. "report" has what the device says of its releases; a problem is one
 word.
 """
 
@@ -34,9 +35,14 @@ def taken(number: int, model: str, epoch: int = 1) -> list[Step]:
     return [release(number, model, "try", epoch), event("taken")]
 
 
-def report(number: int, offered: int, problem: str = "") -> Step:
-    """What the device says of its releases."""
-    return "report", {"number": number, "offered": offered, "problem": problem}, "none"
+def kept(of: str, tensors: str, action: str = "none") -> Step:
+    """What the device keeps of a model."""
+    return "kept", {"of": of, "tensors": tensors}, action
+
+
+def report(number: int, offered: int, problem: str = "", used: str = "") -> Step:
+    """What the device says of its releases; and what it uses of what it has kept."""
+    return "report", {"number": number, "offered": offered, "problem": problem, "used": used}, "none"
 
 
 TRY, DID = event("start", "work"), event("executed", update="1")
@@ -140,6 +146,38 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
         [*taken(1, "a"), event("finish", "try", epoch=2, offered="b"), event("taken"), report(0, 1)],
     ),
     ("a finished run with the model that is released", [*taken(1, "a"), event("finish", epoch=2, offered="a"), report(1, 1)]),
+    (
+        "what is kept of a model is used with it, and with no other one",
+        [kept("a", "c"), *taken(1, "a"), report(1, 1, used="c"), *taken(2, "b"), report(2, 2), *taken(3, "a"), report(3, 3, used="c")],
+    ),
+    (
+        "a run is finished twice with one model, and keeps something else of it",
+        [
+            kept("a", "c"),
+            event("finish", "try", epoch=2, offered="a"),
+            event("taken"),
+            kept("a", "d", "try"),
+            event("taken"),
+            event("finish", epoch=2, offered="a"),
+            report(0, 0, used="d"),
+        ],
+    ),
+    (
+        "a release comes before the device keeps something of it",
+        [*taken(1, "a"), kept("a", "c", "try"), event("taken"), report(1, 1, used="c")],
+    ),
+    (
+        "what is kept of another model than that in use waits for it",
+        [*taken(1, "a"), kept("b", "c"), *taken(2, "b"), report(2, 2, used="c")],
+    ),
+    (
+        "what is kept of the model in use is kept of newer ones as well",
+        [kept("a", "1"), *taken(1, "a"), *[kept(of, of) for of in "bcde"], report(1, 1, used="1"), *taken(2, "b"), report(2, 2)],
+    ),
+    (
+        "what is kept of a model that failed is not tried",
+        [*taken(1, "a"), release(2, "b", "try"), event("failed"), kept("b", "c"), report(1, 2, "failed")],
+    ),
 ]
 """A name and its steps."""
 OFFERED = {
@@ -159,6 +197,12 @@ OFFERED = {
     "a release while working": "a",
     "a finished run after a release": "b",
     "a finished run with the model that is released": "a",
+    "what is kept of a model is used with it, and with no other one": "a",
+    "a run is finished twice with one model, and keeps something else of it": "a",
+    "a release comes before the device keeps something of it": "a",
+    "what is kept of another model than that in use waits for it": "b",
+    "what is kept of the model in use is kept of newer ones as well": "b",
+    "what is kept of a model that failed is not tried": "b",
 }
 """By name, the model that was offered last, where there was one: one hexadecimal digit."""
 

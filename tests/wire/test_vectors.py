@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_client.core import offers
+from edge_client.core import kept, offers
 from edge_client.core import session as core
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import Current
@@ -14,6 +14,7 @@ from edge_client.core.time import AggregatorTime
 from tests.wire import (
     drift_vectors,
     epochs_vectors,
+    kept_vectors,
     names_vectors,
     policy_vectors,
     quantised_vectors,
@@ -74,6 +75,7 @@ class TestSigned:
         for vectors in (
             drift_vectors,
             epochs_vectors,
+            kept_vectors,
             names_vectors,
             policy_vectors,
             quantised_vectors,
@@ -98,7 +100,7 @@ def test_policy(case: dict[str, Any]) -> None:
 def test_session(scenario: dict[str, Any]) -> None:
     session, current = core.Session(), None
     for number, step in enumerate(scenario["steps"]):
-        if step["event"] in ("release", "finish", "try", "taken", "failed", "broken off", "report"):
+        if step["event"] in ("release", "finish", "try", "taken", "failed", "broken off", "kept", "report"):
             session, current, said = _play_offer(session, current, dict(step))
         else:
             session, action = _play(session, dict(step))
@@ -106,6 +108,18 @@ def test_session(scenario: dict[str, Any]) -> None:
             assert bool(action.proof) == (said == "decline stale")
         assert said == step["action"], f"step {number}: {step}"
     assert (session.offer.model if session.offer else "") == 64 * scenario["offered"]
+
+
+@pytest.mark.parametrize("case", json.loads(kept_vectors.FILE.read_text()), ids=lambda case: case["name"])
+def test_kept(case: dict[str, Any]) -> None:
+    held: tuple[kept.Kept, ...] = ()
+    for made in case["kept"]:
+        held = kept.with_kept(held, msgspec.convert(made, kept.Kept))
+    assert [one.tensors for one in held] == case["held"]
+    offered = case["offered"]
+    own = kept.kept_of(held, offered["bundle"], offered["model"])
+    assert (own.tensors if own else "") == case["used"]
+    assert bool(kept.why_alone(held, offered["run_id"], offered["bundle"], offered["model"])) == case["alone"]
 
 
 def _play_offer(session: core.Session, current: Current | None, step: dict[str, Any]) -> tuple[core.Session, Current | None, str]:
@@ -124,12 +138,18 @@ def _play_offer(session: core.Session, current: Current | None, step: dict[str, 
         case "taken":
             assert offer is not None
             session = offers.on_taken(offers.on_measured(session, offers.Trial(), "b", 1))
-            return session, Current(offer.bundle, offer.model, "", offer.run_id, offer.epoch, 0.0, offer.number), "none"
+            own = kept.kept_of(session.kept, offer.bundle, offer.model)
+            taken = Current(offer.bundle, offer.model, "", offer.run_id, offer.epoch, 0.0, offer.number, kept=own.tensors if own else "")
+            return session, taken, "none"
         case "failed":
             return offers.on_failed(session, "failed"), current, "none"
         case "broken off":
             return offers.on_interrupted(session), current, "none"
+        case "kept":
+            session = core.on_kept(session, kept.Kept("r", A, step["of"] * 64, step["tensors"] * 64))
+            return session, current, "try" if offers.open_offer(session, current) is not None else "none"
         case "report":
+            assert (current.kept if current else "") == step["used"] * 64
             said = offers.in_use(session, "d", current.release if current else 0)
             assert (said.number, said.offered, bool(said.problem)) == (step["number"], step["offered"], bool(step["problem"]))
     begins = session.offer != before.offer and offers.open_offer(session, current) is not None

@@ -223,12 +223,12 @@ class TestBundle:
         files = {name: data for name, data in bundle.files.items() if name.endswith(".onnx")}
         assert pack(bundle.manifest, files, bundle.initial) == pack(bundle.manifest, files, bundle.initial)
 
-    @pytest.mark.parametrize("keep", [(), ("private/memory.labels",), ("private/memory.labels", "slot/before.w")])
+    @pytest.mark.parametrize("keep", [(), ("memory/labels",), ("memory/labels", "slot/before.w")])
     def test_tensors_that_start_at_zero_are_not_in_the_file_and_are_there_all_the_same(
         self, exported: Exported, keep: tuple[str, ...]
     ) -> None:
         """A bundle decodes alike with and without them; only the roles private and slot are left out."""
-        shapes = {"shared/w": (3,), "statistic/w": (2,), "private/memory.labels": (4, 3), "slot/before.w": (3,), "private/a": ()}
+        shapes = {"shared/w": (3,), "statistic/w": (2,), "memory/labels": (4, 3), "slot/before.w": (3,), "private/a": ()}
         tensors = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()} | {
             "private/a": np.float32(2) * np.ones((), np.float32)
         }

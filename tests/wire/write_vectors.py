@@ -12,6 +12,7 @@ from tests.wire import (
     epochs_vectors,
     held_vectors,
     ids_vectors,
+    kept_vectors,
     names_vectors,
     policy_vectors,
     quantised_vectors,
@@ -83,6 +84,7 @@ MESSAGES: dict[str, m.Message] = {
     "finish": m.Finish("p01-left", RUN, 1795305600, A, B),
     "finish-releases": m.Finish("p01-left", RUN, 1795305600, A, B, True),
     "in-use": m.InUse("p01-left", 7, 7, "", m.Metrics(63, 41.25, 50), m.Metrics(63, 52.5, 44), 1.25, 0),
+    "in-use-alone": m.InUse("p01-left", 7, 7, alone="what is kept of run r was made of model bbbbbbbbbbbb, not of this one"),
     "in-use-failed": m.InUse("p01-left", 6, 7, "bundle watch: signed by no trusted key"),
     "release": m.Release("p01-left", 1795305600, 7, "1", RUN, A, B),
     "voucher": m.Voucher("default", A, 1826841600.0),
@@ -201,6 +203,7 @@ def main() -> None:
     SCHEMA.write_text(schema_text())
     held_vectors.FILE.write_text(held_vectors.text())
     ids_vectors.FILE.write_text(ids_vectors.text())
+    kept_vectors.FILE.write_text(kept_vectors.text())
     names_vectors.FILE.write_text(names_vectors.text())
     policy_vectors.FILE.write_text(policy_vectors.text())
     session_vectors.FILE.write_text(session_vectors.text())

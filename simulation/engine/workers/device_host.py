@@ -7,6 +7,7 @@ from time import perf_counter
 from aggregator.core.admission import check_tensors, norms_of
 from aggregator.core.settings import RunSettings
 from algorithms.algorithm import Algorithm
+from algorithms.blame import blaming
 from algorithms.means.streaming import Branch
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, Windows
@@ -76,12 +77,14 @@ class DeviceHost:
         self._spec, self.graphs, self._store = spec, graphs, store
 
     def carry_out(self, plan: Plan, models: Models) -> DeviceResult:
-        """Carry out a plan as the device would, and look at the update as the aggregator's admission would."""
+        """Carry out a plan as the device would, and look at the update as the aggregator's admission would. A plan at which an objective or
+        a model of the user's own raises is declined."""
         device_id, started_s = plan.device_id, perf_counter()
         windows, attack = self._windows(device_id), self._spec.attack
         try:
             executor = Executor(self._spec.bundle, self.graphs, windows, repeatable_secret)
-            result = executor.execute(plan, models[plan.model], self._store.get(device_id, plan.round), models.__getitem__)
+            with blaming():
+                result = executor.execute(plan, models[plan.model], self._store.get(device_id, plan.round), models.__getitem__)
         except ShoalError as error:
             return DeviceResult(device_id, problem=str(error))
         tensors = result.tensors

@@ -5,6 +5,7 @@ import io.shoal.core.wire.Busy
 import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.Finish
 import io.shoal.core.wire.Limits
+import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Refuse
@@ -36,7 +37,8 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private val admission = Admission(self, topics, time, log)
     private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
     private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock, around.mostBytes)
-    private val releases = Releases(deviceId, storage, loaded, policy, Trial(around.windows, policy), log)
+    private val own = KeptModels(storage)
+    private val releases = Releases(deviceId, storage, loaded, own, policy, Trial(around.windows, policy), log)
     private val traffic = Traffic(storage, clock)
     private val outbox = Outbox(self, topics, link, traffic, around)
     private val downloads =
@@ -279,7 +281,9 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
             return giveUp(plan, Contained.Failed(DeclineReason.POLICY, it))
         }
         try {
-            storage.putUpdate(plan.runId, plan.round, finished.payload, finished.private)
+            save(own.put(session, plan, finished))
+            val private = finished.private.filterKeys { Names.roleOf(it) != Names.KEPT }
+            storage.putUpdate(plan.runId, plan.round, finished.payload, private)
         } catch (error: IOException) {
             return giveUp(plan, Contained.Failed(DeclineReason.FAILED, "the update cannot be stored: ${describe(error)}"))
         }

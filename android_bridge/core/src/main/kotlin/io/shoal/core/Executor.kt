@@ -17,7 +17,8 @@ import io.shoal.core.wire.checkLayout
 
 /**
  * What carrying out a plan gave: the model it started from (a digest), metrics, the tensors of the update, and what the device keeps
- * afterwards: `private/NAME`, `column/COLUMN`, and until its next plan `kept/ROLE/NAME` of a model that it has trained for itself alone.
+ * afterwards: `private/NAME` and `column/COLUMN`, from which its next plan goes on, and `kept/ROLE/NAME`, what it made of that model for
+ * itself alone, which is of use with that model only.
  */
 public class PlanResult internal constructor(
     public val model: String,
@@ -98,16 +99,17 @@ public class Executor(
         }
     }
 
-    /** Of the model that the device has trained for itself alone, the tensors that this bundle has room for. */
+    /** Of what the device has kept of the model, the tensors that this bundle has room for. */
     private fun keptOf(private: Tensors): Tensors {
-        val layouts = bundle.manifest.received().associate { it.key to it.layout }
+        val layouts = bundle.manifest.ofRole(Names.SHARED, Names.STATISTIC, Names.MEMORY).associate { it.key to it.layout }
         return Names.part(private, Names.KEPT).filter { (key, tensor) ->
             layouts[key]?.let { it.dtype == tensor.dtype && it.shape == tensor.shape } ?: false
         }
     }
 
     /**
-     * Class probabilities (n, classes) float32 of examples [x] (n, window), int64 where the bundle asks for ids, by the device's own model: what it was given, and has kept.
+     * Class probabilities (n, classes) float32 of examples [x] (n, window), int64 where the bundle asks for ids, by the device's own model:
+     * what it was given, and has kept of it.
      *
      * @throws DataException examples of another shape, or none
      */

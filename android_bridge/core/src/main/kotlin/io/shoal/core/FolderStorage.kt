@@ -73,7 +73,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     override fun dropUpdate(): Unit = delete(updateFile)
 
     override fun private(runId: String, round: Long): Tensors = privateFiles(runId, round - 1).asReversed().firstNotNullOfOrNull { file ->
-        readAs(file, "what was before it is used") { decodeTensors(checked(it), Limits.OWN_FILES).tensors }
+        readAs(file, "what this device had for itself is as it was before, or starts anew") { decodeTensors(checked(it), Limits.OWN_FILES).tensors }
     }.orEmpty()
 
     override fun current(): Current? = currentIn(currentFile, "the model before answers") ?: before()
@@ -83,12 +83,12 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private fun currentIn(file: File, follows: String): Current? = readAs(file, follows) {
         val (private, text) = decodeTensors(checked(it), Limits.OWN_FILES)
         val f = Fields(parseJson(text.toByteArray()), "current")
-        Current(f.digest("bundle"), f.digest("model"), f.string("run"), private, f.count("release", 0), f.string("group", ""))
+        Current(f.digest("bundle"), f.digest("model"), f.string("run"), private, f.count("release", 0), f.string("group", ""), f.maybeDigest("kept"))
     }
 
     override fun saveCurrent(current: Current) {
         val about = linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run)
-        val text = jsonText(about + linkedMapOf("release" to current.release, "group" to current.group))
+        val text = jsonText(about + linkedMapOf("release" to current.release, "group" to current.group, "kept" to current.kept))
         if (currentIn(currentFile, "the model before stays") != null) writeAtomically(beforeFile, currentFile.readBytes())
         delete(failuresFile)
         writeChecked(currentFile, encodeTensors(current.private, text))

@@ -188,6 +188,7 @@ internal class Job(
         for ((key, value) in Names.part(outputs, Names.NEXT)) {
             tensors[key] = value
             if (Names.isExchanged(key)) (if (report) changed else tuned) += key
+            if (Names.roleOf(key) == Names.MEMORY) tuned += key
         }
     }
 

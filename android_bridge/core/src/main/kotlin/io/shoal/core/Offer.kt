@@ -12,6 +12,7 @@ import io.shoal.core.wire.Release
  * @param problem why it is not in use and will not be; empty if it is in use or may yet be
  * @param evaluated over the windows that the device holds back, with this model; [before] with the one that was in use
  * @param latencyMs what a prediction of one window takes
+ * @param alone why it is used without what the device has kept; empty where that is used, or nothing was kept
  */
 public data class Offer(
     val epoch: Long,
@@ -25,10 +26,16 @@ public data class Offer(
     val evaluated: Metrics = Metrics(),
     val before: Metrics = Metrics(),
     val latencyMs: Double = 0.0,
+    val alone: String = "",
 )
 
-/** What was measured of an offered model. */
-internal data class Measured(val evaluated: Metrics = Metrics(), val before: Metrics = Metrics(), val latencyMs: Double = 0.0)
+/** What was found out of an offered model: what was measured, and why it is used without what the device has kept, if it is. */
+internal data class Measured(
+    val evaluated: Metrics = Metrics(),
+    val before: Metrics = Metrics(),
+    val latencyMs: Double = 0.0,
+    val alone: String = "",
+)
 
 /**
  * What a device does about a model that is offered to it (`wire/SPEC.md`, 'Releases'); pure, the same rules as `edge_client/core/offers.py`:
@@ -43,12 +50,25 @@ internal object Offers {
         return session.copy(offer = offer, released = release.number, releasedEpoch = release.epoch)
     }
 
-    /** The offer that is still to be taken into use: it has not failed, and is not in use. */
+    /** The offer that is still to be taken into use: it has not failed, and is not in use with what was kept of it last. */
     fun open(session: Session, current: Current?): Offer? {
         val offer = session.offer?.takeIf { it.problem.isEmpty() } ?: return null
-        val isCurrent = current != null && listOf(current.run, current.bundle, current.model) == listOf(offer.run, offer.bundle, offer.model)
-        return offer.takeIf { !isCurrent || offer.number > current.release }
+        if (current == null || !isOf(offer, current) || offer.number > current.release) return offer
+        val kept = KeptRules.of(session.kept, offer.bundle, offer.model)
+        return offer.takeIf { kept != null && kept.tensors != current.kept }
     }
+
+    /** Whether an offer is in use, under its number; it may still be open, if something newer was kept of it. */
+    fun isInUse(offer: Offer, current: Current?): Boolean = current != null && isOf(offer, current) && offer.number == current.release
+
+    private fun isOf(offer: Offer, current: Current) =
+        listOf(current.run, current.bundle, current.model) == listOf(offer.run, offer.bundle, offer.model)
+
+    /** A plan was carried out, and the device keeps this of the model that it started from. To be saved before its update is stored. */
+    fun onKept(session: Session, kept: Kept): Session = session.copy(kept = KeptRules.with(session.kept, kept))
+
+    /** What was kept is gone or damaged. */
+    fun onKeptLost(session: Session, tensors: String): Session = session.copy(kept = session.kept.filterNot { it.tensors == tensors })
 
     /** The offered model is about to be loaded. To be saved before it is. */
     fun onTrying(session: Session): Session {
@@ -67,7 +87,7 @@ internal object Offers {
     fun onMeasured(session: Session, measured: Measured, name: String, version: Long): Session {
         val known = session.versions + (name to maxOf(version, session.versions[name] ?: 0))
         return session.copy(versions = known).withOffer {
-            copy(evaluated = measured.evaluated, before = measured.before, latencyMs = measured.latencyMs)
+            copy(evaluated = measured.evaluated, before = measured.before, latencyMs = measured.latencyMs, alone = measured.alone)
         }
     }
 
@@ -78,7 +98,7 @@ internal object Offers {
     fun inUse(session: Session, deviceId: String, number: Long, failures: Long): InUse {
         val offer = session.offer?.takeIf { it.number == session.released } ?: Offer(0, "", "", "")
         val (problem, latencyMs) = Pair(offer.problem, offer.latencyMs)
-        return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures)
+        return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures, offer.alone)
     }
 
     private fun Session.withOffer(change: Offer.() -> Offer): Session = copy(offer = offer?.change())

@@ -10,8 +10,8 @@ import io.shoal.core.wire.Update
 import io.shoal.core.wire.checkSums
 import io.shoal.core.wire.encodeUpdate
 
-/** A plan that was carried out: the update's bytes, and what the device keeps for itself. */
-internal class FinishedPlan(val payload: ByteArray, val private: Tensors, val numSteps: Long)
+/** A plan that was carried out: the update's bytes, the model that it started from, and what the device has for itself. */
+internal class FinishedPlan(val payload: ByteArray, val model: String, val private: Tensors, val numSteps: Long)
 
 /** Carries out one plan at a time: checks the whole of it against the bundle and the policy, then runs it. It stores nothing. */
 internal class PlanWork(
@@ -81,7 +81,7 @@ internal class PlanWork(
         if (payload.size > mostBytes) {
             throw LimitExceeded("an update of ${payload.size} bytes: at most $mostBytes can be sent")
         }
-        return FinishedPlan(payload, result.private, result.numSteps)
+        return FinishedPlan(payload, result.model, result.private, result.numSteps)
     }
 
     private fun check(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>) {

@@ -68,7 +68,7 @@ public class Predictor @JvmOverloads constructor(
         return executor.predict(tensors, current.private, x)
     }
 
-    private fun keyOf(current: Current) = listOf(current.release, current.bundle, current.model, current.run)
+    private fun keyOf(current: Current) = listOf(current.release, current.bundle, current.model, current.run, current.kept)
 
     /** Lets the graphs go. */
     override fun close(): Unit = loaded.close()

@@ -15,13 +15,14 @@ internal class Releases(
     private val deviceId: String,
     private val storage: Storage,
     private val loaded: LoadedBundle,
+    private val keptModels: KeptModels,
     private val policy: Policy,
     private val trial: Trial,
     private val log: Log,
 ) {
     private var current = storage.current()
 
-    private class Verdict(val manifest: Manifest, val private: Tensors, val measured: Measured)
+    private class Verdict(val manifest: Manifest, val own: Own, val measured: Measured)
 
     /** What is still to be taken into use. */
     fun open(session: Session): Offer? = Offers.open(session, current)
@@ -33,8 +34,9 @@ internal class Releases(
     fun blobs(session: Session): Set<String> =
         setOfNotNull(current?.bundle, current?.model, open(session)?.bundle, open(session)?.model)
 
-    /** [blobs], and those of the model before, which stay but are not fetched again. */
-    fun kept(session: Session): Set<String> = blobs(session) + setOfNotNull(storage.before()?.bundle, storage.before()?.model)
+    /** [blobs], and what stays but is not fetched again: those of the model before, and what the device has kept. */
+    fun kept(session: Session): Set<String> =
+        blobs(session) + setOfNotNull(storage.before()?.bundle, storage.before()?.model) + session.kept.map { it.tensors }
 
     /** What the device says of its releases. */
     fun said(session: Session): InUse = Offers.inUse(session, deviceId, current?.release ?: 0, storage.failures())
@@ -65,28 +67,33 @@ internal class Releases(
             log.write(Log.Level.ERROR, "the model of ${nameOf(offer)} is not used, the one before stays: $detail")
             return save(Offers.onFailed(began, detail))
         }
-        val (manifest, measured) = Pair(tried.value.manifest, tried.value.measured)
-        val session = Offers.onMeasured(began, measured, manifest.name, manifest.version)
+        val (manifest, measured, own) = Triple(tried.value.manifest, tried.value.measured, tried.value.own)
+        val held = if (own.lost.isEmpty()) began else Offers.onKeptLost(began, own.lost)
+        val session = Offers.onMeasured(held, measured, manifest.name, manifest.version)
         save(session)
-        val taken = Current(offer.bundle, offer.model, offer.run, tried.value.private, offer.number, offer.group)
+        val taken = Current(offer.bundle, offer.model, offer.run, own.tensors, offer.number, offer.group, own.kept)
         storage.saveCurrent(taken)
         current = taken
         save(Offers.onTaken(session))
-        log.write(Log.Level.INFO, "the model of ${nameOf(offer)} is in use")
+        log.write(Log.Level.INFO, "the model of ${nameOf(offer)} is in use${beside(own)}")
     }
 
     private fun tryOut(session: Session, offer: Offer, checkpoint: () -> Unit): Verdict {
         val (x, y) = trial.heldBack(session.plan)
-        val before = current?.let { evaluateUsed(it, x, y, checkpoint) } ?: Metrics()
+        val before = if (Offers.isInUse(offer, current)) {
+            offer.before // measured when it came
+        } else {
+            current?.let { evaluateUsed(it, x, y, checkpoint) } ?: Metrics()
+        }
         val manifest = loaded.verified(offer.bundle).manifest
         if (offer.number == 0L) Bundle.checkVersion(manifest, session.versions) // a release may go back: its own number only grows
         if (policy.bundles?.contains(manifest.name) == false) {
             throw BundleException("the policy does not permit the bundle ${manifest.name}")
         }
-        val private = storage.private(offer.run, Long.MAX_VALUE)
-        val tried = Tried(loaded.executor(offer.bundle), loaded.tensors(offer.model), private)
+        val own = keptModels.beside(session, offer)
+        val tried = Tried(loaded.executor(offer.bundle), loaded.tensors(offer.model), own.tensors)
         tried.tryOut()
-        return Verdict(manifest, private, Measured(trial.evaluate(tried, x, y, checkpoint), before, trial.latencyMs(tried)))
+        return Verdict(manifest, own, Measured(trial.evaluate(tried, x, y, checkpoint), before, trial.latencyMs(tried), own.alone))
     }
 
     /** Null where the model in use cannot be loaded: then there is nothing to compare with. */
@@ -97,6 +104,12 @@ internal class Releases(
         (evaluated as? Contained.Done)?.value
     } catch (_: MissingBlob) {
         null
+    }
+
+    private fun beside(own: Own) = when {
+        own.kept.isNotEmpty() -> ", with what the device has kept of it"
+        own.alone.isNotEmpty() -> ", alone: ${own.alone}"
+        else -> ""
     }
 
     private fun nameOf(offer: Offer) = if (offer.number > 0) "release ${offer.number}" else "run ${offer.run}"

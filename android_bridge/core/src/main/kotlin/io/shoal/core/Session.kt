@@ -30,6 +30,7 @@ public enum class Stage {
  * @param offer the last model that was offered, and what became of it
  * @param offeredEpoch the greatest epoch of a `Finish`
  * @param released the number of the last release that was given; [releasedEpoch] is the epoch that it came from
+ * @param kept what the device has kept, of which models
  */
 public data class Session(
     val plan: Plan? = null,
@@ -44,4 +45,5 @@ public data class Session(
     val offeredEpoch: Long = 0,
     val released: Long = 0,
     val releasedEpoch: Long = 0,
+    val kept: List<Kept> = emptyList(),
 )

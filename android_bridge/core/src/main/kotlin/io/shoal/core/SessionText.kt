@@ -26,6 +26,7 @@ internal fun encodeSession(session: Session): ByteArray {
         "offered_epoch" to session.offeredEpoch,
         "released" to session.released,
         "released_epoch" to session.releasedEpoch,
+        "kept" to session.kept.map(::fieldsOf),
     )
     val line = jsonText(fields).toByteArray()
     return line + '\n'.code.toByte() + digest(line).toByteArray()
@@ -52,6 +53,7 @@ internal fun decodeSession(payload: ByteArray): Session {
         offeredEpoch = f.count("offered_epoch"),
         released = f.count("released"),
         releasedEpoch = f.count("released_epoch"),
+        kept = f.list("kept", emptyList()) { it, path -> keptOf(Fields(it, path)) },
     )
 }
 
@@ -67,6 +69,7 @@ private fun fieldsOf(offer: Offer) = linkedMapOf(
     "evaluated" to fieldsOf(offer.evaluated),
     "before" to fieldsOf(offer.before),
     "latency_ms" to offer.latencyMs,
+    "alone" to offer.alone,
 )
 
 private fun offerOf(f: Fields) = Offer(
@@ -81,4 +84,10 @@ private fun offerOf(f: Fields) = Offer(
     evaluated = f.metrics("evaluated"),
     before = f.metrics("before"),
     latencyMs = f.double("latency_ms"),
+    alone = f.string("alone", ""),
 )
+
+private fun fieldsOf(kept: Kept) =
+    linkedMapOf("run_id" to kept.run, "bundle" to kept.bundle, "model" to kept.model, "tensors" to kept.tensors)
+
+internal fun keptOf(f: Fields) = Kept(f.string("run_id"), f.digest("bundle"), f.digest("model"), f.digest("tensors"))

@@ -4,7 +4,8 @@ import io.shoal.core.wire.Pieces
 
 /**
  * The model that answers, whatever the run of the day is doing: the digests of its [bundle] and its tensors [model], the [run] that it came
- * from, and what the device had kept for itself at the end of that run. [release] is the release's number, 0 if a finished run offered it;
+ * from, and what the device has for itself beside it. [kept] is the digest of what it has kept of this model, where that is used; empty where
+ * the model answers alone. [release] is the release's number, 0 if a finished run offered it;
  * [group] is what its group is called.
  */
 public class Current(
@@ -14,6 +15,7 @@ public class Current(
     public val private: Tensors,
     public val release: Long = 0,
     public val group: String = "",
+    public val kept: String = "",
 )
 
 /** A blob that comes in pieces; those that are here outlive a restart. */

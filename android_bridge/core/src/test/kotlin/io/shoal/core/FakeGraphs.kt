@@ -30,6 +30,7 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
                 mapOf(
                     "next/shared/b" to each(inputs, "shared/b") { b, _ -> b + moved },
                     "next/statistic/n.running_mean" to each(inputs, "statistic/n.running_mean") { m, _ -> m - moved },
+                    "next/memory/k" to each(inputs, "memory/k") { k, at -> k + moved * at },
                     "metric/first" to Tensor.scalar(first(inputs, "shared/b")),
                 )
             }

@@ -105,12 +105,20 @@ class RoundsTest {
             )
             "taken" -> {
                 val offer = session.offer!!
-                val taken = Current(offer.bundle, offer.model, offer.run, emptyMap(), offer.number)
+                val own = KeptRules.of(session.kept, offer.bundle, offer.model)?.tensors.orEmpty()
+                val taken = Current(offer.bundle, offer.model, offer.run, emptyMap(), offer.number, kept = own)
                 Pair(Offers.onTaken(Offers.onMeasured(session, Measured(), "b", 1)), taken)
             }
             "failed" -> Pair(Offers.onFailed(session, "failed"), current)
             "broken off" -> Pair(Offers.onInterrupted(session), current)
+            "kept" -> {
+                val kept = Kept("r", a, step.string("of").repeat(64), step.string("tensors").repeat(64))
+                val changed = Offers.onKept(session, kept)
+                assertEquals(step.string("action"), if (Offers.open(changed, current) != null) "try" else "none")
+                Pair(changed, current)
+            }
             "report" -> {
+                assertEquals(step.string("used").repeat(64), current?.kept.orEmpty())
                 val said = Offers.inUse(session, "d", current?.release ?: 0, 0)
                 assertEquals(listOf(step.count("number"), step.count("offered")), listOf(said.number, said.offered))
                 assertEquals(step.string("problem").isEmpty(), said.problem.isEmpty())
@@ -121,7 +129,7 @@ class RoundsTest {
     }
 
     private companion object {
-        val OFFERS = setOf("release", "finish", "try", "taken", "failed", "broken off", "report")
+        val OFFERS = setOf("release", "finish", "try", "taken", "failed", "broken off", "kept", "report")
     }
 
     @Test

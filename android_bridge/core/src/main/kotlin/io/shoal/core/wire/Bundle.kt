@@ -15,14 +15,14 @@ public class Bundle private constructor(
     public val digest: String,
 ) {
     /**
-     * The initial value of every tensor that has one, by `ROLE/NAME`; not to be written into. A private or slot tensor for which the file has
+     * The initial value of every tensor that has one, by `ROLE/NAME`; not to be written into. A private, slot or memory tensor for which the file has
      * no value starts at zero.
      *
      * @throws LimitExceeded those that start at zero take more memory than a bundle may
      */
     public val initial: Tensors by lazy {
         val held = decodeTensors(files.getValue(INITIAL), Limits.RECEIVED).tensors
-        val zero = manifest.ofRole(Names.PRIVATE, Names.SLOT).filter { it.key !in held }
+        val zero = manifest.ofRole(Names.PRIVATE, Names.SLOT, Names.MEMORY).filter { it.key !in held }
         var size = 0L
         for (spec in zero) { // a shape may promise more bytes than a Long holds
             size += minOf(Tensor.numBytes(spec.dtype, spec.shape), MAX_BYTES + 1L)

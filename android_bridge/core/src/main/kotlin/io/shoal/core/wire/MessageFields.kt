@@ -102,6 +102,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "before" to fieldsOf(message.before),
         "latency_ms" to message.latencyMs,
         "failures" to message.failures,
+        "alone" to message.alone,
     )
     is Release -> linkedMapOf(
         "device_id" to message.deviceId,
@@ -217,6 +218,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         before = f.metrics("before"),
         latencyMs = f.double("latency_ms", 0.0),
         failures = f.count("failures", 0),
+        alone = f.text("alone", ""),
     )
     "release" -> Release(
         deviceId = f.name("device_id"),

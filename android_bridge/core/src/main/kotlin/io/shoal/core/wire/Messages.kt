@@ -193,7 +193,7 @@ public data class Busy(override val deviceId: String, val update: String, val re
  * Device to aggregator: which release answers predictions here; after each release that came, and after each check-in. [number] is the one
  * in use, 0 if none is; [offered] the last that came. If that is not in use, [problem] says why. [evaluated] and [before] are sums over the
  * windows that the device holds back, with the release offered and with the one that was in use; [failures] counts predictions that failed
- * since the one in use was taken up.
+ * since the one in use was taken up. [alone] says why the release offered is used without what the device has kept, if it is.
  */
 public data class InUse(
     val deviceId: String,
@@ -204,6 +204,7 @@ public data class InUse(
     val before: Metrics = Metrics(),
     val latencyMs: Double = 0.0,
     val failures: Long = 0,
+    val alone: String = "",
 ) : Message {
     override val type: String get() = "in-use"
 }

@@ -9,6 +9,7 @@ public object Names {
     internal const val STATISTIC = "statistic"
     internal const val PRIVATE = "private"
     internal const val SLOT = "slot"
+    internal const val MEMORY = "memory"
     internal const val RECEIVED = "received"
     internal const val DELTA = "delta"
     internal const val RESPONSE = "response"
@@ -21,7 +22,7 @@ public object Names {
     internal const val KEPT = "kept"
 
     /** The roles that a bundle's tensors have. */
-    internal val ROLES = setOf(SHARED, STATISTIC, PRIVATE, SLOT, RECEIVED)
+    internal val ROLES = setOf(SHARED, STATISTIC, PRIVATE, SLOT, MEMORY, RECEIVED)
 
     internal const val X = "batch/x"
     internal const val Y = "batch/y"
@@ -42,6 +43,9 @@ public object Names {
     private const val RUNNING_VAR = "running_var"
 
     internal fun key(role: String, name: String) = "$role/$name"
+
+    /** What a device remembers of its windows by one model: set to its initial value every round, and kept with that model. */
+    internal fun memory(name: String) = key(MEMORY, name)
 
     internal fun shared(name: String) = key(SHARED, name)
 

@@ -167,6 +167,7 @@ class VectorsTest {
             "metric" to { name, _ -> Names.metric(name) },
             "column" to { name, _ -> Names.column(name) },
             "kept" to { key, _ -> Names.kept(key) },
+            "memory" to { name, _ -> Names.memory(name) },
         )
         val vectors = names("built").filter { it.text("function") in builders }
         assertEquals(builders.keys, vectors.map { it.text("function") }.toSet())

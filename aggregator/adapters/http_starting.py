@@ -1,0 +1,26 @@
+"""What HTTP answers while a service starts: what it is doing, and that nothing else is to be had yet."""
+
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from aggregator.adapters.http_guard import FREE
+from aggregator.adapters.http_problem import RETRY_S, problem
+from aggregator.adapters.http_views import HealthView
+
+
+def create_starting_api(doing: Callable[[], str]) -> FastAPI:
+    """The application of a service that is not ready. `doing` says what it does at the moment."""
+    api = FastAPI(openapi_url=None)
+
+    @api.get(FREE)
+    def health() -> HealthView:
+        """That the process runs, and what it is doing."""
+        return HealthView(status="starting", run="", phase="", round=0, doing=doing())
+
+    def not_yet(_request: Request, _error: Exception) -> Response:
+        return problem(503, f"the service is starting: {doing()}", {"Retry-After": str(RETRY_S)})
+
+    api.add_exception_handler(HTTPException, not_yet)
+    return api

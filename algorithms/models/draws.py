@@ -1,0 +1,36 @@
+"""Refuses functions that draw random numbers themselves: a graph draws nothing, its random numbers are inputs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from wire.errors import ConfigError
+
+
+class _Draws(TorchDispatchMode):
+    """Notes the operators that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs is not None:
+            self.met.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_draws(what: str, expected: str) -> Iterator[None]:
+    """Run what draws nothing; torch's global generator stays as it is.
+
+    Raises:
+        ConfigError: it drew; `what` and `expected` are the parts of the text before and after the operator.
+    """
+    with torch.random.fork_rng(devices=[]), _Draws() as drawn:
+        yield
+    if drawn.met:
+        raise ConfigError(f"{what} ({drawn.met[0]}): expected {expected}")

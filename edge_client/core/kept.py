@@ -1,0 +1,45 @@
+"""What a device keeps of models that it made its own, and of which model each is (SPEC.md, 'What a device keeps'); pure.
+
+Rules: what was kept is of one model of one bundle, and is used with that model alone. A model of which nothing is kept answers as it was
+given. Of each model the last that was kept counts, and of models the last few.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from wire.messages import Digest, Name
+
+MOST_KEPT = 3
+"""Of so many models something is kept: those of which it was kept last."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What was kept of a model: its tensors are a blob of the state folder."""
+
+    run_id: Name
+    bundle: Digest
+    model: Digest
+    tensors: Digest
+
+
+def with_kept(held: Sequence[Kept], made: Kept) -> tuple[Kept, ...]:
+    """What is held once this was kept as well, the last one at the end."""
+    return (*(kept for kept in held if not _is_of(kept, made.bundle, made.model)), made)[-MOST_KEPT:]
+
+
+def kept_of(held: Sequence[Kept], bundle: str, model: str) -> Kept | None:
+    """What is held of this model of this bundle."""
+    return next((kept for kept in held if _is_of(kept, bundle, model)), None)
+
+
+def why_alone(held: Sequence[Kept], run_id: str, bundle: str, model: str) -> str:
+    """Why a model of a run answers as it was given, although something was kept in that run; empty where nothing was, or it is used."""
+    of_run = [kept for kept in held if kept.run_id == run_id]
+    if kept_of(held, bundle, model) is not None or not of_run:
+        return ""
+    return f"what is kept of run {run_id} was made of model {of_run[-1].model[:12]}, not of this one"
+
+
+def _is_of(kept: Kept, bundle: str, model: str) -> bool:
+    return (kept.bundle, kept.model) == (bundle, model)

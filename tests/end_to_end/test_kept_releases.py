@@ -1,0 +1,29 @@
+"""Devices that keep something of a model are given a worse one: its rollout goes back, and they answer as they did."""
+
+from pathlib import Path
+
+import numpy as np
+
+from aggregator.core.gate import judge
+from aggregator.core.rollout_state import Gate, Holder
+from simulation.datasets.windows import FleetData
+from tests.conftest import Exported
+from tests.edge_client.device import Device, other_model
+from tests.edge_client.test_kept import answer, keep, train
+
+
+def test_the_gate_sees_what_devices_lose_and_a_return_gives_it_back(fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+    device = Device(fleet, exported, tmp_path / "state")
+    keep(device)
+    device.release(1)
+    own = answer(device)
+    train(device, 2, 3, 4)
+    device.release(2, other_model(device, 0.0))
+    said = device.in_use()
+    assert said.before.accuracy > said.evaluated.accuracy
+    verdict = judge(Gate(), [(Holder(given=2, online=True, said=said), 2)] * 20, 0.0)
+    assert verdict.outcome == "fail"
+    assert "accuracy fell by" in verdict.reason
+    device.release(3)
+    np.testing.assert_array_equal(answer(device), own)
+    assert device.in_use().before == said.evaluated
