@@ -1,5 +1,5 @@
 """What an algorithm does on the server: from a round's updates to its next models. It is made of objective, grouping, mean, privacy, server
-optimizer and what devices keep; its optimizer works on devices alone."""
+optimizer and what devices keep; its optimizer and its task work on devices alone."""
 
 import hashlib
 import math
@@ -341,7 +341,10 @@ class Algorithm:
         return mean
 
     def _usable(self, probe: Probe, model: Mapping[str, Array]) -> Probe | None:
-        """The probe with this algorithm's arithmetic; None where the server does not hold all that the probe reads."""
+        """The probe with this algorithm's arithmetic; None where the server does not hold all that the probe reads, or
+        cannot make up inputs."""
+        if probe.of_ids:
+            return None
         return replace(probe, arithmetic=self.arithmetic) if all(name in model for name in probe.needs) else None
 
     def _finish(self, flat: Array, layout: tuple[Slice, ...], num_members: int, seed: int, group: str) -> Tensors:

@@ -4,17 +4,18 @@ import inspect
 import re
 from typing import Any, Literal, NamedTuple, Protocol
 
-from algorithms.core.contract import Grouping, Mean, Optimizer, Privacy, ServerOptimizer
+from algorithms.core.contract import Grouping, Mean, Optimizer, Privacy, ServerOptimizer, Task
 from algorithms.groupings.base import Defaults
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.halves import TwoHalves
 from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.choices import ByRecipe, Personalisation
 from algorithms.privacy.base import DefaultPrivacy
+from algorithms.tasks.classification import Classification
 from wire.errors import ConfigError
 
-Kind = Literal["objective", "grouping", "mean", "privacy", "personalisation", "optimizer", "server optimizer"]
-KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy", "personalisation", "optimizer", "server optimizer")
+Kind = Literal["objective", "grouping", "mean", "privacy", "personalisation", "optimizer", "server optimizer", "task"]
+KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy", "personalisation", "optimizer", "server optimizer", "task")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 """What a choice of one's own may be called: bundles, summaries and errors say its name."""
 
@@ -34,10 +35,11 @@ _ASKED: dict[Kind, _Asked] = {
     "personalisation": _Asked(Personalisation, ("candidates",), ByRecipe),
     "optimizer": _Asked(Optimizer, ("move", "slots")),
     "server optimizer": _Asked(ServerOptimizer, ("step", "moments")),
+    "task": _Asked(Task, ("losses", "check"), Classification),
 }
 EXPECTED = (
     "expected an objective (a class derived from Supervised, or TwoHalves), or a class with what a grouping (Defaults), a mean, a privacy "
-    "mechanism (DefaultPrivacy), what a device keeps (ByRecipe), an optimizer or a server optimizer has"
+    "mechanism (DefaultPrivacy), what a device keeps (ByRecipe), an optimizer, a server optimizer or a task (Classification) has"
 )
 
 

@@ -29,6 +29,7 @@ GROUPS: dict[Kind, str] = {
     "personalisation": "shoal.personalisation",
     "optimizer": "shoal.optimizers",
     "server optimizer": "shoal.server_optimizers",
+    "task": "shoal.tasks",
 }
 """The entry points of an installed package that are choices, by kind."""
 WHAT = "algorithm file"

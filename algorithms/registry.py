@@ -13,7 +13,7 @@ from typing import Any
 from algorithms import outside
 from algorithms.algorithm import Algorithm
 from algorithms.core.arithmetic import NUMPY, Arithmetic
-from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Optimizer, Privacy, ServerOptimizer
+from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Optimizer, Privacy, ServerOptimizer, Task
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
 from algorithms.groupings.distfl import DistFL
@@ -69,6 +69,8 @@ from algorithms.server_optimizers.adaptive import FedAdagrad, FedAdam, FedYogi
 from algorithms.server_optimizers.momentum import FedAvgM
 from algorithms.server_optimizers.none import NoServerOptimizer
 from algorithms.spec import Choice, Option, check, read, read_joined
+from algorithms.tasks.balanced import ask_to_count, with_balanced_classes
+from algorithms.tasks.classification import Classification
 from wire.errors import ConfigError
 
 _BASE = {
@@ -145,6 +147,7 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
 }
+TASKS: dict[str, type[Task]] = {"classification": Classification}
 LOOKUP = Lookup(
     {
         "objective": OBJECTIVES,
@@ -154,6 +157,7 @@ LOOKUP = Lookup(
         "personalisation": PERSONALISATION,
         "optimizer": OPTIMIZERS,
         "server optimizer": SERVER_OPTIMIZERS,
+        "task": TASKS,
     }
 )
 """What names stand for, in these tables or outside of them."""
@@ -173,7 +177,7 @@ def listing() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """An algorithm's name, read: the choices that it makes (`named`), and all seven of them. ``str(spec)`` is the name."""
+    """An algorithm's name, read: the choices that it makes (`named`), and all eight of them. ``str(spec)`` is the name."""
 
     named: tuple[Choice, ...]
     objective: Choice
@@ -183,6 +187,7 @@ class AlgorithmSpec:
     personalisation: Choice
     optimizer: Choice
     server_optimizer: Choice
+    task: Choice
 
     def __str__(self) -> str:
         return "+".join(map(str, self.named))
@@ -241,7 +246,8 @@ class AlgorithmSpec:
     def trains_as_fedavg(self) -> bool:
         """Whether devices train by FedAvg's own step as it is, so that one bundle serves FedAvg and this algorithm."""
         named = self.objective.name, self.personalisation.name
-        return named == ("fedavg", "served") and not self.objective.given and not self.private_step and _make_optimizer(self).plain
+        plain = _make_optimizer(self).plain and _make_task(self).plain
+        return named == ("fedavg", "served") and not self.objective.given and not self.private_step and plain
 
     def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":
         """This algorithm with a privacy mechanism, which the name must not have yet.
@@ -301,8 +307,10 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     mean = usual("mean", LOOKUP.made("privacy", privacy).mean or LOOKUP.made("grouping", grouping).mean)
     optimizer = usual("optimizer", "sgd")
     server_optimizer = usual("server optimizer", "no-server-optimizer")
-    spec = AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation, optimizer, server_optimizer)
+    task = usual("task", "classification")
+    spec = AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation, optimizer, server_optimizer, task)
     made, device = _make_optimizer(spec), LOOKUP.made("objective", objective).device
+    _check_task(spec, _make_task(spec), device, text)
     if not made.plain and device.own_rule:
         raise ConfigError(f"algorithm {text!r}: {objective.name} moves models by a rule of its own, in which {optimizer.name} has no place")
     if _make_server_optimizer(spec).moves and LOOKUP.made("objective", objective).server.own_rule:
@@ -330,6 +338,7 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
     privacy = _make_privacy(spec)
     half = LOOKUP.made("objective", spec.objective).server
     server = _make_personalisation(spec).server(half, reports=not privacy.protects)
+    server = ask_to_count(server) if _make_task(spec).balanced else server
     coordinator = server(**given_to(half, spec.objective))
     grouping = LOOKUP.made("grouping", spec.grouping)(**dict(spec.grouping.given))
     mean = LOOKUP.made("mean", spec.mean)(**dict(spec.mean.given))
@@ -351,7 +360,11 @@ def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
     name = device.name
     if spec.private_step:
         device = with_clipped_examples(device, name, **spec.private_step)
-    made = _make_personalisation(spec).device(device, name)(model, **given_to(device, spec.objective))
+    if (task := _make_task(spec)).balanced:
+        device = with_balanced_classes(device)
+    whole = _make_personalisation(spec).device(device, name)
+    whole = type(whole.__name__, (whole,), {"name": objective_name(spec), "task": task})
+    made: Supervised = whole(model, **given_to(device, spec.objective))
     made.optimizer = _make_optimizer(spec)
     own = {key: value for key, value in made.hyper.items() if key not in made.optimizer.replaces}
     made.hyper = {**own, **made.optimizer.hyper, **spec.hyper}
@@ -359,10 +372,14 @@ def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
 
 
 def objective_name(spec: AlgorithmSpec) -> str:
-    """What the bundles of an algorithm say of its device's half: the objective's name, and what devices keep where that is not what they
-    are served."""
-    name = called(LOOKUP.made("objective", spec.objective))
-    return name if spec.personalisation.name == "served" else f"{name}+{_make_personalisation(spec).name}"
+    """What the bundles of an algorithm say of its device's half: the objective's name, what devices keep where that is not what they are
+    served, and the task with its options where it is not the plain one."""
+    parts = [called(LOOKUP.made("objective", spec.objective))]
+    if spec.personalisation.name != "served":
+        parts.append(_make_personalisation(spec).name)
+    if not _make_task(spec).plain:
+        parts.append(str(replace(spec.task, given=tuple(sorted(spec.task.given)))))
+    return "+".join(parts)
 
 
 def _make_personalisation(spec: AlgorithmSpec) -> Personalisation:
@@ -378,6 +395,21 @@ def _make_optimizer(spec: AlgorithmSpec) -> Optimizer:
 def _make_server_optimizer(spec: AlgorithmSpec) -> ServerOptimizer:
     made: ServerOptimizer = LOOKUP.made("server optimizer", spec.server_optimizer)(**dict(spec.server_optimizer.given))
     return made
+
+
+def _make_task(spec: AlgorithmSpec) -> Task:
+    made: Task = LOOKUP.made("task", spec.task)(**dict(spec.task.given))
+    return made
+
+
+def _check_task(spec: AlgorithmSpec, task: Task, device: type[Supervised], text: str) -> None:
+    if not task.plain and not device.follows_task:
+        raise ConfigError(f"algorithm {text!r}: {device.name} trains by a loss of its own, in which {str(spec.task)!r} has no place")
+    if task.balanced and spec.private_step:
+        raise ConfigError(
+            f"algorithm {text!r}: {spec.privacy.name} bounds what a single window changes, and with class_weights=balanced each window "
+            "changes what others count: give the weights as numbers"
+        )
 
 
 def _make_privacy(spec: AlgorithmSpec) -> Privacy:

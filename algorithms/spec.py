@@ -46,7 +46,7 @@ class Option(Limits):
             if text in ("true", "false"):
                 return text == "true"
         elif isinstance(self.default, str):
-            if not self.choices or text in self.choices:
+            if self.allow(text):
                 return text
         elif (number := self._number(text)) is not None and self.hold(number):
             return number
@@ -66,7 +66,7 @@ class Option(Limits):
         if isinstance(self.default, bool):
             return "true or false"
         if isinstance(self.default, str):
-            return " or ".join(self.choices)
+            return " or ".join([*self.choices, *(["numbers from 0 such as 1/2/0.5"] if self.numbers else [])])
         kind = "a whole number" if isinstance(self.default, int) else "a number"
         bounds = {"from": self.low, "above": self.above, "to": self.high, "below": self.below}
         return kind + "".join(f" {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))

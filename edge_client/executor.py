@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from operator import itemgetter
@@ -15,9 +15,9 @@ from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from edge_client.core.ranks import ranks
 from edge_client.core.verbs import check_verbs
-from edge_client.layout import likely_meant
+from edge_client.layout import fitting, likely_meant
 from wire import names
-from wire.bundle import Bundle
+from wire.bundle import Bundle, Window
 from wire.errors import BundleError, DataError, Malformed
 from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
 from wire.privacy import add_noise, clip
@@ -70,7 +70,8 @@ class Executor:
             DataError: the windows do not fit the bundle.
             BundleError: it asks for larger batches, or more random numbers, than anybody needs.
         """
-        self._bundle, self._graphs, self._windows, self._secret = bundle, graphs, windows, secret
+        self._bundle, self._graphs, self._secret = bundle, graphs, secret
+        self._windows = _fitting(windows, bundle.manifest.window)
         self._initial = bundle.initial
         self._check_windows()
         if bundle.manifest.min_batch > MOST_EXAMPLES:
@@ -114,10 +115,11 @@ class Executor:
         return job.finish()
 
     def predict(self, model: Tensors, private: Tensors, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window), with the device's own model: what it was given, and
-        what it has kept."""
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window), whole numbers where the bundle asks for ids, with
+        the device's own model: what it was given, and what it has kept."""
         held = own_tensors(self._bundle, model, private)
         least = self._bundle.manifest.min_batch
+        x = fitting(x, self._bundle.manifest.window, "windows to predict")
         padded = np.concatenate([x, x[:1].repeat(least, 0)]) if len(x) < least else x
         slices = evaluation_slices(len(padded), least, self._graphs.max_batch)
         rows = [self._graphs.run("predict", {**held, names.X: padded[rows]})[names.PROBABILITIES] for rows in slices]
@@ -137,6 +139,18 @@ class Executor:
             if len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(manifest.classes)):
                 known = f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}, in the order {', '.join(manifest.classes[:8])}"
                 raise DataError(f"{split} labels reach {int(y.min())}..{int(y.max())}, {known}")
+
+
+def _fitting(windows: Windows, window: Window) -> Windows:
+    """The same windows, of the type that a bundle asks for.
+
+    Raises:
+        DataError: they hold no such ids.
+    """
+    parts = {"train_x": "training windows", "test_x": "test windows", "unlabelled_x": "windows without labels"}
+    held = {name: x for name in parts if len(x := getattr(windows, name))}
+    made = {name: fitting(x, window, parts[name]) for name, x in held.items()}
+    return windows if all(made[name] is x for name, x in held.items()) else replace(windows, **made)
 
 
 class _Job:

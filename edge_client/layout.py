@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
 
@@ -19,9 +20,10 @@ COLOURS = (1, 3, 4)
 """Channels that images have."""
 
 
-def examples(x: Array, origin: str, names: Sequence[str] = ()) -> Array:
-    """Examples X (n, channels, time), or (n, channels, height, width), as float32. `names` of the channels, where they are said. Whole
-    numbers are taken as they are, and their range is logged.
+def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = False) -> Array:
+    """Examples X (n, channels, time), or (n, channels, height, width), as float32, or whole numbers as they are: `fitting` makes of them
+    what a bundle asks for. `names` of the channels, where they are said. `has_ids`: whether it is said that they are ids; where not, the
+    range of whole numbers is logged.
 
     Raises:
         DataError: another number of axes, no numbers, axes that are likely in another order, or values that are not finite; the text says
@@ -36,10 +38,44 @@ def examples(x: Array, origin: str, names: Sequence[str] = ()) -> Array:
         raise DataError(f"{told}, expected float[n, channels, time], or for images float[n, channels, height, width]")
     _check_axes(x, told, names)
     if x.dtype.kind in "iu":
-        log.warning("%s: whole numbers from %d to %d, taken as measurements", told, x.min(), x.max())
+        if not has_ids:
+            log.warning("%s: whole numbers from %d to %d, measurements unless the bundle asks for ids", told, x.min(), x.max())
+        return np.ascontiguousarray(x)
     made = np.ascontiguousarray(x, np.float32)
     _check_finite(x, made, origin, names)
     return made
+
+
+def vocabulary(said: Array | None, origin: str) -> int:
+    """How many ids there are by what an array ``vocabulary`` says; 0 where there is none.
+
+    Raises:
+        DataError: it is no whole number from 1.
+    """
+    if said is None:
+        return 0
+    if said.size != 1 or said.dtype.kind not in "iu" or int(said.item()) < 1:
+        raise DataError(f"{origin}: vocabulary is {said.dtype}{list(said.shape)}, expected a whole number from 1: how many ids there are")
+    return int(said.item())
+
+
+def fitting(x: Array, window: Window, origin: str) -> Array:
+    """Examples (n, \\*shape) of the type that `window` has.
+
+    Raises:
+        DataError: ids are asked for, and these are no whole numbers, or one is out of the vocabulary; the text says which. `origin` begins
+            it.
+    """
+    if not window.vocabulary:
+        return np.ascontiguousarray(x, np.float32)
+    if x.dtype.kind not in "iu" and x.size:
+        raise DataError(f"{origin}: X is {x.dtype}{list(x.shape)}, expected whole numbers, ids from 0 to {window.vocabulary - 1}")
+    wrong = (x < 0) | (x >= window.vocabulary)
+    if wrong.any():
+        first = tuple(int(i) for i in np.argwhere(wrong)[0])
+        place = f"window {first[0]}, channel {first[1]}, sample {', '.join(map(str, first[2:]))}"
+        raise DataError(f"{origin}: X holds the id {x[first]} at {place}: expected ids from 0 to {window.vocabulary - 1}")
+    return np.ascontiguousarray(x, np.int64)
 
 
 def _check_axes(x: Array, told: str, names: Sequence[str]) -> None:
@@ -113,7 +149,10 @@ def check_labels(y: Array, count: int, origin: str) -> None:
         raise DataError(f"{told}: expected int[{count}], y[:, 0]")
     if y.shape != (count,) or y.dtype.kind not in "iuUS":
         whole = y.dtype.kind == "f" and y.shape == (count,) and bool(np.isfinite(y).all() and (y == np.round(y)).all())
-        raise DataError(f"{told}, expected int[{count}]" + (", y.astype(int)" if whole else ""))
+        several = len(y) == count and y.dtype.kind in "fiub"
+        no_task = ", a class for each window: quantities and several labels are no task here" if several else ""
+        likely = ", y.astype(int)" if whole else no_task
+        raise DataError(f"{told}, expected int[{count}]{likely}")
 
 
 def likely_meant(found: tuple[int, ...], expected: tuple[int, ...]) -> str:

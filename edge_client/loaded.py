@@ -7,7 +7,7 @@ import numpy as np
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import BlobReader, Current, GraphLoader, Graphs, WholeModels, Windows
 from edge_client.executor import Executor
-from edge_client.layout import likely_meant
+from edge_client.layout import fitting, likely_meant
 from edge_client.work import read_blob
 from wire.bundle import Bundle
 from wire.errors import DataError
@@ -43,6 +43,7 @@ class LoadedModel:
 
     def answer(self, onnx: bytes, x: Array) -> Array | None:
         """What the whole model in one file says of examples x (n, \\*window); None where this runtime cannot read it."""
+        x = fitting(x, self.bundle.manifest.window, "windows to predict")
         return self._graphs.answer(onnx, x) if isinstance(self._graphs, WholeModels) else None
 
 

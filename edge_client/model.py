@@ -9,6 +9,7 @@ import numpy as np
 
 from edge_client.adapters.state import StoredModel
 from edge_client.core.ports import Current, GraphLoader, Windows
+from edge_client.layout import fitting
 from edge_client.loaded import LoadedModel, check_windows
 from edge_client.options import load_graphs_of, load_model_of
 from edge_client.work import BlobMissing, read_blob
@@ -79,13 +80,13 @@ class Model:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on.
 
         Raises:
-            DataError: x has another shape, or holds values that are not finite.
+            DataError: x has another shape, or holds values that are not finite, or that are no ids where the model takes ids.
         """
         self.refresh()
         check_windows(x, self.window.shape)
         if not len(x):
             return np.zeros((0, len(self.classes)), np.float32)
-        return self._predict(np.ascontiguousarray(x, np.float32))
+        return self._predict(fitting(x, self.window, "x"))
 
     def refresh(self) -> bool:
         """Take up the model that the client has in use now, if it is another one. Returns whether it is."""
@@ -129,5 +130,5 @@ class Model:
 
 
 def _no_windows(window: Window) -> Windows:
-    x, y = np.zeros((0, *window.shape), np.float32), np.zeros(0, np.int64)
+    x, y = np.zeros((0, *window.shape), window.dtype), np.zeros(0, np.int64)
     return Windows(x, y, x, y)

@@ -58,7 +58,7 @@ def reader_may_leave() -> Iterator[None]:
 def _answer_line(model: Model, text: str) -> dict[str, Any]:
     """The answer to one window, a nested list; or what is wrong with it."""
     try:
-        window = np.array(json.loads(text), np.float32)
+        window = np.array(json.loads(text), model.window.dtype)
         return next(iter(_answers(model, window[None])))
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         return {"error": f"a line of {len(text)} characters: expected a window as a list of lists of numbers: {error}"[:300]}

@@ -116,9 +116,10 @@ def save_probe(probe: Probe, model: TorchTensors, bundle: str) -> bytes:
             results |= {f"mean/{layer}": mean, f"variance/{layer}": variance}
         return results
 
-    program = capture_program(run, {**model, names.X: torch.zeros(TRACE_BATCH, *probe.input_shape)})
+    dtype = torch.int64 if probe.of_ids else torch.float32
+    program = capture_program(run, {**model, names.X: torch.zeros(TRACE_BATCH, *probe.input_shape, dtype=dtype)})
     buffer = io.BytesIO()
     read = tuple(name for name in program.inputs if name != names.X)
-    description = ProbeDescription(read, probe.norm_layers, probe.input_shape, probe.network, bundle)
+    description = ProbeDescription(read, probe.norm_layers, probe.input_shape, probe.network, bundle, probe.of_ids)
     torch.export.save(program.exported, buffer, extra_files={PROBE_FILE: msgspec.json.encode(description).decode()})
     return buffer.getvalue()

@@ -7,6 +7,7 @@ import torch
 
 from algorithms.core.contract import GraphFunction, Objective, TorchTensors
 from algorithms.models.draws import no_draws
+from algorithms.models.text import some_ids
 from algorithms.objectives.gradients import tape
 from wire import names
 from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack
@@ -41,7 +42,9 @@ def example_inputs(objective: Objective, window: tuple[int, ...], batch_size: in
     """One value for everything that a graph may read, by the names that graphs use: tensors, a batch of examples of shape `window`, its
     columns, random inputs, hyper-parameters."""
     drawing = torch.Generator().manual_seed(0)
-    batch = {names.X: torch.randn(batch_size, *window, generator=drawing), names.Y: torch.zeros(batch_size, dtype=torch.int64)}
+    vocabulary = objective.model.vocabulary
+    x = some_ids(batch_size, window, vocabulary) if vocabulary else torch.randn(batch_size, *window, generator=drawing)
+    batch = {names.X: x, names.Y: torch.zeros(batch_size, dtype=torch.int64)}
     columns = {names.batch(name): torch.ones(batch_size, *shape) for name, shape in objective.columns.items()}
     columns |= {names.batch(name): torch.full((batch_size,), float(batch_size)) for name in names.PLACES}
     drawn = {

@@ -9,6 +9,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from algorithms.core.contract import Probe, TorchTensors
+from algorithms.models.text import some_ids
 from export.capture import trace
 from export.describe import TRACE_BATCH
 from export.executorch_program import to_executorch
@@ -71,11 +72,11 @@ def to_executorch_file(
     if missing := [name for name in probe.needs if name not in tensors]:
         raise ConfigError(f"the probe (server.pt2) reads {missing[0]!r}, which is no tensor of bundle {bundle.manifest.name}")
     held: TorchTensors = {name: torch.from_numpy(np.array(tensors[name])) for name in probe.needs}
-    shape = bundle.manifest.window.shape
+    shape, vocabulary = bundle.manifest.window.shape, bundle.manifest.window.vocabulary
     on_progress("comparing the bare model with the bundle's graph")
-    x = np.random.default_rng(0).standard_normal((WINDOWS, *shape), np.float32)
-    expected = load_whole(to_onnx_file(bundle, tensors, {}))(x)
-    error = float(np.abs(probe.run(held, torch.from_numpy(x))[0].detach().numpy() - expected).max())
+    x = some_ids(WINDOWS, shape, vocabulary) if vocabulary else torch.randn(WINDOWS, *shape, generator=torch.Generator().manual_seed(0))
+    expected = load_whole(to_onnx_file(bundle, tensors, {}))(x.numpy())
+    error = float(np.abs(probe.run(held, x)[0].detach().numpy() - expected).max())
     if not error <= SAME:
         algorithm = bundle.manifest.algorithm
         raise ConfigError(
@@ -86,7 +87,7 @@ def to_executorch_file(
     def predict(inputs: TorchTensors) -> TorchTensors:
         return {names.PROBABILITIES: probe.run(held, inputs[names.X])[0]}
 
-    return to_executorch(trace(predict, {names.X: torch.zeros(TRACE_BATCH, *shape)}), max_batch)[EXECUTORCH].data
+    return to_executorch(trace(predict, {names.X: x[:TRACE_BATCH]}), max_batch)[EXECUTORCH].data
 
 
 def norms(one: Tensors, other: Tensors) -> list[tuple[str, float, float]]:

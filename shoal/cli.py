@@ -22,7 +22,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "simulate": Command("simulation", "Simulate a fleet: the aggregator's mathematics and the devices' executor."),
     "compare": Command("simulation", "Compare algorithms in one table and one picture."),
-    "algorithms": Command("aggregator", "List the choices an algorithm is made of: objectives, groupings, means, privacy."),
+    "algorithms": Command("aggregator", "List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks."),
     "check": Command("simulation", "Check that a choice of your own keeps the contract of every choice of an algorithm."),
     "download": Command("simulation", "Download a public data set and check it against its SHA-256."),
     "demo": Command("simulation", "Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."),

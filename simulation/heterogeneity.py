@@ -12,6 +12,8 @@ from simulation.partitions.embedding import FIT_EXAMPLES, Embedding, fit_compone
 from wire.tensors import Array
 
 DIMENSIONS = 16
+BUCKETS = 256
+"""Into so many buckets ids are counted, at most."""
 RIDGE = 1e-6
 """What is added to the diagonal of a covariance, as a share of its mean, so that few examples give no singular one."""
 
@@ -20,20 +22,33 @@ def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float
     """The heterogeneity of the devices' training examples.
 
     ``gamma``: `gamma` of the examples under `embed`, by default the first `DIMENSIONS` principal components of all devices' examples,
-    standardised per channel. ``label_skew``: `label_skew`. ``example_imbalance``: standard deviation of the number of examples, as a
-    share of their mean.
+    standardised per channel; of ids, those of `quantities`. ``label_skew``: `label_skew`. ``example_imbalance``: standard deviation of the
+    number of examples, as a share of their mean.
     """
     held = [w for _, w in sorted(fleet.devices.items()) if w.num_train]
     if not held:
         return {"gamma": 0.0, "label_skew": 0.0, "example_imbalance": 0.0}
     every = max(1, sum(w.num_train for w in held) // FIT_EXAMPLES)  # a look at some of each device's is enough
-    project = embed or fit_components(np.concatenate([w.train_x[::every] for w in held]), DIMENSIONS)
+    vocabulary = fleet.window.vocabulary
+    project = embed or fit_components(quantities(np.concatenate([w.train_x[::every] for w in held]), vocabulary), DIMENSIONS)
     sizes = np.array([w.num_train for w in fleet.devices.values()])
     return {
-        "gamma": gamma([project(w.train_x) for w in held]),
+        "gamma": gamma([project(quantities(w.train_x, vocabulary)) for w in held]),
         "label_skew": label_skew([w.train_y for w in held], len(fleet.classes)),
         "example_imbalance": float(sizes.std() / sizes.mean()),
     }
+
+
+def quantities(x: Array, vocabulary: int) -> Array:
+    """Examples (n, \\*shape) as they are; of ids, (n, 1, buckets) float32, how large a part of an example has each id. Of more ids than
+    `BUCKETS`, those with the same remainder share a bucket (K. Weinberger et al., Feature Hashing, ICML 2009)."""
+    if not vocabulary:
+        return x
+    buckets, ids = min(vocabulary, BUCKETS), x.reshape(len(x), -1)
+    shares = np.zeros((len(x), 1, buckets), np.float32)
+    for place in range(ids.shape[1]):
+        shares[np.arange(len(x)), 0, ids[:, place] % buckets] += 1 / ids.shape[1]
+    return shares
 
 
 def gamma(embedded: Sequence[Array]) -> float:

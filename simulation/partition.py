@@ -17,6 +17,7 @@ from simulation.datasets.windows import FleetData
 from simulation.partitions import embedding, inputs, labels
 from simulation.partitions.assignment import Assignment, assign_pool, common_options
 from simulation.partitions.users import by_user
+from wire.errors import ConfigError
 
 MANY = 1_000_000
 
@@ -142,6 +143,8 @@ PARTITIONS: dict[str, Partition] = {
     "real-world": _users("DistFL's scenario: the first 20 people, their windows divided at random", 20, "random", 0.27),
 }
 """Every partition by name."""
+OF_MEASUREMENTS = ("rotation", "noise", "embedding", "environment-difference", "privacy-protection")
+"""Those that look at inputs, or change them, as quantities."""
 
 
 def read_partition(text: str) -> Choice:
@@ -157,9 +160,11 @@ def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
     """Assign the examples of `data` to devices by the partition that was chosen.
 
     Raises:
-        ConfigError: an option does not fit the data.
+        ConfigError: an option does not fit the data, or the partition changes measurements and these are ids.
         DataError: more devices than a partition by users has users for.
     """
+    if data.window.vocabulary and choice.name in OF_MEASUREMENTS:
+        raise ConfigError(f"partition {choice.name}: it changes or compares measurements, and data {data.name} holds ids")
     options = choice.options
     if options["devices"] == 0:
         options["devices"] = DEVICES if isinstance(data, Pool) else len(data.devices)

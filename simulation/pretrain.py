@@ -44,6 +44,10 @@ def examples_for(window: Window, data: str) -> Pool:
     """
     loaded = load(data)
     pool = loaded if isinstance(loaded, Pool) else pool_of(loaded)
+    if pool.window.vocabulary != window.vocabulary:
+        raise DataError(
+            f"--pretrain {data}: a vocabulary of {pool.window.vocabulary} ids, that of the fleet has {window.vocabulary} (0: none)"
+        )
     if pool.window.shape != window.shape:
         raise DataError(f"--pretrain {data}: its examples have shape {pool.window.shape}, those of the fleet {window.shape}")
     return pool

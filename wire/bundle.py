@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -69,7 +70,8 @@ class Graph(msgspec.Struct, frozen=True):
 class Window(msgspec.Struct, frozen=True):
     """What one training example is: `channels` x `length` samples, cut every `stride` samples at `rate_hz` (0: not known).
 
-    With a `height`, an image of `channels` x `height` x `length` instead.
+    With a `height`, an image of `channels` x `height` x `length` instead. With a `vocabulary`, its values are ids from 0 to
+    `vocabulary` - 1, int64, such as those of words or events; else measurements, float32.
     """
 
     channels: tuple[str, ...]
@@ -77,6 +79,12 @@ class Window(msgspec.Struct, frozen=True):
     stride: Positive
     rate_hz: float = 0.0
     height: Count = 0
+    vocabulary: Count = 0
+
+    @property
+    def dtype(self) -> Literal["float32", "int64"]:
+        """The type of its values, as graphs read them."""
+        return "int64" if self.vocabulary else "float32"
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -54,7 +54,8 @@ def load_probe(payload: bytes, bundle: str) -> Probe:
         made: Tensor = answer_folded(*(tensors[name] for name in description.needs), x)
         return made
 
-    return Probe(run, description.input_shape, description.norm_layers, description.needs, predict, predict_folded, description.network)
+    held = description
+    return Probe(run, held.input_shape, held.norm_layers, held.needs, predict, predict_folded, held.network, held.of_ids)
 
 
 def _first_output(module: GraphModule, fold: bool) -> GraphModule:

@@ -42,10 +42,11 @@ class Sgd:
 class Objective(Protocol):
     """The device's half of an objective: pure functions over named tensors; written once, exported to every runtime.
 
-    A batch holds ``x`` (batch, \\*window) float32, ``y`` (batch,) int64, the `columns` that the device has made of its examples, and the
-    `random` inputs. A role says what happens to a tensor: ``shared`` is exchanged and averaged, ``statistic`` is exchanged
-    (BatchNorm), ``private`` stays on the device from round to round, ``slot`` starts anew in every round, ``received`` comes from
-    the server with the model; ``received/start.NAME`` is the device's own copy of ``shared/NAME`` as it was received.
+    A batch holds ``x`` (batch, \\*window) float32, or int64 where the model has a vocabulary, ``y`` (batch,) int64, the `columns` that the
+    device has made of its examples, and the `random` inputs. A role says what happens to a tensor: ``shared`` is exchanged and averaged,
+    ``statistic`` is exchanged (BatchNorm), ``private`` stays on the device from round to round, ``slot`` starts anew in every round,
+    ``received`` comes from the server with the model; ``received/start.NAME`` is the device's own copy of ``shared/NAME`` as it was
+    received.
     """
 
     name: ClassVar[str]
@@ -166,6 +167,8 @@ class Probe:
     """The same within rounding, sooner still, with BatchNorm folded into the layers before it."""
     network: Network | None = None
     """The model as a list of layers, where each of them is known: what `arithmetic` reads."""
+    of_ids: bool = False
+    """Whether x are ids, int64: nobody can make up inputs then by going down a gradient."""
     arithmetic: Arithmetic = NUMPY
     """Asks many models at a time: the soonest, where it can."""
 
@@ -352,6 +355,31 @@ class ServerOptimizer(Protocol):
 
     def step(self, change: Array, moments: Tensors) -> Moved:
         """The step for a change, the mean minus the model, of one tensor; all are float64 arrays of the tensor's shape."""
+
+
+class Task(Protocol):
+    """What a model is to learn. Traced into the graphs that train."""
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+
+    @property
+    def plain(self) -> bool:
+        """Whether its loss is the cross-entropy and nothing else, which every backend has."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the classes of a device are to count alike, by the device's own counts (`algorithms.tasks.balanced`)."""
+
+    def check(self, num_classes: int) -> None:
+        """Check that it goes with so many classes.
+
+        Raises:
+            ConfigError: it does not.
+        """
+
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The loss of each example (batch,), of logits (batch, classes) float32 and labels (batch,) int64."""
 
 
 class Privacy(Protocol):

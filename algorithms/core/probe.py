@@ -33,6 +33,7 @@ class ProbeDescription(msgspec.Struct, frozen=True):
     network: Network | None
     bundle: str
     """The digest of the bundle that it was exported with."""
+    of_ids: bool = False
 
 
 def norm_layers(model: nn.Module) -> tuple[str, ...]:
@@ -82,7 +83,9 @@ def make_probe(model: nn.Module, input_shape: tuple[int, ...]) -> Probe:
     def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
         return torch.softmax(functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], dim=1)
 
-    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded, _network_of(model, input_shape))
+    of_ids = isinstance(model, Classifier) and bool(model.vocabulary)
+    network = _network_of(model, input_shape)
+    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded, network, of_ids)
 
 
 def _network_of(model: nn.Module, input_shape: tuple[int, ...]) -> Network | None:

@@ -106,7 +106,8 @@ class DistFL(Defaults):
             raise ConfigError("distfl with signature 'statistics': the model has no BatchNorm layer whose inputs could be surveyed")
         if not self.surveys and probe is None:
             raise ConfigError(
-                f"distfl with signature {self.signature!r}: the server must hold the whole model, and devices keep a part of it"
+                f"distfl with signature {self.signature!r}: the server must hold the whole model, and devices keep a part of it; "
+                "or windows are ids, of which it cannot make up any"
             )
         if self.signature == "responses" and probe is not None and not fitted_layers(model, probe):
             raise ConfigError("distfl with signature 'responses': the model has no BatchNorm layer to extract knowledge from")

@@ -11,15 +11,16 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.draws import no_draws
 from algorithms.models.dropout import DROPOUTS
 from algorithms.models.plain import PlainOperators
+from algorithms.models.text import some_ids
 from wire import names
 from wire.errors import ConfigError
 
 EXPECTED = "expected a torch.nn.Module whose last layer is torch.nn.Linear"
 
 
-def adopt(name: str, made: object, shape: tuple[int, ...], num_classes: int, scale: nn.Module) -> Classifier:
+def adopt(name: str, made: object, shape: tuple[int, ...], num_classes: int, scale: nn.Module, vocabulary: int = 0) -> Classifier:
     """The classifier that a user's module is, for examples of this shape, (channels, time) or (channels, height, width); `scale` comes
-    before its first layer. `name` begins the errors. A `Classifier` is taken as it is.
+    before its first layer. With a `vocabulary`, examples are ids, int64. `name` begins the errors. A `Classifier` is taken as it is.
 
     The module's last linear layer becomes the head; what comes before it, the extractor. The module itself is not changed.
 
@@ -30,26 +31,33 @@ def adopt(name: str, made: object, shape: tuple[int, ...], num_classes: int, sca
     if isinstance(made, Classifier):
         model = made
     elif isinstance(made, nn.Module):
-        model = _divided(name, made, shape, scale)
+        model = _divided(name, made, _some(3, shape, vocabulary), scale)
     else:
         raise ConfigError(f"model {name} is {type(made).__name__}: {EXPECTED}")
     _check_names(name, model)
-    model.shape = shape
-    found = tuple(_asked(name, model.eval(), torch.zeros(2, *shape)).shape)
+    _check_embeddings(name, model)
+    model.shape, model.vocabulary = shape, vocabulary
+    found = tuple(_asked(name, model.eval(), _some(2, shape, vocabulary)).shape)
     if found != (2, num_classes):
         raise ConfigError(f"model {name} gives {list(found)} for two examples: expected [2, {num_classes}], one logit per class")
     _check_training(name, model)
     return model
 
 
-def _divided(name: str, module: nn.Module, shape: tuple[int, ...], scale: nn.Module) -> Classifier:
-    """A module cut before its last layer."""
+def _some(count: int, shape: tuple[int, ...], vocabulary: int) -> Tensor:
+    """Examples to try a model with."""
+    if vocabulary:
+        return some_ids(count, shape, vocabulary)
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module) -> Classifier:
+    """A module cut before its last layer; `x` are three examples."""
     if isinstance(module, nn.Sequential) and len(module) > 1 and isinstance(module[-1], nn.Linear):
         return Classifier(scale, module[:-1], module[-1])
     if isinstance(module, nn.Linear):
         return Classifier(scale, nn.Identity(), module)
     module = deepcopy(module)
-    x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
     seen: list[tuple[str, Tensor]] = []
 
     def note(layer: str) -> Callable[[nn.Module, object, Tensor], None]:
@@ -81,13 +89,23 @@ def _check_names(name: str, model: nn.Module) -> None:
             raise ConfigError(f"model {name}: {first[id(layer)]!r} and {own!r} are one layer: expected one name for each that has tensors")
 
 
+def _check_embeddings(name: str, model: nn.Module) -> None:
+    """Whether embeddings are plain tables: whose rows a step moves by their gradients, and nothing else does."""
+    for own, layer in model.named_modules():
+        if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse):
+            raise ConfigError(f"model {name}: {own!r} is an Embedding with max_norm, scale_grad_by_freq or sparse: expected none of them")
+
+
 def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
     try:
         with torch.no_grad():
             answer = model(x)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"model {name} cannot take examples of {list(x.shape[1:])}: {said}") from error
+        what = "examples" if x.is_floating_point() else f"ids from 0 to {int(x.max())}, as the data's vocabulary has them, in examples"
+        if x.is_floating_point() and any(isinstance(layer, nn.Embedding) for layer in model.modules()):
+            said = "it has an nn.Embedding, and these are measurements; data of ids say their `vocabulary`"
+        raise ConfigError(f"model {name} cannot take {what} of {list(x.shape[1:])}: {said}") from error
     if not isinstance(answer, Tensor):
         raise ConfigError(f"model {name} returns {type(answer).__name__}: expected a tensor of logits")
     return answer
@@ -101,7 +119,7 @@ def _check_training(name: str, model: Classifier) -> None:
         if isinstance(layer, DROPOUTS):
             layer.eval()
     before = {n: b.clone() for n, b in tried.named_buffers() if not _moves(n)}
-    x = torch.randn(4, *model.shape, generator=torch.Generator().manual_seed(0))
+    x = _some(4, model.shape, model.vocabulary)
     with no_draws(f"model {name} draws random numbers in its forward pass", "torch.nn.Dropout layers for that"), PlainOperators():
         _asked(name, tried, x)
     after = dict(tried.named_buffers())

@@ -35,6 +35,8 @@ class Classifier(nn.Module):
     head: nn.Linear | nn.Sequential
     shape: tuple[int, ...] = ()
     """Shape of one example, where it is known."""
+    vocabulary: int = 0
+    """How many ids there are, where examples are ids, int64; 0 where they are measurements, float32."""
 
     def __init__(self, scale: nn.Module, extractor: nn.Module, head: nn.Linear | nn.Sequential) -> None:
         """

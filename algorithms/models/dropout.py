@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from algorithms.models.classifier import Classifier
 from wire.errors import ConfigError
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -33,7 +34,7 @@ def keep(uniform: Tensor, share: float | Tensor) -> Tensor:
     return (uniform >= share) / (1 - share)
 
 
-def replace_dropouts(model: nn.Module, window: tuple[int, ...]) -> dict[str, Dropped]:
+def replace_dropouts(model: Classifier, window: tuple[int, ...]) -> dict[str, Dropped]:
     """Put a `Dropped` in the place of every dropout layer of a model of examples of this shape; all that it has then, by name.
 
     Raises:
@@ -52,7 +53,7 @@ def replace_dropouts(model: nn.Module, window: tuple[int, ...]) -> dict[str, Dro
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, Dropped)}
 
 
-def _shape_at(model: nn.Module, name: str, window: tuple[int, ...]) -> tuple[int, ...]:
+def _shape_at(model: Classifier, name: str, window: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of what a layer is given for one example."""
     if not window:
         raise ConfigError(f"layer {name!r} drops values: the model's `shape`, that of one example, must be set")
@@ -61,7 +62,7 @@ def _shape_at(model: nn.Module, name: str, window: tuple[int, ...]) -> tuple[int
     training = model.training
     try:
         with torch.no_grad():
-            model.eval()(torch.zeros(2, *window))
+            model.eval()(torch.zeros(2, *window, dtype=torch.int64 if model.vocabulary else torch.float32))
     finally:
         hook.remove()
         model.train(training)

@@ -4,7 +4,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from algorithms.models.adopt import adopt
 from algorithms.models.classifier import Classifier, Scale
@@ -39,7 +39,8 @@ def as_classifier(name: str, made: object, window: Window, num_classes: int, siz
     Raises:
         ConfigError: it is no classifier of these examples.
     """
-    return adopt(name, made, window.shape, num_classes, Scale(size, len(window.shape) - 1))
+    scale = nn.Identity() if window.vocabulary else Scale(size, len(window.shape) - 1)
+    return adopt(name, made, window.shape, num_classes, scale, window.vocabulary)
 
 
 def _called(file: Path, function: str, *arguments: Any) -> object:

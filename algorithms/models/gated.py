@@ -64,7 +64,7 @@ class OnFrozen(Classifier):
         for i, layer in enumerate(layers, start=1):
             frozen.add_module(f"units{i}", layer)
         super().__init__(freeze(pretrained.scale), frozen, glorot(units, num_classes))
-        self.shape = pretrained.shape
+        self.shape, self.vocabulary = pretrained.shape, pretrained.vocabulary
         self.units = {f"units{i}": units for i in range(1, len(layers) + 1)}
 
 

@@ -1,4 +1,5 @@
-"""Every model by name, with its options. All take time windows and images alike; docs/simulate.md says what they were made for."""
+"""Every model by name, with its options. All but those of ids take time windows and images alike; docs/simulate.md says what they were made
+for."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ from algorithms.models.har_cnn import har_cnn_dbe
 from algorithms.models.mlp import mlp
 from algorithms.models.resnet import resnet18
 from algorithms.models.small_cnn import autocfl, cnn2, cnn4
+from algorithms.models.text import text_cnn, text_mlp
 from algorithms.models.vgg import vgg11
 from algorithms.spec import Option, Options, read
 from wire.bundle import Window
@@ -33,26 +35,35 @@ MODELS: dict[str, Builder] = {
     "vgg11": vgg11,
     "resnet18": resnet18,
     "mlp": mlp,
+    "text-mlp": text_mlp,
+    "text-cnn": text_cnn,
 }
+OF_IDS = ("text-mlp", "text-cnn")
+"""The models of sequences of ids. All others are of measurements."""
 _CUT = Option("last", "where the head begins: with the last layer, or right after the convolutions", **vars(Limits(choices=CUTS)))
 OPTIONS: dict[str, Options] = {"har-cnn-dbe": {"cut": _CUT}, "cnn4": {"cut": _CUT}}
 """The options of the models that have any, as in ``har-cnn-dbe:cut=convolutions``."""
 
 
 def default_model(window: Window) -> str:
-    """The model that data get when nobody names one: DistFL's two-layer CNN, which has the BatchNorm statistics that groupings read."""
-    return "cnn2-bn" if window.height else "har-cnn"
+    """The model that data get when nobody names one: DistFL's two-layer CNN, and for ids a convolution over their
+    embeddings, which have the BatchNorm statistics that groupings read."""
+    return "text-cnn" if window.vocabulary else "cnn2-bn" if window.height else "har-cnn"
 
 
 def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
     """A fresh model, by its name and options; torch's global generator decides its weights.
 
     Raises:
-        ConfigError: no such model or option, or examples that are too small for it.
+        ConfigError: no such model or option, or examples that are too small for it, or of another kind.
     """
     if name.partition(":")[0].strip() not in MODELS:
         raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION")
     choice = read(name, {known: OPTIONS.get(known, {}) for known in MODELS}, "model")
+    if (choice.name in OF_IDS) != bool(window.vocabulary):
+        takes, have = ("ids", "measurements") if choice.name in OF_IDS else ("measurements", f"ids of a vocabulary of {window.vocabulary}")
+        fitting = ", ".join(OF_IDS) if window.vocabulary else "one of the others, or data with a `vocabulary`"
+        raise ConfigError(f"model {choice.name} takes {takes}, and the windows hold {have}: expected {fitting}")
     model: Classifier = MODELS[choice.name](window, num_classes, size, **dict(choice.given))
-    model.shape = window.shape
+    model.shape, model.vocabulary = window.shape, window.vocabulary
     return model

@@ -29,7 +29,6 @@ from algorithms.objectives.supervised import (
     Pass,
     Supervised,
     batch_metrics,
-    cross_entropy,
     differentiate,
     following_values,
 )
@@ -43,6 +42,7 @@ class Apfl(Supervised):
 
     name: ClassVar[str] = "apfl"
     citation: ClassVar[str] = "Deng et al., arXiv:2003.13461, Algorithm 1"
+    follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha_lr": LR}
     limits: ClassVar[Mapping[str, Limits]] = {"alpha": SHARE, "alpha_lr": NOT_NEGATIVE}
@@ -67,7 +67,7 @@ class Apfl(Supervised):
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         def mixture(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
             made = self.forward(self.mixed(tensors), batch, training=True)
-            return cross_entropy(made.logits, batch), made
+            return self.mean_loss(made.logits, tensors, batch), made
 
         gradients, _, exchanged = differentiate(self.loss, self.trained(tensors), tensors, batch, hyper)
         own, loss, made = differentiate(mixture, [*personal_parameters(tensors), _ALPHA], tensors, batch, hyper)

@@ -39,6 +39,7 @@ class Apple(Supervised):
 
     name: ClassVar[str] = "apple"
     citation: ClassVar[str] = "Luo & Wu, IJCAI 2022, Algorithm 1"
+    follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "dr_lr": 0.001, "mu": 0.1}
     limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE, "dr_lr": NOT_NEGATIVE, "mu": NOT_NEGATIVE}

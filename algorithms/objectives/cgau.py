@@ -25,6 +25,7 @@ class Cgau(Supervised):
 
     name: ClassVar[str] = "cgau"
     citation: ClassVar[str] = "Rieger et al., FL-ICML 2020, Eq. 1"
+    follows_task: ClassVar[bool] = True
     model: OnFrozen
     hyper: Mapping[str, float] = {"lr": 0.01, "momentum": MOMENTUM, "dropout": 0.5}
     limits: ClassVar[Mapping[str, Limits]] = {"units": AT_LEAST_ONE, "layers": AT_LEAST_ONE, "dropout": PART}

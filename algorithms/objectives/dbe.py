@@ -92,6 +92,7 @@ def with_domain_bias(base: type[Supervised], name: str, *, memory: bool = True, 
     """The class of an objective with DBE, or one half of it, on top of it."""
     hyper = {**base.hyper, "kappa": 1.0, "mean_momentum": 0.1} if regularised else dict(base.hyper)
     own = {"name": name, "citation": DbeServer.citation, "hyper": hyper, "memory": memory, "regularised": regularised}
+    own["follows_task"] = base.follows_task
     return type(f"{base.__name__}WithDomainBias", (DomainBias, base), own)
 
 

@@ -30,7 +30,6 @@ from algorithms.objectives.supervised import (
     Pass,
     Supervised,
     batch_metrics,
-    cross_entropy,
     differentiate,
     following_values,
 )
@@ -63,7 +62,7 @@ class Ditto(Supervised):
             made = self.forward(as_model(tensors), batch, training=True)
             starts = {k: v for k, v in tensors.items() if names.is_start(k)}
             apart = [(tensors[personal_key(names.started_from(k))] - v).square().sum() for k, v in starts.items()]
-            return cross_entropy(made.logits, batch) + hyper["lambda"] / 2 * torch.stack(apart).sum(), made
+            return self.mean_loss(made.logits, tensors, batch) + hyper["lambda"] / 2 * torch.stack(apart).sum(), made
 
         gradients, loss, made = differentiate(tied, personal_parameters(tensors), tensors, batch, hyper)
         moved = self.descend(gradients, tensors, hyper)

@@ -7,7 +7,6 @@ layers use the running statistics they were given, which are neither moved nor s
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import Sgd, TorchTensors
@@ -39,7 +38,7 @@ class ClippedExamples(Supervised):
         def losses() -> tuple[Tensor, Tensor]:
             with dropping(self.model, self.factors(batch)):
                 logits = self.forward(tensors, batch, training=False).logits
-            return F.cross_entropy(logits, batch["y"], reduction="none"), logits
+            return self.losses(logits, tensors, batch), logits
 
         sums, logits = clipped_gradients(self.model, losses, [names.name_of(k) for k in keys], hyper["clip_norm"])
         noise, at, directions = batch[NOISE], 0, {}
@@ -47,7 +46,7 @@ class ClippedExamples(Supervised):
             own = noise[at : at + total.numel()].reshape(total.shape)
             directions[key] = (total + hyper["noise_multiplier"] * hyper["clip_norm"] * own) / batch["y"].shape[0]
             at += total.numel()
-        loss_sum = F.cross_entropy(logits, batch["y"], reduction="sum")
+        loss_sum = self.losses(logits, tensors, batch).sum()
         return following_values(self.descend(directions, tensors, hyper)) | batch_metrics(logits.detach(), batch["y"], loss_sum.detach())
 
 
@@ -60,4 +59,5 @@ def with_clipped_examples(base: type[Supervised], name: str, clip_norm: float, n
     if base.sgd_graphs.get("step") != Sgd() or base.columns:
         raise ConfigError(f"dp-sgd clips the gradient of the plain cross-entropy; the step of {name!r} does more than follow it")
     hyper: Mapping[str, float] = {**base.hyper, "clip_norm": clip_norm, "noise_multiplier": noise_multiplier}
-    return type(f"{base.__name__}WithClippedExamples", (ClippedExamples, base), {"name": name, "hyper": hyper, "citation": base.citation})
+    own = {"name": name, "hyper": hyper, "citation": base.citation, "follows_task": base.follows_task}
+    return type(f"{base.__name__}WithClippedExamples", (ClippedExamples, base), own)

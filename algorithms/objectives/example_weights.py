@@ -44,6 +44,8 @@ class Weighted(Supervised):
         super().__init__(model)
         if not model.shape:
             raise ConfigError(f"{self.name}: expected a model whose `shape` says that of one example")
+        if model.vocabulary:
+            raise ConfigError(f"{self.name}: it estimates the density of measurements, and these windows hold ids")
         self.inputs = UnitInputs(model.scale, model.shape, density_features)
         self.max_log_weight = log(max_weight)
 

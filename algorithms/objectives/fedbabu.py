@@ -18,6 +18,7 @@ class FedBABU(FedPer):
 
     name: ClassVar[str] = "fedbabu"
     citation: ClassVar[str] = "Oh et al., ICLR 2022, Algorithm 1"
+    follows_task: ClassVar[bool] = True
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd(frozenset((names.SHARED,))), "tune": Sgd()}
 
     def graphs(self) -> Mapping[str, GraphFunction]:

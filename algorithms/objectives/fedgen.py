@@ -28,8 +28,7 @@ from algorithms.core.keys import NEWCOMER
 from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.fedrod import count_labels
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
+from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, count_labels
 from wire import names
 from wire.messages import Evaluate, Verb
 from wire.tensors import Array, Tensors

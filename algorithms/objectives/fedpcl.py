@@ -25,9 +25,8 @@ from algorithms.core.keys import NEWCOMER
 from algorithms.core.limits import AT_LEAST_ONE, POSITIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.fedrod import count_labels
 from algorithms.objectives.local import Local
-from algorithms.objectives.supervised import Pass, following_values, metrics_of_answers
+from algorithms.objectives.supervised import Pass, count_labels, following_values, metrics_of_answers
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Array, Tensors

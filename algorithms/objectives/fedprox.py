@@ -34,6 +34,7 @@ class FedProx(Supervised):
 
     name: ClassVar[str] = "fedprox"
     citation: ClassVar[str] = "Li et al., MLSys 2020, Eq. 2"
+    follows_task: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "mu": 0.001}
     limits: ClassVar[Mapping[str, Limits]] = {"mu": NOT_NEGATIVE}
 

@@ -34,6 +34,7 @@ class FedRep(FedPer):
 
     name: ClassVar[str] = "fedrep"
     citation: ClassVar[str] = "Collins et al., ICML 2021, Algorithm 1"
+    follows_task: ClassVar[bool] = True
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {
         "step": Sgd(frozenset((names.SHARED,))),
         "head": Sgd(frozenset((names.PRIVATE,)), moves_statistics=False),

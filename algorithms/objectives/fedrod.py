@@ -17,7 +17,7 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, cross_entropy, following_values
+from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, count_labels, following_values
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 
@@ -26,11 +26,6 @@ SMALLEST_SHARE = 1e-8
 
 _WEIGHT, _BIAS = names.private("personal.head.weight"), names.private("personal.head.bias")
 _SHARE, _COUNTED = names.private("share"), names.response("labels", "share")
-
-
-def count_labels(y: Tensor, num_classes: int) -> Tensor:
-    """How many examples of a batch each class has (classes,), float32."""
-    return (y.unsqueeze(1) == torch.arange(num_classes)).to(torch.float32).sum(0)
 
 
 class FedRod(Supervised):
@@ -67,9 +62,9 @@ class FedRod(Supervised):
 
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         made = self.forward(tensors, batch, training=True)
-        generic = cross_entropy(made.logits + tensors[_SHARE].clamp(min=SMALLEST_SHARE).log(), batch)
+        generic = self.mean_loss(made.logits + tensors[_SHARE].clamp(min=SMALLEST_SHARE).log(), tensors, batch)
         logits = self.personal_logits(tensors, made)
-        return generic + cross_entropy(logits, batch), Pass(logits, made.features, made.following)
+        return generic + self.mean_loss(logits, tensors, batch), Pass(logits, made.features, made.following)
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         made = super().answer(tensors, x)

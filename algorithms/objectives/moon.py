@@ -24,6 +24,7 @@ class Moon(Supervised):
 
     name: ClassVar[str] = "moon"
     citation: ClassVar[str] = "Li et al., CVPR 2021, Eq. 3 and 4"
+    follows_task: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "mu": 1.0, "tau": 1.0}
     limits: ClassVar[Mapping[str, Limits]] = {"mu": NOT_NEGATIVE, "tau": POSITIVE}
 

@@ -34,6 +34,7 @@ class PerFedAvg(Supervised):
 
     name: ClassVar[str] = "per-fedavg"
     citation: ClassVar[str] = "Fallah et al., NeurIPS 2020, Algorithm 1"
+    follows_task: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "inner_lr": 0.01, "delta": 0.001}
     limits: ClassVar[Mapping[str, Limits]] = {"hessian": Limits(choices=("none", "free")), "inner_lr": NOT_NEGATIVE, "delta": POSITIVE}
 

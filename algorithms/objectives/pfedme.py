@@ -28,6 +28,7 @@ class PFedMe(Supervised):
 
     name: ClassVar[str] = "pfedme"
     citation: ClassVar[str] = "Dinh et al., NeurIPS 2020, Algorithm 1"
+    follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False
     own_rule: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": 10 * LR, "personal_lr": 0.01, "lambda": 15.0}

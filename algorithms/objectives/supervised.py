@@ -1,4 +1,4 @@
-"""What every objective for classification shares: roles, initial tensors, the SGD step over a loss, evaluation, prediction, survey.
+"""What every objective shares: roles, initial tensors, the optimizer's step over the task's loss, evaluation, prediction, survey.
 
 An objective overrides `role` (which tensors leave the device), `initial` (further tensors), `loss` (what a step minimises), `correct` (what
 happens to a gradient before it is used) or `step` itself, and adds graphs of its own.
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, Optimizer, TorchTensors
+from algorithms.core.contract import GraphFunction, Optimizer, Task, TorchTensors
 from algorithms.core.contract import Sgd as SgdGraph
 from algorithms.core.functional import functional
 from algorithms.core.limits import NOT_NEGATIVE, PART, Limits
@@ -23,6 +23,7 @@ from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.models.frozen import frozen_slot, frozen_tensors
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.optimizers.sgd import Sgd
+from algorithms.tasks.classification import Classification
 from wire import names
 from wire.errors import ConfigError
 
@@ -31,6 +32,8 @@ NO_LABEL = -1
 """The class of a window that nobody has labelled."""
 TRAINING = ("step", "loss", "correct", "forward", "trained", "graphs")
 """The methods that decide what training does: a class that overrides one says itself which graphs are plain SGD."""
+LOSS = ("step", "loss", "mean_loss", "losses")
+"""The methods that decide which loss training minimises."""
 ANSWERS = ("evaluate", "predict", "answer", "forward")
 """The methods that decide what a device's model answers."""
 
@@ -45,11 +48,9 @@ class Pass:
     following: TorchTensors = field(default_factory=dict)
 
 
-def cross_entropy(logits: Tensor, batch: TorchTensors) -> Tensor:
-    """Mean cross-entropy of a batch; examples count by the column ``weight`` where the batch has one."""
-    if "weight" not in batch:
-        return F.cross_entropy(logits, batch["y"])
-    return (F.cross_entropy(logits, batch["y"], reduction="none") * batch["weight"]).mean()
+def count_labels(y: Tensor, num_classes: int) -> Tensor:
+    """How many examples of a batch each class has (classes,), float32."""
+    return (y.unsqueeze(1) == torch.arange(num_classes)).to(torch.float32).sum(0)
 
 
 def batch_metrics(logits: Tensor, y: Tensor, loss_sum: Tensor) -> TorchTensors:
@@ -69,7 +70,7 @@ def following_values(tensors: TorchTensors) -> TorchTensors:
 
 
 class Supervised:
-    """A classifier trained by an optimizer on the cross-entropy; what the optimizer keeps are slots: they start at zero in every round."""
+    """A classifier trained by an optimizer on the loss of a task; what the optimizer keeps are slots: they start at zero in every round."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
@@ -83,6 +84,11 @@ class Supervised:
     has_memory: ClassVar[bool] = False
     optimizer: Optimizer = Sgd()
     """How tensors are moved by their gradients; set before `initial` is asked for."""
+    task: Task = Classification()
+    """What is learned: the loss of an example."""
+    follows_task: ClassVar[bool] = True
+    """Whether training minimises the task's loss (`mean_loss`), so that the task's options have a place in it. A class that overrides a
+    method of `LOSS` does not inherit it: it declares its own."""
     own_rule: ClassVar[bool] = False
     """Whether its steps are of a kind that no other optimizer can take the place of."""
 
@@ -90,6 +96,8 @@ class Supervised:
         super().__init_subclass__(**options)
         if _overrides(cls, TRAINING, declared="sgd_graphs"):
             cls.sgd_graphs = {}
+        if _overrides(cls, LOSS, declared="follows_task"):
+            cls.follows_task = False
         if _overrides(cls, ANSWERS, declared="model_answers"):
             cls.model_answers = False
 
@@ -99,6 +107,7 @@ class Supervised:
             ConfigError: the model has a layer that draws random numbers which cannot be inputs, or its last layer is frozen.
         """
         self.model = model
+        self.task.check(model.num_classes)
         replace_attention(model)
         self.dropouts = replace_dropouts(model, model.shape)
         self.frozen = frozen_tensors(model)
@@ -149,7 +158,7 @@ class Supervised:
         }
 
     def sgd(self) -> Mapping[str, SgdGraph]:
-        return {} if self.columns or self.random or self.frozen or not self.optimizer.plain else self.sgd_graphs
+        return self.sgd_graphs if self.optimizer.plain and self.task.plain and not (self.columns or self.random or self.frozen) else {}
 
     def factors(self, batch: TorchTensors) -> TorchTensors:
         """What the outputs of layers are multiplied by in training, by the layer's name."""
@@ -164,7 +173,16 @@ class Supervised:
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         """What ``step`` minimises, as a mean over the batch, and the pass it was computed from."""
         made = self.forward(tensors, batch, training=True)
-        return cross_entropy(made.logits, batch), made
+        return self.mean_loss(made.logits, tensors, batch), made
+
+    def mean_loss(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
+        """The task's loss, as a mean over the batch; examples count by the column ``weight`` where the batch has one."""
+        each = self.losses(logits, tensors, batch)
+        return (each * batch["weight"]).mean() if "weight" in batch else each.mean()
+
+    def losses(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
+        """The task's loss of each example (batch,)."""
+        return self.task.losses(logits, batch["y"])
 
     def correct(self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors) -> tuple[TorchTensors, TorchTensors]:
         """The directions in which a step goes, from the gradients of the loss, and other tensors that change."""

@@ -2,7 +2,8 @@
 
 Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``, and ``channel_names`` if there are any; or
 ``X.npy`` and ``y.npy``, of which the last 25 % of each class are the test part. ``y`` holds class numbers, or names that ``classes.txt``
-lists. `edge_client.layout` says what arrays must be like.
+lists. `edge_client.layout` says what arrays must be like. Whole numbers in ``X`` are measurements or ids, as the bundle says; an array
+``vocabulary``, one number, says how many ids there are.
 
 Recordings: any number of ``*.csv`` with a header, or of ``*.parquet`` where pyarrow is installed; the column ``label`` holds class
 numbers, or names that ``classes.txt`` lists one a line; a column ``t`` is ignored; all others are channels, in the header's order, one
@@ -23,7 +24,7 @@ import numpy as np
 
 from edge_client.adapters.parquet import PARQUET, read_parquet
 from edge_client.core.ports import Windows
-from edge_client.layout import check_labels, class_numbers, examples, named_classes
+from edge_client.layout import check_labels, class_numbers, examples, named_classes, vocabulary
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
@@ -106,14 +107,34 @@ def channels_of(folder: Path) -> tuple[str, ...]:
     return _held(folder / UNLABELLED)[1] if (folder / UNLABELLED).exists() else ()
 
 
+def vocabulary_of(folder: Path) -> int:
+    """How many ids there are, where the files of a device's folder say that ``X`` holds ids; else 0.
+
+    Raises:
+        DataError: a file of it cannot be read, or says no such number.
+    """
+    for name in ("train.npz", UNLABELLED):
+        if (folder / name).exists():
+            return _vocabulary(folder / name)
+    return 0
+
+
 def _arrays(path: Path, classes: Sequence[str]) -> tuple[Array, Array]:
     (x, y), channels = _held(path, "X", "y")
-    return _checked(x, y, path, classes, channels)
+    return _checked(x, y, path, classes, channels, bool(_vocabulary(path)))
 
 
 def _unlabelled(path: Path) -> Array:
     (x,), channels = _held(path, "X")
-    return examples(x, str(path), channels)
+    return examples(x, str(path), channels, bool(_vocabulary(path)))
+
+
+def _vocabulary(path: Path) -> int:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return vocabulary(file["vocabulary"] if "vocabulary" in file.files else None, str(path))
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: not readable: {error}") from None
 
 
 def _held(path: Path, *names: str) -> tuple[list[Array], tuple[str, ...]]:
@@ -130,10 +151,12 @@ def _held(path: Path, *names: str) -> tuple[list[Array], tuple[str, ...]]:
         raise DataError(f"{path}: expected {'arrays' if names[1:] else 'an array'} {' and '.join(names)}: {error}") from None
 
 
-def _checked(x: Array, y: Array, origin: Path, classes: Sequence[str], channels: Sequence[str] = ()) -> tuple[Array, Array]:
+def _checked(
+    x: Array, y: Array, origin: Path, classes: Sequence[str], channels: Sequence[str] = (), has_ids: bool = False
+) -> tuple[Array, Array]:
     if x.ndim in (3, 4) and len(x) == len(y) == 0:  # a device may lack one part
-        return x.astype(np.float32), y.astype(np.int64)
-    x = examples(x, str(origin), channels)
+        return x if x.dtype.kind in "iu" else x.astype(np.float32), y.astype(np.int64)
+    x = examples(x, str(origin), channels, has_ids)
     if y.dtype.kind in "US" and classes:
         check_labels(y, len(x), str(origin))
         return x, named_classes(y, classes, str(origin))

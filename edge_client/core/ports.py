@@ -15,7 +15,8 @@ from wire.tensors import Array, Tensors
 
 @dataclass(frozen=True)
 class Windows:
-    """A device's examples: x (n, channels, time) float32 in sensor units, y (n,) int64 class numbers."""
+    """A device's examples: x (n, channels, time) float32 in sensor units, or whole numbers, which a bundle takes for measurements or ids as
+    its window says; y (n,) int64 class numbers."""
 
     train_x: Array = field(repr=False)
     train_y: Array = field(repr=False)

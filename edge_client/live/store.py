@@ -192,8 +192,8 @@ class LiveData:
         held = self._recorded
         if missing := [name for name in window.channels if name not in held.channels]:
             raise DataError(f"live data {self.folder}: channels {','.join(held.channels)} are recorded, the bundle asks for {missing[0]!r}")
-        if window.height or (window.rate_hz and window.rate_hz != held.rate_hz):
-            asked = "images" if window.height else f"{window.rate_hz:g} Hz"
+        if window.height or window.vocabulary or (window.rate_hz and window.rate_hz != held.rate_hz):
+            asked = "images" if window.height else "ids" if window.vocabulary else f"{window.rate_hz:g} Hz"
             raise DataError(f"live data {self.folder}: recorded at {held.rate_hz:g} Hz, the bundle asks for {asked}")
         return [held.channels.index(name) for name in window.channels]
 

@@ -28,6 +28,7 @@ def shared_decompositions() -> Table:
     table[_aten._adaptive_avg_pool2d.default] = adaptive_average_pool
     table[_aten._adaptive_avg_pool2d_backward.default] = adaptive_average_pool_backward
     table[_aten.var_mean.correction] = var_mean
+    table[_aten.embedding_dense_backward.default] = embedding_backward
     table[_aten.constant_pad_nd.default] = pad
     return table
 
@@ -35,6 +36,17 @@ def shared_decompositions() -> Table:
 def var_mean(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """torch's own decomposition of var_mean fails on a dynamic batch."""
     return _aten.var.correction(x, dim, correction=correction, keepdim=keepdim), _aten.mean.dim(x, dim, keepdim)
+
+
+def embedding_backward(grad: Tensor, ids: Tensor, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Tensor:
+    """Every row of the table gets the sum of the gradients of the places where its id stands; that of `padding_idx` none."""
+    width = grad.shape[-1]
+    flat, places = view(grad, [-1, width]), view(ids, [-1, 1])
+    if padding_idx >= 0:
+        flat = flat * (places != padding_idx).to(flat.dtype)
+    table = torch.zeros((rows, width), dtype=grad.dtype, device=grad.device)
+    summed: Tensor = _aten.scatter_add(table, 0, places.expand(-1, width).contiguous(), flat)
+    return summed
 
 
 def pad(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:

@@ -31,7 +31,14 @@ def load(
 
 
 @overload
-def load(source: Mapping[str, Examples], *, classes: Sequence[str] = (), channels: Sequence[str] = (), name: str = "own") -> FleetData: ...
+def load(
+    source: Mapping[str, Examples],
+    *,
+    classes: Sequence[str] = (),
+    channels: Sequence[str] = (),
+    vocabulary: int | None = None,
+    name: str = "own",
+) -> FleetData: ...
 
 
 @overload
@@ -45,6 +52,7 @@ def load(
     start: ArrayLike | None = None,
     classes: Sequence[str] = (),
     channels: Sequence[str] = (),
+    vocabulary: int | None = None,
     name: str = "own",
 ) -> FleetData: ...
 
@@ -64,6 +72,7 @@ def load(
     start: ArrayLike | None = None,
     classes: Sequence[str] = (),
     channels: Sequence[str] = (),
+    vocabulary: int | None = None,
     name: str = "own",
 ) -> FleetData:
     """Load the data of a fleet.
@@ -79,7 +88,8 @@ def load(
     - a mapping from device ids to examples: (x, y), (x, y, test_x, test_y), or a map-style torch `Dataset` of pairs.
 
     Where nothing says which part is for testing, it is the last 25 % of each device's examples of each class, in their order. `classes` and
-    `channels` are names.
+    `channels` are names. `vocabulary` says that arrays hold ids of words or events, from 0 to below it; without it, numbers are
+    measurements.
 
     Raises:
         DataError: the data cannot be read, or do not have this layout; the text says what was expected.
@@ -100,22 +110,25 @@ def load(
         parts = {str(device_id): arrays_of(str(device_id), examples) for device_id, examples in source.items()}
         joined = {key: np.concatenate([part[key] for part in parts.values()]) for key in ("X", "y", "split")}
         ids, subject = list(parts), np.repeat(np.arange(len(parts)), [len(part["y"]) for part in parts.values()])
-        return _fleet(joined | {"subject": subject}, ids, classes, channels, name)
+        return _fleet(joined | {"subject": subject}, ids, classes, channels, vocabulary, name)
     if y is None or owner is None:
         raise DataError(f"data of type {type(source).__name__}: expected load(x, y, owner), a mapping by device id, or a name or path")
     owners = np.asarray(owner)
     given = {"X": np.asarray(source), "y": np.asarray(y), "subject": owners}
     given |= {key: np.asarray(value) for key, value in (("split", split), ("session", session), ("start", start)) if value is not None}
     if owners.dtype.kind not in "US" or owners.ndim != 1:
-        return _fleet(given, [], classes, channels, name)
+        return _fleet(given, [], classes, channels, vocabulary, name)
     names, numbers = np.unique(owners, return_inverse=True)
-    return _fleet(given | {"subject": numbers}, [str(device_id) for device_id in names], classes, channels, name)
+    return _fleet(given | {"subject": numbers}, [str(device_id) for device_id in names], classes, channels, vocabulary, name)
 
 
-def _fleet(arrays: dict[str, Any], ids: Sequence[str], classes: Sequence[str], channels: Sequence[str], name: str) -> FleetData:
+def _fleet(
+    arrays: dict[str, Any], ids: Sequence[str], classes: Sequence[str], channels: Sequence[str], vocabulary: int | None, name: str
+) -> FleetData:
     """The fleet of arrays as a ``.npz`` has them; its devices are called by `ids`, in the order of their numbers, where there are any."""
     labels = {"activity_names": np.array(classes, str), "channel_names": np.array(channels, str)}
-    made = from_arrays(name, name, arrays | {key: value for key, value in labels.items() if len(value)})
+    said = {} if vocabulary is None else {"vocabulary": np.array(vocabulary)}
+    made = from_arrays(name, name, arrays | said | {key: value for key, value in labels.items() if len(value)})
     if not ids:
         return made
     called = dict(zip(ids, made.devices.values(), strict=True))

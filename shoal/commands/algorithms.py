@@ -13,7 +13,7 @@ from algorithms.registry import listing
 def algorithms(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of name, choice, citation, options.")] = False,
 ) -> None:
-    """List the choices an algorithm is made of: objectives, groupings, means, privacy. Join some of them with +."""
+    """List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks. Join some of them with +."""
     rows = listing()
     if as_json:
         print(json.dumps(rows, indent=1))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from aggregator.core.cohort import policy_settings, read_policy, with_cohort
-from algorithms.registry import is_known, read_algorithm
+from algorithms.registry import PERSONALISATION, is_known, read_algorithm
 from algorithms.spec import DEFAULT_ALGORITHM as DEFAULT_ALGORITHM
 from shoal.choices import hyper_values, read_encoding, schedule_of, with_privacy
 from wire.bundle import unpack
@@ -236,11 +236,13 @@ def usual_algorithm(folder: Path | None) -> str:
         exported_for = unpack((folder / "device.shoal").read_bytes()).manifest.algorithm if folder else ""
     except (OSError, ShoalError):
         exported_for = ""
-    usual = {"": DEFAULT_ALGORITHM, "fedavg": "distfl"}.get(exported_for, exported_for)
-    if unknown := [name for name in usual.split("+") if not is_known(name)]:
+    parts = exported_for.split("+") if exported_for else [DEFAULT_ALGORITHM]
+    if parts[0] == "fedavg" and not PERSONALISATION.keys() & parts:
+        parts[0] = "distfl"
+    if unknown := [part for part in parts if not is_known(part.partition(":")[0])]:
         told = f"bundle {folder}: it was exported for {unknown[0]!r}, which is not registered here"
         raise ConfigError(f"{told}: name its file, --algorithm FILE.py:CLASS, or install the package that it is from")
-    return usual
+    return "+".join(parts)
 
 
 def with_asking(text: str, cohort: int | None, over_select: float | None) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
         Check("every device has a group with a model, also one that comes late", partial(rounds.places, algorithm)),
         *_OWN[kind](name, made),
     ]
-    if kind in ("objective", "privacy", "personalisation", "optimizer"):
+    if kind in ("objective", "privacy", "personalisation", "optimizer", "task"):
         checks += _on_devices(algorithm, phones)
     return kind, called(LOOKUP.find(choice.name).made), checks
 
@@ -130,7 +130,7 @@ def _personalisation(name: str, made: Callable[[], Personalisation]) -> list[Che
     ]
 
 
-def _optimizer(name: str, made: type) -> list[Check]:
+def _trains_with_every_objective(name: str, made: type) -> list[Check]:
     objectives = [f"{objective}+{name}" for objective in names_of("objective")]
     kept = [f"fedavg+{name}+{keeps}" for keeps in names_of("personalisation")]
     return [
@@ -155,8 +155,9 @@ _OWN: dict[Kind, Callable[[str, Any], list[Check]]] = {
     "mean": _mean,
     "privacy": _privacy,
     "personalisation": _personalisation,
-    "optimizer": _optimizer,
+    "optimizer": _trains_with_every_objective,
     "server optimizer": _server_optimizer,
+    "task": _trains_with_every_objective,
 }
 
 

@@ -3,6 +3,7 @@
 ``session`` names the recording that a window is from, in the order in which a subject made them; ``start`` is its first sample there.
 ``X`` is (n, channels, time) for windows, (n, channels, height, width) for images. Without ``subject`` the file is a pool. Subjects and
 labels are numbers or names. Without ``activity_names`` the labels that occur are the classes, in sorted order, and keep their names.
+``vocabulary``, a number, says that ``X`` holds ids from 0 to below it, of words or of events.
 """
 
 import logging
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.layout import check_labels, examples, named_classes
+from edge_client.layout import check_labels, examples, fitting, named_classes, vocabulary
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData, Recordings, last_share_of_each_class
 from wire.bundle import Window
@@ -33,7 +34,7 @@ FEW = 8
 """Labels that a message lists, at most."""
 
 
-ARRAYS = ("X", "y", "subject", "split", "session", "start", "channel_names", "activity_names")
+ARRAYS = ("X", "y", "subject", "split", "session", "start", "channel_names", "activity_names", "vocabulary")
 
 
 def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
@@ -83,8 +84,8 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
         at = np.flatnonzero(subject == number)
         test = _test_part(y[at], arrays["split"][at] if "split" in arrays else None)
         at, cut = np.concatenate([at[~test], at[test]]), int((~test).sum())
-        own_x, own_y = x[at], y[at]
         device_id = called[number.item()]
+        own_x, own_y = fitting(x[at], window, f"data {origin}, device {device_id}"), y[at]
         devices[device_id] = Windows(own_x[:cut], own_y[:cut], own_x[cut:], own_y[cut:])
         recordings[device_id] = Recordings(own_x, own_y, *(None if place is None else place[at] for place in (session, start)))
     return FleetData(name, window, classes, devices, recordings=recordings)
@@ -97,15 +98,18 @@ def pool_from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> Pool:
         DataError: an array is missing or has another shape or type.
     """
     window, classes, x, y = _describe(origin, arrays)
-    test = _test_part(y, arrays.get("split"))
+    x, test = fitting(x, window, f"data {origin}"), _test_part(y, arrays.get("split"))
     return Pool(name, window, classes, x[~test], y[~test], x[test], y[test])
 
 
 def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str, ...], Array, Array]:
-    """Check what every file has: what one example is, what its classes are called, examples x float32, and class numbers y (n,) int64."""
+    """Check what every file has: what one example is, what its classes are called, examples x, float32 or ids, and class numbers y (n,)
+    int64."""
     x, y = (_required(arrays, key, origin) for key in ("X", "y"))
     named = tuple(str(c) for c in arrays.get("channel_names", ()))
-    x = examples(x, f"data {origin}", named)
+    ids = vocabulary(arrays.get("vocabulary"), f"data {origin}")
+    x = examples(x, f"data {origin}", named, bool(ids))
+    x = x if ids else np.ascontiguousarray(x, np.float32)
     check_labels(y, len(x), f"data {origin}")
     split = arrays.get("split")
     if split is not None and (split.shape != (len(x),) or not set(np.unique(split)) <= {"train", "test"}):
@@ -114,7 +118,7 @@ def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str,
     channels = named or tuple(f"c{i}" for i in range(x.shape[1]))
     if len(channels) != x.shape[1]:
         raise DataError(f"data {origin}: {len(channels)} channel names for {x.shape[1]} channels")
-    return Window(channels, x.shape[-1], x.shape[-1], height=x.shape[2] if x.ndim == 4 else 0), classes, x, y
+    return Window(channels, x.shape[-1], x.shape[-1], height=x.shape[2] if x.ndim == 4 else 0, vocabulary=ids), classes, x, y
 
 
 def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, ...], Array]:

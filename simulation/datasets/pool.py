@@ -16,7 +16,8 @@ DEVICES = 20
 
 @dataclass(frozen=True)
 class Pool:
-    """Training and test examples without users: x (n, \\*window.shape) float32, for images in [0, 1]; y (n,) int64 class numbers."""
+    """Training and test examples without users: x (n, \\*window.shape) float32, for images in [0, 1], or int64 ids; y (n,) int64
+    class numbers."""
 
     name: str
     window: Window

@@ -29,7 +29,7 @@ class Recordings:
     """All windows of a device, whichever part they are in, and where each was cut: what they can be split anew by."""
 
     x: Array = field(repr=False)
-    """(n, \\*window.shape) float32."""
+    """(n, \\*window.shape), float32 or ids."""
     y: Array = field(repr=False)
     """(n,) int64."""
     session: Array | None = field(default=None, repr=False)
@@ -52,7 +52,9 @@ class FleetData:
 
     def channel_size(self) -> Array:
         """Root mean square per channel (channels,) float32 over all training examples, labelled or not; 1 for a channel that is always
-        zero."""
+        zero, and for ids."""
+        if self.window.vocabulary:
+            return np.ones(len(self.window.channels), np.float32)
         if isinstance(self.devices, Measured):
             squares, count = self.devices.squares()
             return _root(squares, count)

@@ -76,6 +76,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         "personalisation",
         "optimizer",
         "server optimizer",
+        "task",
     }
     assert [row["name"] for row in rows if not row["citation"] and row["name"] != "no-privacy"] == []
 

@@ -10,12 +10,13 @@ import pytest
 from edge_client.adapters.windows import channels_of, load_folder
 from edge_client.core.ports import Windows
 from edge_client.executor import Executor
-from edge_client.layout import examples
+from edge_client.layout import examples, fitting
 from edge_client.loaded import check_windows
 from simulation.contract.fleet import make_field
 from simulation.datasets.catalog import load_data
 from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.windows import FleetData
+from wire.bundle import Window
 from wire.errors import DataError
 
 COUNT = 24
@@ -88,11 +89,12 @@ def test_windows_of_different_lengths_are_one_clear_error(tmp_path: Path) -> Non
         load_folder(tmp_path)
 
 
-def test_whole_numbers_are_taken_as_measurements_and_their_range_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_whole_numbers_are_measurements_unless_a_bundle_asks_for_ids_and_their_range_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         made = examples(np.arange(COUNT * 32).reshape(COUNT, 2, 16), "data here")
-    assert made.dtype == np.float32
-    assert caplog.messages == ["data here: X is int64[24, 2, 16]: whole numbers from 0 to 767, taken as measurements"]
+    assert made.dtype == np.int64
+    assert fitting(made, Window(("a", "b"), 16, 16), "data here").dtype == np.float32
+    assert caplog.messages == ["data here: X is int64[24, 2, 16]: whole numbers from 0 to 767, measurements unless the bundle asks for ids"]
 
 
 class TestLabels:
@@ -138,7 +140,8 @@ class TestLabels:
             (np.eye(3)[LABELS], "a column for each class: expected int[24], y.argmax(1)"),
             (LABELS[:, None], "expected int[24], y[:, 0]"),
             (LABELS.astype(float), "expected int[24], y.astype(int)"),
-            (LABELS + 0.5, "expected int[24]"),
+            (LABELS + 0.5, "expected int[24], a class for each window: quantities and several labels are no task here"),
+            (np.eye(3, dtype=int)[LABELS][:, ::-1].cumsum(1), "a class for each window: quantities and several labels are no task here"),
             (LABELS[:5], "expected int[24]"),
             (LABELS - 1, "expected class numbers from 0"),
         ],

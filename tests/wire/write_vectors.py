@@ -11,6 +11,7 @@ from tests.wire import (
     enrolment_vectors,
     epochs_vectors,
     held_vectors,
+    ids_vectors,
     kept_vectors,
     names_vectors,
     policy_vectors,
@@ -201,6 +202,7 @@ def main() -> None:
     """Write everything."""
     SCHEMA.write_text(schema_text())
     held_vectors.FILE.write_text(held_vectors.text())
+    ids_vectors.FILE.write_text(ids_vectors.text())
     kept_vectors.FILE.write_text(kept_vectors.text())
     names_vectors.FILE.write_text(names_vectors.text())
     policy_vectors.FILE.write_text(policy_vectors.text())

@@ -38,9 +38,11 @@ public class PlanResult internal constructor(
 public class Executor(
     private val bundle: Bundle,
     private val graphs: Graphs,
-    private val windows: Windows,
+    windows: Windows,
     private val noise: Noise = Noise.fromEntropy(),
 ) {
+    private val windows = windows.fitting(bundle.manifest.window)
+
     init {
         checkWindows("train", windows.trainX, windows.trainY)
         checkWindows("test", windows.testX, windows.testY)
@@ -106,20 +108,22 @@ public class Executor(
     }
 
     /**
-     * Class probabilities (n, classes) float32 of examples [x] (n, window) by the device's own model: what it was given, and has kept of it.
+     * Class probabilities (n, classes) float32 of examples [x] (n, window), int64 where the bundle asks for ids, by the device's own model:
+     * what it was given, and has kept of it.
      *
      * @throws DataException examples of another shape, or none
      */
     public fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
-        val window = bundle.manifest.window.shape
-        if (x.dtype != DType.FLOAT32 || x.shape.drop(1) != window || x.shape.isEmpty() || x.rows == 0) {
-            throw DataException("examples $x, bundle ${bundle.manifest.name} expects float32 of at least one by $window")
+        val window = bundle.manifest.window
+        if (x.shape.drop(1) != window.shape || x.shape.isEmpty() || x.rows == 0) {
+            throw DataException("examples $x, bundle ${bundle.manifest.name} expects ${window.dtype} of at least one by ${window.shape}")
         }
+        val asked = fitting(x, window, "examples to predict")
         val held = bundle.initial + fitting(private) + model + keptOf(private)
         val minBatch = bundle.manifest.minBatch
         val rows = IntArray(maxOf(x.rows, minBatch)) { if (it < x.rows) it else 0 }
         val parts = evaluationRanges(rows.size, minBatch, graphs.maxBatch).map { part ->
-            val outputs = graphs.run("predict", held + (Names.X to x.take(rows.sliceArray(part))))
+            val outputs = graphs.run("predict", held + (Names.X to asked.take(rows.sliceArray(part))))
             outputs[Names.PROBABILITIES] ?: throw BundleException("graph 'predict' gives no ${Names.PROBABILITIES}")
         }
         return concatenate(parts).take(IntArray(x.rows) { it })

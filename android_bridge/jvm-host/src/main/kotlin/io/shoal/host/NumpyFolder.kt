@@ -11,7 +11,7 @@ import java.nio.ByteOrder
 import java.util.zip.ZipFile
 
 /**
- * A device's windows from `train.npz` and `test.npz`, each with `X` (n, channels, time) float32 and `y` (n) int64, as `shoal-edge` reads them.
+ * A device's windows from `train.npz` and `test.npz`, each with `X` (n, channels, time), float32 or whole numbers, and `y` (n) int64, as `shoal-edge` reads them.
  *
  * @throws DataException a file or an array is missing, or is of another kind
  */
@@ -51,7 +51,9 @@ private fun readArray(input: DataInputStream, what: String): Tensor {
     val numbers = ByteBuffer.wrap(input.readBytes()).order(ByteOrder.LITTLE_ENDIAN)
     return when (val dtype = DTYPE.find(header)?.groupValues?.get(1)) {
         "<f4" -> Tensor.of(FloatArray(numbers.remaining() / 4).also { numbers.asFloatBuffer().get(it) }, shape)
+        "<i2" -> Tensor.of(LongArray(numbers.remaining() / 2) { numbers.getShort(2 * it).toLong() }, shape)
+        "<i4" -> Tensor.of(LongArray(numbers.remaining() / 4) { numbers.getInt(4 * it).toLong() }, shape)
         "<i8" -> Tensor.of(LongArray(numbers.remaining() / 8).also { numbers.asLongBuffer().get(it) }, shape)
-        else -> throw DataException("$what: its numbers are $dtype, expected <f4 or <i8")
+        else -> throw DataException("$what: its numbers are $dtype, expected <f4, <i2, <i4 or <i8")
     }
 }

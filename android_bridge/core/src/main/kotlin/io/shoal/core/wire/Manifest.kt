@@ -36,7 +36,17 @@ public data class Graph(
 )
 
 /** What one training example is: [channels] x [length] samples, cut every [stride] samples at [rateHz]; with a [height] an image. */
-public data class Window(val channels: List<String>, val length: Int, val stride: Int, val rateHz: Double = 0.0, val height: Int = 0) {
+public data class Window(
+    val channels: List<String>,
+    val length: Int,
+    val stride: Int,
+    val rateHz: Double = 0.0,
+    val height: Int = 0,
+    val vocabulary: Int = 0,
+) {
+    /** The type of its values: ids from 0 to below [vocabulary] where there is one, else measurements. */
+    val dtype: DType get() = if (vocabulary > 0) DType.INT64 else DType.FLOAT32
+
     /** The shape of one example: (channels, length), or (channels, height, length) of an image. */
     val shape: List<Int> get() = if (height == 0) listOf(channels.size, length) else listOf(channels.size, height, length)
 }
@@ -94,6 +104,7 @@ public data class Manifest(
             stride = f.int("stride", INTS).toInt(),
             rateHz = f.double("rate_hz", 0.0),
             height = f.int("height", 0L..Int.MAX_VALUE, 0).toInt(),
+            vocabulary = f.int("vocabulary", 0L..Int.MAX_VALUE, 0).toInt(),
         )
 
         private fun tensor(f: Fields): TensorSpec {

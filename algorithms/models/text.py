@@ -1,0 +1,49 @@
+"""Small networks for sequences of ids: words, characters, events.
+
+``text-mlp``: the mean of the embeddings and one hidden layer, as fastText but for that layer (A. Joulin et al., Bag of Tricks for
+Efficient Text Classification, EACL 2017). ``text-cnn``: a convolution of 5 positions over the embeddings, BatchNorm, ReLU and the mean over
+time; after Y. Kim, Convolutional Neural Networks for Sentence Classification, EMNLP 2014, which takes the maximum, of several widths.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.models.blocks import average, conv, norm
+from algorithms.models.classifier import Classifier
+from wire.bundle import Window
+
+WIDTH, HIDDEN, KERNEL = 32, 64, 5
+"""Values of an embedding, units of a hidden layer, positions that a convolution sees."""
+
+
+class Embedded(nn.Module):
+    """x (batch, channels, time) int64 to the embeddings of its ids, (batch, channels * width, time). All channels have one vocabulary."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        embedded: Tensor = self.embedding(x)
+        return embedded.transpose(2, 3).contiguous().flatten(1, 2)  # in the order of the time: pooling would else go another way
+
+
+def text_mlp(window: Window, num_classes: int, size: Tensor) -> Classifier:
+    """Embeddings, their mean over time, a hidden layer with ReLU, then the classes."""
+    width = WIDTH * len(window.channels)
+    extractor = nn.Sequential(Embedded(window.vocabulary, WIDTH), average(1), nn.Linear(width, HIDDEN), nn.ReLU())
+    return Classifier(nn.Identity(), extractor, nn.Linear(HIDDEN, num_classes))
+
+
+def text_cnn(window: Window, num_classes: int, size: Tensor) -> Classifier:
+    """Embeddings, a convolution with BatchNorm and ReLU, the mean over time, then the classes."""
+    inputs = WIDTH * len(window.channels)
+    layers = conv(1, inputs, HIDDEN, KERNEL, padding=KERNEL // 2), norm(1, HIDDEN), nn.ReLU(), average(1)
+    return Classifier(nn.Identity(), nn.Sequential(Embedded(window.vocabulary, WIDTH), *layers), nn.Linear(HIDDEN, num_classes))
+
+
+def some_ids(count: int, shape: tuple[int, ...], vocabulary: int) -> Tensor:
+    """Examples (count, \\*shape) int64 in which ids come from all over the vocabulary, the first and the last among them."""
+    drawn = torch.randint(vocabulary, (count, *shape), generator=torch.Generator().manual_seed(0))
+    drawn.view(-1)[0], drawn.view(-1)[-1] = 0, vocabulary - 1
+    return drawn

@@ -1,0 +1,82 @@
+"""Class weights by a device's own counts: n / (c * n_y) for a window of class y, of n windows of c classes, n_y of them of class y.
+
+G. King, L. Zeng. Logistic Regression in Rare Events Data. Political Analysis 9(2), 2001, as in scikit-learn's ``class_weight="balanced"``.
+The classes that a device has count alike in its loss, and the mean weight of its windows is 1, so that it has the same part in the fleet's
+mean as without weights. The counts never leave the device. Weights are at most `MOST`, and their mean is then below 1: one window of a rare
+class does not make a step by itself. A class that few devices have counts no more in the fleet for it: weights that are to say so are given
+as numbers.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.objectives.coordinator import DefaultCoordinator
+from algorithms.objectives.supervised import Supervised, count_labels, following_values
+from wire import names
+from wire.messages import Apply, Evaluate, Train, Verb
+
+MOST = 10.0
+"""The largest weight."""
+COUNT, KEEP = "count_classes", "keep_class_shares"
+_SHARES, _COUNTED = names.private("balance.shares"), names.response(COUNT, "shares")
+
+
+def balanced_weights(shares: Tensor) -> Tensor:
+    """Weights (classes,) by each class's share of a device's windows (classes,); 0 for a class that it does not have."""
+    present = (shares > 0).to(shares.dtype)
+    return present / (present.sum() * shares).clamp(min=1 / MOST)
+
+
+class Balanced(Supervised):
+    """Mixed in before an objective: the device counts its classes, and keeps their shares."""
+
+    follows_task: ClassVar[bool] = True
+
+    def initial(self) -> TorchTensors:
+        count = self.model.num_classes
+        return super().initial() | {_SHARES: torch.full((count,), 1 / count)}
+
+    def graphs(self) -> Mapping[str, GraphFunction]:
+        return {**super().graphs(), COUNT: self.count_classes, KEEP: self.keep_class_shares}
+
+    def count_classes(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """The examples of each class; the device divides by how many there are."""
+        return {names.metric("shares"): count_labels(batch["y"], self.model.num_classes)}
+
+    def keep_class_shares(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """Remember what `count_classes` counted."""
+        return following_values({_SHARES: torch.clone(tensors[_COUNTED])})
+
+    def losses(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
+        return super().losses(logits, tensors, batch) * balanced_weights(tensors[_SHARES])[batch["y"]]
+
+
+class BalancedServer(DefaultCoordinator):
+    """Mixed in before the server's half: before a plan that trains, a device counts its classes."""
+
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
+        return {key: _counting(verbs) for key, verbs in super().programs(context, work).items()}
+
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return _counting(super().closing(context, work))
+
+
+def with_balanced_classes(base: type[Supervised]) -> type[Supervised]:
+    """The class of an objective whose losses count by the device's own classes."""
+    own = {"name": base.name, "citation": base.citation, "hyper": base.hyper}
+    return type(f"{base.__name__}WithBalancedClasses", (Balanced, base), own)
+
+
+def ask_to_count(base: type[DefaultCoordinator]) -> type[DefaultCoordinator]:
+    """The server's half that goes with it."""
+    return type(f"{base.__name__}WithBalancedClasses", (BalancedServer, base), {})
+
+
+def _counting(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
+    if not any(isinstance(verb, Train) for verb in verbs):
+        return verbs
+    return (Evaluate("train", COUNT, report=False), Apply(KEEP, report=False), *verbs)

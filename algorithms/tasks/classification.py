@@ -1,0 +1,52 @@
+"""Classification: a window has one of the classes.
+
+The loss of a window is the cross-entropy of its class. With label smoothing it is the cross-entropy of a target that gives the class
+1 - s + s / classes, and every other class s / classes. C. Szegedy et al. Rethinking the Inception Architecture for Computer Vision.
+CVPR 2016, section 7. A class weight multiplies the loss of the windows of its class.
+
+A step follows the mean over the windows of a batch, and is not divided by the weights of the batch, as `torch.nn.CrossEntropyLoss` does:
+so the mean of devices' losses by their numbers of windows is that of all windows together, whichever device has which classes. What is
+measured on test windows is the plain cross-entropy, so that runs can be compared.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from algorithms.core.limits import BETWEEN, PART, Limits, read_numbers
+from wire.errors import ConfigError
+
+BALANCED, EQUAL = "balanced", "equal"
+"""Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and none."""
+
+
+class Classification:
+    """Cross-entropy, with smoothed labels and weights of classes where they are asked for."""
+
+    name: ClassVar[str] = "classification"
+    citation: ClassVar[str] = "Szegedy et al., CVPR 2016, section 7"
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "label_smoothing": PART,
+        "class_weights": Limits(choices=(EQUAL, BALANCED), numbers=True),
+    }
+
+    def __init__(self, label_smoothing: float = 0.0, class_weights: str = EQUAL) -> None:
+        """`class_weights`: a number for each class, joined by ``/``, as in ``1/2/0.5``; or ``balanced``, or ``equal``."""
+        self.label_smoothing, self.balanced = label_smoothing, class_weights == BALANCED
+        self.weights = () if class_weights in (BALANCED, EQUAL) else read_numbers(class_weights)
+
+    @property
+    def plain(self) -> bool:
+        return not (self.label_smoothing or self.balanced or self.weights)
+
+    def check(self, num_classes: int) -> None:
+        if self.weights and len(self.weights) != num_classes:
+            given = BETWEEN.join(f"{weight:g}" for weight in self.weights)
+            raise ConfigError(f"class_weights {given}: expected a weight for each of {num_classes} classes, got {len(self.weights)}")
+
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        each = F.cross_entropy(logits, y, reduction="none", label_smoothing=self.label_smoothing)
+        return each * torch.tensor(self.weights)[y] if self.weights else each
