@@ -11,6 +11,7 @@ from torch.onnx._internal.exporter import _core, _registration
 from algorithms.core.contract import TorchTensors
 from export.capture import Lowered, NamedFunction, Trace, lower, quiet, trace
 from export.lowering.onnx import onnx_decompositions
+from export.shortcuts import likely_patterns
 from wire import names
 from wire.errors import ConfigError
 from wire.onnx_model import INPUT, OUTPUT
@@ -84,7 +85,7 @@ def count_operators(data: bytes) -> dict[str, int]:
 
 def _export(program: Lowered) -> torch.onnx.ONNXProgram:
     """What `torch.onnx.export` does with a program; that one would read its hundreds of translations anew for every graph."""
-    with quiet():
+    with quiet(), likely_patterns():
         return _core.export(
             program.exported,
             registry=_translations(),

@@ -1,4 +1,4 @@
-"""Work of torch and ExecuTorch that an export does not need, and that takes most of its time, left out while one runs.
+"""Work of torch, onnxscript and ExecuTorch that an export does not need, and that takes most of its time, left out while one runs.
 
 Each function is a context that replaces a function of theirs and puts it back: for this process as a whole, so nothing else in it should
 transform graphs meanwhile. None of them changes a byte of what is written.
@@ -116,6 +116,28 @@ def needed_passes() -> Iterator[None]:
                 self.passes: list[type] = [one for one in self.passes if _is_needed(one.__name__, exported_program.graph)]
 
     with _replaced(xnnpack_preprocess, "XNNPACKPassManager", Needed):
+        yield
+
+
+@contextmanager
+def likely_patterns() -> Iterator[None]:
+    """Within, onnxscript looks for the further ends of a pattern only where the first one fits. It would collect all nodes of a graph for
+    every node, and try those of an operator in pairs: time that grows with the square of a graph, and a recurrent layer is a graph of as
+    many parts as a window has samples."""
+    from onnx_ir import Graph
+    from onnxscript.rewriter._matcher import SimplePatternMatcher
+
+    match = SimplePatternMatcher.match
+
+    def match_if_likely(matcher: Any, model: Any, graph: Any, node: Any, *, verbose: int = 0, **options: Any) -> Any:
+        if not matcher.pattern.has_single_output_node:
+            matcher._tracer, matcher._graph = options.get("tracer"), graph if isinstance(graph, Graph) else graph.graph
+            matcher._init_match(verbose)
+            if not matcher._match_node(matcher.pattern.output_nodes[0], node):
+                return matcher._match
+        return match(matcher, model, graph, node, verbose=verbose, **options)
+
+    with _replaced(SimplePatternMatcher, "match", match_if_likely):
         yield
 
 

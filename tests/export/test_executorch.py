@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import OBJECTIVES, read_algorithm
-from export import executorch_program, parity
+from export import executorch_program, onnx_graph, parity
 from export.bundle import RUNTIMES, capture_graphs
 from export.capture import trace
 from export.describe import example_inputs, named
 from export.executorch_program import to_executorch
 from export.inspect import inspect_bundle
 from export.lowering import executorch, onnx, shared
+from export.onnx_graph import to_onnx
 from export.parity import ParityError, check_parity
 from export.runtimes import _executorch, load_graph, runtimes_of
 from simulation.datasets.windows import FleetData
@@ -258,7 +259,18 @@ def test_the_same_content_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) ->
     assert not set(first) & set(other)
     for shortcut in ("known_results", "needed_passes", "no_generated_code"):
         monkeypatch.setattr(executorch_program, shortcut, contextlib.nullcontext)
+    monkeypatch.setattr(onnx_graph, "likely_patterns", contextlib.nullcontext)
     assert export_small(2, nn.Conv1d(2, 2, 3), nn.BatchNorm1d(2)) == first
+
+
+def test_a_recurrent_layer_has_the_same_bytes_in_onnx_with_and_without_the_shortcut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its graph has parts that begin like a pattern of onnxscript with several ends."""
+    torch.manual_seed(0)
+    objective = some_graphs(FedAvg(Net(Recurrent(nn.GRU(2, 3, batch_first=True)), features=3)), "step")
+    traced = trace(named(objective.graphs()["step"]), example_inputs(objective, (2, 5)) | objective.initial())
+    short = to_onnx(traced)
+    monkeypatch.setattr(onnx_graph, "likely_patterns", contextlib.nullcontext)
+    assert to_onnx(traced).onnx == short.onnx
 
 
 def test_inspection_counts_operators_of_every_runtime(exported_programs: ExportedPrograms) -> None:

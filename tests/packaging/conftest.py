@@ -1,5 +1,6 @@
 """The wheel of this checkout, and the script that sets up environments."""
 
+import importlib.util
 import os
 import runpy
 import shutil
@@ -9,7 +10,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from simulation.datasets.windows import FleetData
+from tests.packaging.installed import Install, Installed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -35,3 +40,41 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run([sys.executable, "-c", build], cwd=source, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return next(out.glob("*.whl"))
+
+
+@pytest.fixture
+def install(wheel: Path, tmp_path: Path, setup_script: dict[str, Any]) -> Install:
+    """Installs the wheel with an extra and looks at both commands; skipped where uv or the package index is missing."""
+    if importlib.util.find_spec("uv") is None:
+        pytest.skip("uv is not installed: pip install uv would run this")
+    told = setup_script["uv_environment"](setup_script["pip_settings"](Path(sys.prefix)), os.environ)
+
+    def uv(*arguments: str) -> None:
+        command = [sys.executable, "-m", "uv", "--quiet", *arguments]
+        done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=280)
+        if done.returncode and ("Failed to fetch" in done.stderr or "error sending request" in done.stderr):
+            pytest.skip(f"the package index cannot be reached: {done.stderr.strip().splitlines()[-1]}")
+        assert done.returncode == 0, done.stderr
+
+    def install(extra: str) -> Installed:
+        environment, folder = tmp_path / "environment", tmp_path / "empty"
+        folder.mkdir()
+        uv("venv", "--python", sys.executable, str(environment))
+        constraints = str(setup_script["CONSTRAINTS"])
+        uv("pip", "install", "--python", str(environment), "-c", constraints, f"shoal[{extra}] @ {wheel.as_uri()}")
+        installed = Installed(environment, folder)
+        for name in ("shoal", "shoal-edge"):
+            assert installed.succeeds(name, "--version") == f"shoal {VERSION}\n"
+            assert f"usage: {name}" in installed.succeeds(name, "--help")
+        return installed
+
+    return install
+
+
+@pytest.fixture
+def recordings(fleet: FleetData, tmp_path: Path) -> str:
+    """The path of a ``.npz`` with the windows of four people."""
+    people = list(fleet.devices.values())
+    x, y = np.concatenate([p.train_x for p in people]), np.concatenate([p.train_y for p in people])
+    np.savez(tmp_path / "recordings.npz", X=x, y=y, subject=np.repeat(np.arange(len(people)), [p.num_train for p in people]))
+    return str(tmp_path / "recordings.npz")

@@ -67,6 +67,10 @@ def test_the_pages_name_every_example() -> None:
     assert found == {name for of in ("python", "tutorial") for name in re.findall(r"\(\.\./examples/([\w.]+)\)", page(of))}
 
 
+ROUNDING = 1e-5
+"""Of float32 sums in another order, over three rounds: processors differ in it, and what is trained moves a hundred times as far."""
+
+
 class TestFedAvg:
     @pytest.mark.parametrize(("batch_size", "epochs"), [(32, 1), (16, 2), (4096, 1)])
     def test_it_gives_the_model_of_the_registered_one(self, batch_size: int, epochs: int) -> None:
@@ -79,13 +83,13 @@ class TestFedAvg:
         ).model()
         moved = 0.0
         for one, other, before in zip(own.parameters(), registered.parameters(), start.parameters(), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-6)
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=ROUNDING)
             moved = max(moved, float((one - before).detach().abs().max()))
         assert moved > 1e-3
         kinds = (torch.nn.BatchNorm1d,)
         norms = [[m for m in network.modules() if isinstance(m, kinds)] for network in (own, registered)]
         for one, other in zip(*norms, strict=True):
-            torch.testing.assert_close(one.running_var, other.running_var, rtol=1e-4, atol=2e-6)
+            torch.testing.assert_close(one.running_var, other.running_var, rtol=1e-4, atol=ROUNDING)
 
     def test_it_is_short_and_runs(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert example("fedavg.py")["main"](rounds=1) < 1e-5

@@ -45,8 +45,8 @@ class PhoneTest {
 
     @AfterEach
     fun stop() {
-        aggregator.vanish()
-        broker.close()
+        if (::aggregator.isInitialized) aggregator.vanish()
+        if (::broker.isInitialized) broker.close()
     }
 
     private fun address() = BrokerAddress("127.0.0.1", broker.port)

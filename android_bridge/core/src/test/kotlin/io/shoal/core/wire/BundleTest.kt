@@ -23,7 +23,8 @@ class BundleTest {
         assertEquals(digest(Fixture.payload), bundle.digest)
         assertEquals(listOf(2, 4), bundle.manifest.window.shape)
         assertEquals(listOf("w", "b", "n.running_mean", "n.running_var", "c"), bundle.manifest.received().map { it.name })
-        assertEquals(setOf("shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p", "slot/m"), bundle.initial.keys)
+        val keys = setOf("shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p", "slot/m", "memory/k")
+        assertEquals(keys, bundle.initial.keys)
     }
 
     @Test
