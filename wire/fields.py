@@ -87,7 +87,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     bundles: tuple[Name, ...] | None = None
     """The names of bundles that may be loaded."""
     max_epochs: Annotated[float, msgspec.Meta(gt=0)] = 1000.0
-    """Passes over the training windows in a plan, all its verbs together."""
+    """Epochs in a plan, all its verbs together."""
     max_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """Seconds for which a plan may work; it is ended after them."""
     max_bytes_a_day: Positive | None = None

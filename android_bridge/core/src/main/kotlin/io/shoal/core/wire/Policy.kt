@@ -9,7 +9,7 @@ import io.shoal.core.Malformed
  * @param verbs the verbs that a plan may have, such as `train`
  * @param graphs the graphs that verbs may run
  * @param bundles the names of bundles that may be loaded
- * @param maxEpochs passes over the training windows in a plan, all its verbs together
+ * @param maxEpochs epochs in a plan, all its verbs together
  * @param maxSeconds seconds for which a plan may work; it is ended after them
  * @param maxBytesADay bytes that may come and go in 24 hours
  * @param maxClipNorm the longest change that training may report: a plan that reports one has to end with `protect` that clips to no more
