@@ -384,6 +384,7 @@ def encode_memory(state: State) -> bytes:
         "epsilon": state.epsilon,
         "rounds": state.rounds,
         "extra_epochs": state.extra_epochs,
+        "moments": sorted(state.moments),
     }
     return encode_tensors(arrays, msgspec.json.encode(text))
 
@@ -392,6 +393,7 @@ def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
     """Read what `encode_memory` wrote, into the state that it and the models are."""
     arrays, text = decode_tensors(payload, OWN_FILES)
     rest = msgspec.json.decode(text)
+    moments = names.part(arrays, "server")
     memory = GroupingMemory(rest["membership"], names.part(arrays, "grouping"), rest["grouping"])
     return State(
         models,
@@ -400,13 +402,5 @@ def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
         rest["epsilon"],
         rest["rounds"],
         rest["extra_epochs"],
-        _by_group(names.part(arrays, "server")),
+        {group: names.part(moments, group) for group in rest.get("moments", ())},  # a run of an earlier version has none
     )
-
-
-def _by_group(arrays: Tensors) -> dict[str, Tensors]:
-    made: dict[str, Tensors] = {}
-    for key, value in arrays.items():
-        group, _, name = key.partition("/")
-        made.setdefault(group, {})[name] = value
-    return made

@@ -218,6 +218,8 @@ def test_nothing_is_remembered_of_the_group_of_a_device_that_is_forgotten() -> N
     gone = state.memory.membership["d001"]
     left = forget(algorithm, state, "d001")
     assert left.moments.keys() == {"0", "1", "2"} - {gone}
+    without_models = forget(algorithm, decode_memory(encode_memory(state), {}), "d001")  # as a service does it
+    assert encode_memory(without_models) == encode_memory(left)
     mark = state.moments[gone]["square/shared/head.bias"].tobytes()
     assert mark in encode_memory(state)
     assert mark not in encode_memory(left)
