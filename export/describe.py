@@ -7,6 +7,7 @@ import torch
 
 from algorithms.core.contract import GraphFunction, Objective, TorchTensors
 from algorithms.models.draws import no_draws
+from algorithms.models.plain import PlainOperators
 from algorithms.models.text import some_ids
 from algorithms.objectives.gradients import tape
 from wire import names
@@ -75,7 +76,7 @@ def describe_graphs(objective: Objective, window: tuple[int, ...]) -> dict[str, 
     inputs, described = example_inputs(objective, window), {}
     with torch.no_grad(), tape():
         for name, function in objective.graphs().items():
-            with no_draws(f"objective {objective.name}: its graph {name} draws random numbers itself", DRAWN):
+            with PlainOperators(), no_draws(f"objective {objective.name}: its graph {name} draws random numbers itself", DRAWN):
                 outputs = named(function)(inputs)
             inputs |= {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(outputs)}
             described[name] = Graph(NO_FILE, (), tuple(outputs), responses_of(outputs))

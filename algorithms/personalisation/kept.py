@@ -28,7 +28,7 @@ class Kept(msgspec.Struct, frozen=True):
     candidate: str
     """The name of the candidate that it keeps."""
     windows: int
-    """Windows held out that candidates were judged on; with too few of them, the first candidate is kept."""
+    """Windows held out that candidates were judged on; with too few of them, the way of keeping says which candidate is kept."""
     loss: float | None = None
     """The candidate's mean loss over these windows; None without any."""
     others: dict[str, float] = {}

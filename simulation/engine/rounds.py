@@ -116,6 +116,8 @@ class Rounds:
                 surveys = {d: partial(self._survey, said) for d, said in inputs.items()}
                 placed = place_all(self.algorithm, state, surveys, placed, groups_before)
         belonging = {d: held for d in sorted(self.unlabelled) if (held := self._placed(state, d, placed)) is not None}
+        if closing and (spare := self._spare(state, placed)) is not None:
+            belonging |= {d: spare for d in self.device_ids if d not in state.memory.membership and d not in self.unlabelled}
         record = make_record(
             number=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
@@ -131,7 +133,8 @@ class Rounds:
                 )
                 for d in received
             },
-            groups={d: self._start(state, d, placed) for d in (*({} if preparing else state.memory.membership), *belonging)},
+            groups={d: self._start(state, d) for d in ({} if preparing else state.memory.membership)}
+            | {d: held.group for d, held in belonging.items()},
             notes=notes,
             views=self.blobs.put(encode_views(grouped))[0] if grouped.views else "",
             placed=belonging,
@@ -227,8 +230,13 @@ class Rounds:
 
     def _last(self, state: State, device_id: str, placed: Mapping[str, Placed]) -> str:
         """The key of a device's model when training is over, as `aggregator.core.asking.placed_of` has it."""
-        key, spare = self._start(state, device_id, placed), placed.get("")
-        return spare.group if key == NEWCOMER and spare is not None and spare.group in state.models else key
+        key, spare = self._start(state, device_id, placed), self._spare(state, placed)
+        return spare.group if key == NEWCOMER and spare is not None else key
+
+    def _spare(self, state: State, placed: Mapping[str, Placed]) -> Placed | None:
+        """Where devices belong of which nothing is known."""
+        held = placed.get("")
+        return held if held is not None and held.group in state.models else None
 
     def _closing(self, snapshot: Snapshot) -> Invitation:
         """The last round: everybody, or a part of a large fleet; it takes no time."""

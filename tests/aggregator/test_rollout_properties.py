@@ -3,13 +3,13 @@
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aggregator.core import rollout_state as s
 from aggregator.core.progress import progress_of
 from aggregator.core.reach import members, needed, place_of
-from aggregator.core.releases import GIVEN_UP
+from aggregator.core.releases import GIVEN_UP, Release
 from aggregator.core.rollout import step
 from tests.aggregator.rollout_cases import Rig, draft
 from wire.messages import InUse, Metrics
@@ -108,7 +108,21 @@ def replayed(log: list[s.FleetEvent]) -> s.FleetState:
     return state
 
 
+RETURN = [
+    *(("check-in", (device_id, "0")) for device_id in DEVICES),
+    *(
+        step
+        for campaign in "ab"
+        for step in [("release", (campaign, (1.0,), False)), *(("content", device_id) for device_id in DEVICES), ("tick", 200.0)]
+    ),
+    ("release", ("a", (0.3, 1.0), False)),
+    ("went back", (1, "0")),
+]
+"""An operator returns behind what the devices had, while they are given something new."""
+
+
 @settings(max_examples=300, deadline=None)
+@example(RETURN)
 @given(histories)
 def test_any_history_keeps_what_is_promised(history: list[tuple[str, Any]]) -> None:
     rig = Rig()
@@ -121,7 +135,8 @@ def test_any_history_keeps_what_is_promised(history: list[tuple[str, Any]]) -> N
         for campaign, rollout in rig.state.rollouts.items():
             was = before.rollouts.get(campaign)
             if rollout.phase == "rolled-back" and was is not None and was.phase in s.GOING:
-                check_returned(before, rig.state, was)
+                ordered = before.catalogue.releases.get(value[0]) if kind == "went back" else None
+                check_returned(before, rig.state, was, ordered)
     assert replayed(rig.log) == rig.state
 
 
@@ -163,9 +178,9 @@ def check_counts(state: s.FleetState) -> None:
         assert sum(step.offered for step in progress.steps) == len(reached)
 
 
-def check_returned(before: s.FleetState, after: s.FleetState, failed: s.Rollout) -> None:
-    """Whoever had a release of the rollout that failed has been given the model that it had before, or what its group has; only one that
-    never had another keeps it."""
+def check_returned(before: s.FleetState, after: s.FleetState, failed: s.Rollout, ordered: Release | None) -> None:
+    """Whoever had a release of the rollout that failed has been given the model that it had before, or what its group has, or the one that
+    an operator `ordered`; only one that never had another keeps it."""
     for device_id, holder in before.devices.items():
         if holder.given not in failed.releases.values():
             continue
@@ -177,5 +192,5 @@ def check_returned(before: s.FleetState, after: s.FleetState, failed: s.Rollout)
             assert now.given > holder.given
             settled = before.catalogue.releases.get(holder.settled)
             if settled is not None and settled.state not in GIVEN_UP:
-                assert releases[now.given].model == settled.model
+                assert releases[now.given].model in {settled.model, ordered.model if ordered is not None else settled.model}
             assert releases[now.given].state in ("released", "retired")

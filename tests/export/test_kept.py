@@ -30,7 +30,7 @@ def bundle(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Bundle
     return unpack((folder / "device.shoal").read_bytes())
 
 
-@pytest.mark.parametrize(("num_labelled", "lr"), [(None, 0.05), (4, 1e30), (1, 0.05), (0, 0.05)], ids=["all", "diverges", "one", "none"])
+@pytest.mark.parametrize(("num_labelled", "lr"), [(None, 0.05), (12, 1e30), (1, 0.05), (0, 0.05)], ids=["all", "diverges", "one", "none"])
 def test_boards_keep_the_candidate_that_simulations_keep(fleet: FleetData, bundle: Bundle, num_labelled: int | None, lr: float) -> None:
     own = fleet.devices["d0"]
     x, y = own.train_x[:num_labelled], own.train_y[:num_labelled]

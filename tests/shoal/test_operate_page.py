@@ -57,7 +57,7 @@ class Operator:
         log = self.folder / f"serve-{len(self.processes)}.log"
         self.processes.append(start_process(["-m", *shlex.split(f"{command} --port {self.port} {more}")], log))
         end_s = time.monotonic() + 100
-        while time.monotonic() < end_s and self.processes[-1].poll() is None and self.get("/health")[0] != 200:
+        while time.monotonic() < end_s and self.processes[-1].poll() is None and (self.get("/health")[1] or {}).get("status") != "ok":
             time.sleep(0.1)
         return self.processes[-1]
 

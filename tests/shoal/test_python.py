@@ -68,7 +68,7 @@ def options(function: Callable[..., object]) -> dict[str, object]:
         (
             shoal.compare,
             compare_command.compare,
-            {"hyper": None, "labels": "all", "split": "own", "seeds": 1, "workers": 1, "algorithms": ...},
+            {"hyper": None, "labels": "all", "split": "own", "seeds": 1, "workers": 1, "algorithms": ..., "on_progress": ...},
         ),
         (shoal.export, export_command.write, {"on_progress": ..., "data": ...}),
     ],

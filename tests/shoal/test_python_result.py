@@ -266,7 +266,7 @@ def test_windows_of_another_shape_are_one_clear_error(results: dict[str, shoal.R
 def test_what_is_no_algorithm_is_one_clear_error(algorithm: Any) -> None:
     with pytest.raises(shoal.ConfigError, match="expected a name, such as fedavg or FILE"):
         shoal.simulate(synthetic_fleet(2), algorithm=algorithm, rounds=1)
-    with pytest.raises(shoal.ConfigError, match="of a comparison: expected names"):
+    with pytest.raises(shoal.ConfigError, match=r"is of no known kind|is no class"):
         shoal.compare([algorithm], synthetic_fleet(2), rounds=1)
 
 

@@ -91,7 +91,8 @@ def test_a_record_has_every_device_that_has_been_in_a_group_also_those_outside_i
         known |= record.evaluated.keys()
         assert record.groups.keys() == known
     assert len(known) > 3
-    assert outcome.records[-1].groups == {d: key for d, key in outcome.state.starts.items() if d}
+    late = {d: held.group for d, held in outcome.records[-1].placed.items()}
+    assert outcome.records[-1].groups == {d: key for d, key in outcome.state.starts.items() if d} | late
 
 
 def test_messages_refuse_a_checkpoint(tmp_path: Path) -> None:
