@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 import torch
-from sklearn.metrics import adjusted_rand_score
 
 from aggregator.core.summary import accuracy_of, spread
 from algorithms.blame import blaming
@@ -193,6 +192,8 @@ def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> flo
     if not known:
         return None
     found = [groups[d] if groups[d] is not None else f"alone {d}" for d in known]
+    from sklearn.metrics import adjusted_rand_score  # a second of every start
+
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
 
 

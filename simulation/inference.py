@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 CONFIDENCE = 0.95
 
@@ -32,7 +32,7 @@ def half_width(values: Sequence[float]) -> float | None:
     count = len(values)
     if count < 2:
         return None
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * statistics.stdev(values) / math.sqrt(count)
 
 
 def compare_pairs(differences: Sequence[float]) -> Difference:
@@ -44,7 +44,7 @@ def compare_pairs(differences: Sequence[float]) -> Difference:
     if not differences:
         raise ValueError("no pairs to compare")
     rounded = np.round(differences, 9)  # what differs by rounding alone is equal, and has the same rank
-    p = float(stats.wilcoxon(rounded).pvalue) if rounded.any() else 1.0
+    p = float(scipy.stats.wilcoxon(rounded).pvalue) if rounded.any() else 1.0
     return Difference(statistics.fmean(differences), half_width(differences), p, len(differences))
 
 

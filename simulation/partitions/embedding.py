@@ -6,7 +6,6 @@ CGAU, section 3.3. The paper embeds with a pre-trained network; without one, the
 from collections.abc import Callable
 
 import numpy as np
-from sklearn.decomposition import PCA
 
 from simulation.datasets.pool import Pool
 from simulation.partitions.assignment import Assignment
@@ -28,6 +27,8 @@ def fit_components(x: Array, dimensions: int, seed: int = 0) -> Embedding:
     mean, spread = some.mean(axes, keepdims=True), some.std(axes, keepdims=True)
     spread[spread == 0] = 1.0
     flat = ((some - mean) / spread).reshape(len(some), -1)
+    from sklearn.decomposition import PCA  # a second of every start, for those who partition by it
+
     fitted = PCA(min(dimensions, *flat.shape), svd_solver="randomized", iterated_power=4, random_state=seed).fit(flat)
     weights = (fitted.components_.reshape(-1, *some.shape[1:]) / spread).reshape(len(fitted.components_), -1)
     centre = np.broadcast_to(mean, (1, *some.shape[1:])).reshape(-1)

@@ -64,11 +64,11 @@ def options(function: Callable[..., object]) -> dict[str, object]:
     ("python", "command", "differing"),
     [
         (shoal.simulate, simulate_command.simulate, {"hyper": None, "callbacks": ()}),
-        # of a grid Python has none; one process, since a script that starts others needs a guard
+        # what is empty is the command's value, or a grid's; one process, since a script that starts others needs a guard
         (
             shoal.compare,
             compare_command.compare,
-            {"hyper": None, "labels": "all", "split": "own", "seeds": 1, "workers": 1, "algorithms": ..., "on_progress": ...},
+            {"hyper": None, "labels": "", "split": "", "seeds": None, "workers": 1, "algorithms": ..., "on_progress": ...},
         ),
         (shoal.export, export_command.write, {"on_progress": ..., "data": ...}),
     ],
