@@ -29,7 +29,7 @@ from wire.tensors import Tensors
 
 OUT = Path(__file__).parent / "results" / "personal.json"
 EPOCHS = (1, 2, 5)
-ALGORITHMS = "fedavg,local,distfl,lg-net,ifca:k=2,fedavg+knn-per,personal"
+ALGORITHMS = "fedavg,local,distfl,lg-net,ditto,apfl,dbe,pfedme,ifca:k=2,fedavg+knn-per,personal"
 DIGEST = "a" * 64
 
 
