@@ -1,4 +1,4 @@
-"""The seven kinds of choices, and which of them a class is that is in no table."""
+"""The eight kinds of choices, and which of them a class is that is in no table."""
 
 import inspect
 import re

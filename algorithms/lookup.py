@@ -59,6 +59,10 @@ class Lookup:
         table = self.tables[kind]
         return table[choice.name] if choice.name in table else self.find(choice.name, choice.source).made
 
+    def make(self, kind: Kind, choice: Choice) -> Any:
+        """What a choice of this kind is with its options; not for objectives, whose halves take options apart."""
+        return self.made(kind, choice)(**dict(choice.given))
+
     def names(self, kind: Kind) -> list[str]:
         """All names of a kind: those of the table, and those of installed packages after them."""
         own = [name for name, (k, _) in outside.installed().items() if k == kind and name not in self.tables[kind]]

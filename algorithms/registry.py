@@ -62,6 +62,7 @@ from algorithms.optimizers.sgd import Sgd
 from algorithms.options import given_to
 from algorithms.options import options_of as options_of_class
 from algorithms.personalisation.choices import ByRecipe, KnnPer, Personal, Personalisation, Recalibrated, Served
+from algorithms.personalisation.keeping import Recipe
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
 from algorithms.privacy.none import NoPrivacy
@@ -236,11 +237,10 @@ class AlgorithmSpec:
         return _make_personalisation(self).candidates
 
     @property
-    def errors(self) -> float | None:
-        """Standard errors of the difference that a candidate must be worse by to be passed over
-        (`algorithms.personalisation.keeping.Recipe`); None where devices do not choose by a recipe."""
+    def recipe(self) -> Recipe | None:
+        """How devices make and choose what they keep; None where they do not choose by a recipe."""
         made = _make_personalisation(self)
-        return made.recipe.errors if isinstance(made, ByRecipe) else None
+        return made.recipe if isinstance(made, ByRecipe) else None
 
     @property
     def trains_as_fedavg(self) -> bool:
@@ -340,8 +340,8 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
     server = _make_personalisation(spec).server(half, reports=not privacy.protects)
     server = ask_to_count(server) if _make_task(spec).balanced else server
     coordinator = server(**given_to(half, spec.objective))
-    grouping = LOOKUP.made("grouping", spec.grouping)(**dict(spec.grouping.given))
-    mean = LOOKUP.made("mean", spec.mean)(**dict(spec.mean.given))
+    grouping = LOOKUP.make("grouping", spec.grouping)
+    mean = LOOKUP.make("mean", spec.mean)
     if privacy.protects:
         _check_privacy(spec, privacy, coordinator, grouping)
     server_optimizer = _make_server_optimizer(spec)
@@ -383,22 +383,22 @@ def objective_name(spec: AlgorithmSpec) -> str:
 
 
 def _make_personalisation(spec: AlgorithmSpec) -> Personalisation:
-    made: Personalisation = LOOKUP.made("personalisation", spec.personalisation)(**dict(spec.personalisation.given))
+    made: Personalisation = LOOKUP.make("personalisation", spec.personalisation)
     return made
 
 
 def _make_optimizer(spec: AlgorithmSpec) -> Optimizer:
-    made: Optimizer = LOOKUP.made("optimizer", spec.optimizer)(**dict(spec.optimizer.given))
+    made: Optimizer = LOOKUP.make("optimizer", spec.optimizer)
     return made
 
 
 def _make_server_optimizer(spec: AlgorithmSpec) -> ServerOptimizer:
-    made: ServerOptimizer = LOOKUP.made("server optimizer", spec.server_optimizer)(**dict(spec.server_optimizer.given))
+    made: ServerOptimizer = LOOKUP.make("server optimizer", spec.server_optimizer)
     return made
 
 
 def _make_task(spec: AlgorithmSpec) -> Task:
-    made: Task = LOOKUP.made("task", spec.task)(**dict(spec.task.given))
+    made: Task = LOOKUP.make("task", spec.task)
     return made
 
 
@@ -413,7 +413,7 @@ def _check_task(spec: AlgorithmSpec, task: Task, device: type[Supervised], text:
 
 
 def _make_privacy(spec: AlgorithmSpec) -> Privacy:
-    made: Privacy = LOOKUP.made("privacy", spec.privacy)(**dict(spec.privacy.given))
+    made: Privacy = LOOKUP.make("privacy", spec.privacy)
     return made
 
 

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from operator import itemgetter
@@ -15,9 +15,9 @@ from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from edge_client.core.ranks import ranks
 from edge_client.core.verbs import check_verbs
-from edge_client.layout import fitting, likely_meant
+from edge_client.layout import PARTS, fit_windows, fitting, likely_meant
 from wire import names
-from wire.bundle import Bundle, Window
+from wire.bundle import Bundle
 from wire.errors import BundleError, DataError, Malformed
 from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
 from wire.privacy import add_noise, clip
@@ -71,7 +71,7 @@ class Executor:
             BundleError: it asks for larger batches, or more random numbers, than anybody needs.
         """
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
-        self._windows = _fitting(windows, bundle.manifest.window)
+        self._windows = fit_windows(windows, bundle.manifest.window, PARTS)
         self._initial = bundle.initial
         self._check_windows()
         if bundle.manifest.min_batch > MOST_EXAMPLES:
@@ -139,18 +139,6 @@ class Executor:
             if len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(manifest.classes)):
                 known = f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}, in the order {', '.join(manifest.classes[:8])}"
                 raise DataError(f"{split} labels reach {int(y.min())}..{int(y.max())}, {known}")
-
-
-def _fitting(windows: Windows, window: Window) -> Windows:
-    """The same windows, of the type that a bundle asks for.
-
-    Raises:
-        DataError: they hold no such ids.
-    """
-    parts = {"train_x": "training windows", "test_x": "test windows", "unlabelled_x": "windows without labels"}
-    held = {name: x for name in parts if len(x := getattr(windows, name))}
-    made = {name: fitting(x, window, parts[name]) for name, x in held.items()}
-    return windows if all(made[name] is x for name, x in held.items()) else replace(windows, **made)
 
 
 class _Job:

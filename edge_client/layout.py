@@ -4,10 +4,12 @@ What cannot be told from a mistake may be said outright: `channel_names` says th
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from edge_client.core.ports import Windows
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
@@ -76,6 +78,19 @@ def fitting(x: Array, window: Window, origin: str) -> Array:
         place = f"window {first[0]}, channel {first[1]}, sample {', '.join(map(str, first[2:]))}"
         raise DataError(f"{origin}: X holds the id {x[first]} at {place}: expected ids from 0 to {window.vocabulary - 1}")
     return np.ascontiguousarray(x, np.int64)
+
+
+PARTS = {"train_x": "training windows", "test_x": "test windows", "unlabelled_x": "windows without labels"}
+"""What errors call the arrays of a device's windows."""
+
+
+def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) -> Windows:
+    """A device's windows, each of their arrays `fitting`; errors about one begin with its origin.
+
+    Raises:
+        DataError: as `fitting`.
+    """
+    return replace(windows, **{part: fitting(getattr(windows, part), window, origin) for part, origin in origins.items()})
 
 
 def _check_axes(x: Array, told: str, names: Sequence[str]) -> None:

@@ -50,14 +50,8 @@ class Releases:
         clock: Callable[[], float],
     ) -> None:
         self.model = model
-        self._device_id, self._state, self._windows, self._memory, self._kept, self._outbox = (
-            device_id,
-            state,
-            windows,
-            memory,
-            kept,
-            outbox,
-        )
+        self._device_id, self._state, self._windows = device_id, state, windows
+        self._memory, self._kept, self._outbox = memory, kept, outbox
         self._trusted, self._policy, self._clock = trusted, policy, clock
         self._take_up_at_s, self._failures_at_s = 0.0, 0.0
         self._is_own_lost = False

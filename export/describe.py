@@ -7,8 +7,7 @@ import torch
 
 from algorithms.core.contract import GraphFunction, Objective, TorchTensors
 from algorithms.models.draws import no_draws
-from algorithms.models.plain import PlainOperators
-from algorithms.models.text import some_ids
+from algorithms.models.examples import some_examples
 from algorithms.objectives.gradients import tape
 from wire import names
 from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack
@@ -43,8 +42,7 @@ def example_inputs(objective: Objective, window: tuple[int, ...], batch_size: in
     """One value for everything that a graph may read, by the names that graphs use: tensors, a batch of examples of shape `window`, its
     columns, random inputs, hyper-parameters."""
     drawing = torch.Generator().manual_seed(0)
-    vocabulary = objective.model.vocabulary
-    x = some_ids(batch_size, window, vocabulary) if vocabulary else torch.randn(batch_size, *window, generator=drawing)
+    x = some_examples(batch_size, window, objective.model.vocabulary, drawing)
     batch = {names.X: x, names.Y: torch.zeros(batch_size, dtype=torch.int64)}
     columns = {names.batch(name): torch.ones(batch_size, *shape) for name, shape in objective.columns.items()}
     columns |= {names.batch(name): torch.full((batch_size,), float(batch_size)) for name in names.PLACES}
@@ -76,7 +74,7 @@ def describe_graphs(objective: Objective, window: tuple[int, ...]) -> dict[str, 
     inputs, described = example_inputs(objective, window), {}
     with torch.no_grad(), tape():
         for name, function in objective.graphs().items():
-            with PlainOperators(), no_draws(f"objective {objective.name}: its graph {name} draws random numbers itself", DRAWN):
+            with no_draws(f"objective {objective.name}: its graph {name} draws random numbers itself", DRAWN):
                 outputs = named(function)(inputs)
             inputs |= {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(outputs)}
             described[name] = Graph(NO_FILE, (), tuple(outputs), responses_of(outputs))

@@ -9,7 +9,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from algorithms.core.contract import Probe, TorchTensors
-from algorithms.models.text import some_ids
+from algorithms.models.examples import some_examples
 from export.capture import trace
 from export.describe import TRACE_BATCH
 from export.executorch_program import to_executorch
@@ -72,9 +72,8 @@ def to_executorch_file(
     if missing := [name for name in probe.needs if name not in tensors]:
         raise ConfigError(f"the probe (server.pt2) reads {missing[0]!r}, which is no tensor of bundle {bundle.manifest.name}")
     held: TorchTensors = {name: torch.from_numpy(np.array(tensors[name])) for name in probe.needs}
-    shape, vocabulary = bundle.manifest.window.shape, bundle.manifest.window.vocabulary
     on_progress("comparing the bare model with the bundle's graph")
-    x = some_ids(WINDOWS, shape, vocabulary) if vocabulary else torch.randn(WINDOWS, *shape, generator=torch.Generator().manual_seed(0))
+    x = some_examples(WINDOWS, bundle.manifest.window.shape, bundle.manifest.window.vocabulary)
     expected = load_whole(to_onnx_file(bundle, tensors, {}))(x.numpy())
     error = float(np.abs(probe.run(held, x)[0].detach().numpy() - expected).max())
     if not error <= SAME:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from algorithms.personalisation.keeping import FEWEST
+from algorithms.personalisation.keeping import FEWEST, Recipe
 from algorithms.personalisation.kept import Kept
 
 
@@ -11,19 +11,19 @@ def kept_text(kept: Kept | None) -> str:
     return kept.candidate if kept else "not told"
 
 
-def rule_text(errors: float | None) -> str:
-    """The rule by which a device chooses (`algorithms.personalisation.keeping.first_good`). `errors`: standard errors of the difference
-    that a candidate must be worse by to be passed over; None where the choice is not made by this rule."""
-    if errors is None:
+def rule_text(recipe: Recipe | None) -> str:
+    """The rule by which a device chooses (`algorithms.personalisation.keeping.first_good`); without a recipe the choice is not made by this
+    rule."""
+    if recipe is None:
         return "Each device chooses among these candidates by windows that it held out."
     judged = "A device judges its candidates by their mean loss on windows that it held out, in the order of this table."
-    few = f"with fewer than {FEWEST} such windows, the first that it can use"
-    if not errors:
+    few = f"with fewer than {FEWEST} such windows, {recipe.candidates[recipe.unjudged]}, or the next that it can use"
+    if not recipe.errors:
         return f"{judged} It keeps the one with the least loss; {few}."
     return (
-        f"{judged} It keeps the first whose mean loss is above the least by no more than {errors:g} standard errors; {few}. A standard "
-        "error is that of the difference between the two losses, window by window. So an earlier candidate is preferred, unless the best "
-        "is clearly better. The margin is how far a mean loss is above the least."
+        f"{judged} It keeps the first whose mean loss is above the least by no more than {recipe.errors:g} standard errors; {few}. A "
+        "standard error is that of the difference between the two losses, window by window. So an earlier candidate is preferred, unless "
+        "the best is clearly better. The margin is how far a mean loss is above the least."
     )
 
 

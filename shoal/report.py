@@ -16,6 +16,7 @@ from rich.table import Table
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import Summary, TimeSummary
+from algorithms.personalisation.keeping import Recipe
 from shoal.kept_words import kept_text, margin_text, rule_text
 from wire.tensors import Array, decode_tensors
 
@@ -41,17 +42,17 @@ def write_report(
     records: Sequence[RoundRecord],
     blobs: Blobs,
     holdings: Path | None = None,
-    errors: float | None = None,
+    recipe: Recipe | None = None,
 ) -> list[Path]:
-    """Write everything a run leaves for people into `out`; returns the files. `holdings` is a picture of who holds what; `errors` as in
-    `AlgorithmSpec.errors`."""
+    """Write everything a run leaves for people into `out`; returns the files. `holdings` is a picture of who holds what; `recipe` as in
+    `AlgorithmSpec.recipe`."""
     written = [write_summary(out / "summary.json", summary)]
     pictures = [("How close the devices are", path) for path in draw_similarity(out, summary, records, blobs)]
     pictures.insert(0, ("Accuracy over rounds", draw_accuracy(out / "accuracy.png", summary)))
     if holdings is not None:
         pictures.append(("Who holds what", holdings))
     written += [path for _, path in pictures]
-    written.append(_write_page(out / "report.html", summary, pictures, records, errors))
+    written.append(_write_page(out / "report.html", summary, pictures, records, recipe))
     return written
 
 
@@ -207,7 +208,7 @@ def scenario_text(summary: Summary) -> str:
 
 
 def _write_page(
-    path: Path, summary: Summary, pictures: Sequence[tuple[str, Path]], records: Sequence[RoundRecord], errors: float | None
+    path: Path, summary: Summary, pictures: Sequence[tuple[str, Path]], records: Sequence[RoundRecord], recipe: Recipe | None
 ) -> Path:
     images = [(title, base64.b64encode(p.read_bytes()).decode()) for title, p in pictures]
     tests = [test for record in records for test in record.notes.get("tests", ())][:12]
@@ -221,7 +222,7 @@ def _write_page(
         percent=percent,
         kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
         kept_text=kept_text,
-        rule=rule_text(errors),
+        rule=rule_text(recipe),
         margin_text=margin_text,
         candidates=list(summary.kept.candidates) if summary.kept else [],
         is_placed=any(device.placed for device in summary.devices.values()),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from aggregator.core.summary import spread
-from simulation.grid import Cell
+from simulation.grid import Cell, Grid
 from simulation.table import Result, Row, against, by_algorithm, mean_of, over_seeds, rounded, served
 
 
@@ -28,11 +28,13 @@ def place_of(cell: Cell) -> Row:
     return {"data": cell.data, "split": str(cell.split), "labels": cell.labels}
 
 
-def tabulate_grid(results: Mapping[Cell, Sequence[Result]], left_out: Mapping[Cell, str], reference: str) -> GridTables:
-    """The tables of a grid, from the results of each cell."""
-    cells = {cell: cell_rows(found, reference) for cell, found in results.items()}
-    named = {str(cell): rows for cell, rows in cells.items()}
-    return GridTables(overall_rows(named, {str(cell): found for cell, found in results.items()}, reference), cells, dict(left_out))
+def tabulate_grid(grid: Grid, cells: Sequence[Cell], found: Sequence[Result], left_out: Mapping[Cell, str], reference: str) -> GridTables:
+    """The tables of a grid, from what was found by the jobs of these cells (`Grid.all_jobs`), in their order."""
+    by_key = dict(zip((job.key for job in grid.all_jobs(cells)), found, strict=True))
+    results = {cell: [by_key[job.key] for job in grid.jobs(cell)] for cell in cells}
+    rows = {cell: cell_rows(its, reference) for cell, its in results.items()}
+    overall = overall_rows({str(cell): its for cell, its in rows.items()}, {str(cell): its for cell, its in results.items()}, reference)
+    return GridTables(overall, rows, dict(left_out))
 
 
 NEAR = 0.005

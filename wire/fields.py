@@ -29,8 +29,9 @@ LEASE_S = 15.0
 Epoch = Count
 """Which start of a service speaks: every start takes a greater one than any before it."""
 MOST_EPOCHS = 10_000
+"""Epochs that one verb can ask for."""
 MOST_PASSES = 1_000
-"""Passes that one verb can ask for."""
+"""Passes over the training windows that it can make of one."""
 MOST_CLASSES = 1000
 """Classes of which a device tells how many windows it has, at most."""
 MOST_CHOICES = 64

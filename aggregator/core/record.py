@@ -90,9 +90,8 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
     last = {event.device_id: event.update} if isinstance(event, UpdateAdmitted) else {}
     gone = event.device_id if isinstance(event, DeviceBarred | DeviceForgotten) else ""
     notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
-    placed = all_placed(
-        after if evaluated else msgspec.structs.replace(after, phase=before.phase)
-    )  # who came too late is known when all is over
+    known = after if evaluated else msgspec.structs.replace(after, phase=before.phase)  # who came too late is known when all is over
+    placed = all_placed(known)
     return make_record(
         number=before.round,
         phase="evaluating" if evaluated else "preparing" if before.preparing else "training",

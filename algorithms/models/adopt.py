@@ -10,8 +10,7 @@ from algorithms.models.attention import replace_attention
 from algorithms.models.classifier import Classifier
 from algorithms.models.draws import no_draws
 from algorithms.models.dropout import DROPOUTS
-from algorithms.models.plain import PlainOperators
-from algorithms.models.text import some_ids
+from algorithms.models.examples import some_examples
 from wire import names
 from wire.errors import ConfigError
 
@@ -31,24 +30,17 @@ def adopt(name: str, made: object, shape: tuple[int, ...], num_classes: int, sca
     if isinstance(made, Classifier):
         model = made
     elif isinstance(made, nn.Module):
-        model = _divided(name, made, _some(3, shape, vocabulary), scale)
+        model = _divided(name, made, some_examples(3, shape, vocabulary), scale)
     else:
         raise ConfigError(f"model {name} is {type(made).__name__}: {EXPECTED}")
     _check_names(name, model)
     _check_embeddings(name, model)
     model.shape, model.vocabulary = shape, vocabulary
-    found = tuple(_asked(name, model.eval(), _some(2, shape, vocabulary)).shape)
+    found = tuple(_asked(name, model.eval(), some_examples(2, shape, vocabulary)).shape)
     if found != (2, num_classes):
         raise ConfigError(f"model {name} gives {list(found)} for two examples: expected [2, {num_classes}], one logit per class")
     _check_training(name, model)
     return model
-
-
-def _some(count: int, shape: tuple[int, ...], vocabulary: int) -> Tensor:
-    """Examples to try a model with."""
-    if vocabulary:
-        return some_ids(count, shape, vocabulary)
-    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
 
 
 def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module) -> Classifier:
@@ -119,8 +111,8 @@ def _check_training(name: str, model: Classifier) -> None:
         if isinstance(layer, DROPOUTS):
             layer.eval()
     before = {n: b.clone() for n, b in tried.named_buffers() if not _moves(n)}
-    x = _some(4, model.shape, model.vocabulary)
-    with no_draws(f"model {name} draws random numbers in its forward pass", "torch.nn.Dropout layers for that"), PlainOperators():
+    x = some_examples(4, model.shape, model.vocabulary)
+    with no_draws(f"model {name} draws random numbers in its forward pass", "torch.nn.Dropout layers for that"):
         _asked(name, tried, x)
     after = dict(tried.named_buffers())
     if changed := [n for n, value in before.items() if n not in after or not torch.equal(value, after[n])]:

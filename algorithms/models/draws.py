@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from algorithms.models.plain import PlainOperators
 from wire.errors import ConfigError
 
 
@@ -25,12 +26,12 @@ class _Draws(TorchDispatchMode):
 
 @contextmanager
 def no_draws(what: str, expected: str) -> Iterator[None]:
-    """Run what draws nothing; torch's global generator stays as it is.
+    """Run what draws nothing, by the operators that graphs have; torch's global generator stays as it is.
 
     Raises:
         ConfigError: it drew; `what` and `expected` are the parts of the text before and after the operator.
     """
-    with torch.random.fork_rng(devices=[]), _Draws() as drawn:
+    with torch.random.fork_rng(devices=[]), PlainOperators(), _Draws() as drawn:
         yield
     if drawn.met:
         raise ConfigError(f"{what} ({drawn.met[0]}): expected {expected}")

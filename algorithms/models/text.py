@@ -5,7 +5,6 @@ Efficient Text Classification, EACL 2017). ``text-cnn``: a convolution of 5 posi
 time; after Y. Kim, Convolutional Neural Networks for Sentence Classification, EMNLP 2014, which takes the maximum, of several widths.
 """
 
-import torch
 from torch import Tensor, nn
 
 from algorithms.models.blocks import average, conv, norm
@@ -40,10 +39,3 @@ def text_cnn(window: Window, num_classes: int, size: Tensor) -> Classifier:
     inputs = WIDTH * len(window.channels)
     layers = conv(1, inputs, HIDDEN, KERNEL, padding=KERNEL // 2), norm(1, HIDDEN), nn.ReLU(), average(1)
     return Classifier(nn.Identity(), nn.Sequential(Embedded(window.vocabulary, WIDTH), *layers), nn.Linear(HIDDEN, num_classes))
-
-
-def some_ids(count: int, shape: tuple[int, ...], vocabulary: int) -> Tensor:
-    """Examples (count, \\*shape) int64 in which ids come from all over the vocabulary, the first and the last among them."""
-    drawn = torch.randint(vocabulary, (count, *shape), generator=torch.Generator().manual_seed(0))
-    drawn.view(-1)[0], drawn.view(-1)[-1] = 0, vocabulary - 1
-    return drawn

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,12 +100,12 @@ def channels_of(folder: Path) -> tuple[str, ...]:
         DataError: a file of it cannot be read.
     """
     if (folder / "train.npz").exists():
-        return _held(folder / "train.npz")[1]
+        return _held(folder / "train.npz").channels
     if (folder / "X.npy").exists():
         return ()
     if paths := recordings_in(folder):
         return channels_in(paths[0])
-    return _held(folder / UNLABELLED)[1] if (folder / UNLABELLED).exists() else ()
+    return _held(folder / UNLABELLED).channels if (folder / UNLABELLED).exists() else ()
 
 
 def vocabulary_of(folder: Path) -> int:
@@ -115,34 +116,35 @@ def vocabulary_of(folder: Path) -> int:
     """
     for name in ("train.npz", UNLABELLED):
         if (folder / name).exists():
-            return _vocabulary(folder / name)
+            return _held(folder / name).vocabulary
     return 0
 
 
 def _arrays(path: Path, classes: Sequence[str]) -> tuple[Array, Array]:
-    (x, y), channels = _held(path, "X", "y")
-    return _checked(x, y, path, classes, channels, bool(_vocabulary(path)))
+    held = _held(path, "X", "y")
+    x, y = held.arrays
+    return _checked(x, y, path, classes, held.channels, bool(held.vocabulary))
 
 
 def _unlabelled(path: Path) -> Array:
-    (x,), channels = _held(path, "X")
-    return examples(x, str(path), channels, bool(_vocabulary(path)))
+    held = _held(path, "X")
+    return examples(held.arrays[0], str(path), held.channels, bool(held.vocabulary))
 
 
-def _vocabulary(path: Path) -> int:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return vocabulary(file["vocabulary"] if "vocabulary" in file.files else None, str(path))
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: not readable: {error}") from None
+class _Held(NamedTuple):
+    """Arrays of an ``.npz``, the names of its channels, none where it says none, and how many ids there are, 0 where it says none."""
+
+    arrays: list[Array]
+    channels: tuple[str, ...]
+    vocabulary: int
 
 
-def _held(path: Path, *names: str) -> tuple[list[Array], tuple[str, ...]]:
-    """Arrays of an ``.npz``, and the names of its channels, none where it does not say any."""
+def _held(path: Path, *names: str) -> _Held:
     try:
         with np.load(path, allow_pickle=False) as file:
             channels = file["channel_names"] if "channel_names" in file.files else ()
-            return [file[name] for name in names], tuple(map(str, channels))
+            said = file["vocabulary"] if "vocabulary" in file.files else None
+            return _Held([file[name] for name in names], tuple(map(str, channels)), vocabulary(said, str(path)))
     except ValueError:
         raise DataError(
             f"{path}: an array holds Python objects or is cut off; windows of one length are one array [n, channels, time]"

@@ -183,10 +183,8 @@ def _in_one(asked: Asked, base: str, target: float | None, run: Run, folder: Pat
 
 def _in_grid(grid: Grid, base: str, run: Run, about: Compared, folder: Path | None) -> Comparison:
     cells, left_out = sort_out(grid, about.data_of)
-    jobs = grid.all_jobs(cells)
-    results = run(jobs)
-    by_key = dict(zip((job.key for job in jobs), results, strict=True))
-    tables = tabulate_grid({cell: [by_key[job.key] for job in grid.jobs(cell)] for cell in cells}, left_out, base)
+    results = run(grid.all_jobs(cells))
+    tables = tabulate_grid(grid, cells, results, left_out, base)
     if folder is not None:
         write_grid(folder, tables)
     return Comparison(tables.overall, results, tables.lines(), [{**place_of(cell), "why": why} for cell, why in left_out.items()])

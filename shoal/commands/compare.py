@@ -123,9 +123,7 @@ def _compare(asked: Asked, reference: str, target: float | None, out: Path, work
 
 def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | None, console: Console) -> None:
     cells, left_out = sort_out(grid)
-    jobs = grid.all_jobs(cells)
-    by_key = dict(zip((job.key for job in jobs), _run(jobs, out, workers, console), strict=True))
-    tables = tabulate_grid({cell: [by_key[job.key] for job in grid.jobs(cell)] for cell in cells}, left_out, reference)
+    tables = tabulate_grid(grid, cells, _run(grid.all_jobs(cells), out, workers, console), left_out, reference)
     files = write_grid(out, tables)
     for cell, rows in tables.cells.items():
         console.print(f"[bold]{cell}[/bold]", soft_wrap=True)

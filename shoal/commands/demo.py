@@ -111,7 +111,7 @@ def demo(
         joined = newcomers_without_labels(fleet, settings)
     summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison=comparison)
     blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
-    files = write_report(out, summary, store.rounds(), blobs, errors=spec.errors)
+    files = write_report(out, summary, store.rounds(), blobs, recipe=spec.recipe)
     store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold", soft_wrap=True)

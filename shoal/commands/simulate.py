@@ -120,7 +120,7 @@ def simulate(
 
         outcome = simulation.simulate(fleet, settings, show, engine=engine)
     summary = msgspec.structs.replace(outcome.summary, heterogeneity=Heterogeneity(**heterogeneity))
-    files = write_report(out, summary, outcome.records, outcome.blobs, holdings, settings.algorithm.errors)
+    files = write_report(out, summary, outcome.records, outcome.blobs, holdings, settings.algorithm.recipe)
     if models != "none":
         with console.status("writing models"):
             ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None

@@ -1,14 +1,13 @@
 """A fleet from a folder with one folder per device, as `shoal-edge --data` takes it: the same data for a simulation and for devices. Or
 from a folder of recordings, each of which is a device's."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from edge_client.adapters.windows import channels_in, channels_of, load_folder, load_recordings, recordings_in, vocabulary_of
 from edge_client.core.ports import Windows
-from edge_client.layout import fitting
+from edge_client.layout import PARTS, fit_windows
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData
 from wire.bundle import Window
@@ -49,12 +48,8 @@ def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE) 
     length = shapes[first][-1]
     stride = length if folders and _has_arrays(folders[0]) else stride
     window = Window(channels, length, stride, height=shapes[first][1] if len(shapes[first]) == 3 else 0, vocabulary=said.get(first, 0))
-    devices = {device_id: _fitting(windows, window, f"data {path}, device {device_id}") for device_id, windows in devices.items()}
+    devices = {d: fit_windows(windows, window, dict.fromkeys(PARTS, f"data {path}, device {d}")) for d, windows in devices.items()}
     return FleetData(path.resolve().name, window, _classes(path, folders or [path], devices), devices)
-
-
-def _fitting(windows: Windows, window: Window, origin: str) -> Windows:
-    return replace(windows, **{part: fitting(getattr(windows, part), window, origin) for part in ("train_x", "test_x", "unlabelled_x")})
 
 
 def _has_arrays(folder: Path) -> bool:

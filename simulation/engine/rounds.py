@@ -40,6 +40,8 @@ OF = "@"
 """Joins the key of a model and a number of rounds into the name of that model as it was after so many rounds."""
 EVALUATED = 10_000
 """Of a larger fleet so many devices, drawn by the seed, test the model that they are given in the end."""
+NOBODY: Mapping[str, Placed] = Map()
+"""Where nobody is placed."""
 
 
 class Workers(Protocol):
@@ -89,8 +91,7 @@ class Rounds:
         number, closing = snapshot.round + 1, bool(self._ended(snapshot))
         preparing = not closing and self.algorithm.preparing(state)
         invited = self._closing(snapshot) if closing else self.schedule.invite(number)
-        key = self._last if closing else self._start
-        starts = {d: key(state, d, snapshot.placed) for d in invited.device_ids}
+        starts = {d: self._start(state, d, snapshot.placed, closing) for d in invited.device_ids}
         models, inputs, placed = self._models(state), snapshot.inputs, snapshot.placed
         if number == 1 and not closing:
             inputs = self._ask(state, models, workers)
@@ -115,9 +116,7 @@ class Rounds:
             if self.settings.min_batch:
                 surveys = {d: partial(self._survey, said) for d, said in inputs.items()}
                 placed = place_all(self.algorithm, state, surveys, placed, groups_before)
-        belonging = {d: held for d in sorted(self.unlabelled) if (held := self._placed(state, d, placed)) is not None}
-        if closing and (spare := self._spare(state, placed)) is not None:
-            belonging |= {d: spare for d in self.device_ids if d not in state.memory.membership and d not in self.unlabelled}
+        belonging = {d: held for d in self.device_ids if (held := self._placed(state, d, placed, closing)) is not None}
         record = make_record(
             number=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
@@ -167,9 +166,11 @@ class Rounds:
     def _survey(self, said: Told) -> Tensors:
         return decode_tensors(self.blobs.get(said.blob), OWN_FILES)[0]
 
-    def _placed(self, state: State, device_id: str, placed: Mapping[str, Placed]) -> Placed | None:
-        """Where a device without labels belongs, as `aggregator.core.asking.placed_of` has it."""
-        found = (placed[d] for d in (device_id, "") if d in placed)
+    def _placed(self, state: State, device_id: str, placed: Mapping[str, Placed], closing: bool) -> Placed | None:
+        """Where a device belongs that is in no group by its training, as `aggregator.core.asking.placed_of` has it."""
+        left = closing and device_id not in state.memory.membership
+        keys = (device_id, "") if device_id in self.unlabelled else ("",) if left else ()
+        found = (placed[key] for key in keys if key in placed)
         return next((held for held in found if held.group in state.models), None)
 
     def _ended(self, snapshot: Snapshot) -> Ended:
@@ -210,8 +211,7 @@ class Rounds:
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
-        key = self._last if snapshot.finished else self._start
-        return self.model_of_group(snapshot, key(snapshot.state, device_id, snapshot.placed))
+        return self.model_of_group(snapshot, self._start(snapshot.state, device_id, snapshot.placed, snapshot.finished))
 
     def model_of_group(self, snapshot: Snapshot, key: str) -> Tensors:
         """The model that the devices of a group are given."""
@@ -221,22 +221,12 @@ class Rounds:
         """What devices do in the next round; models are named by their keys."""
         return make_programs(self.algorithm, state, self.settings, {key: key for key in state.models})
 
-    def _start(self, state: State, device_id: str, placed: Mapping[str, Placed] | None = None) -> str:
-        held = self._placed(state, device_id, placed) if placed and device_id in self.unlabelled else None
-        if held is not None:
+    def _start(self, state: State, device_id: str, placed: Mapping[str, Placed] = NOBODY, closing: bool = False) -> str:
+        """The key of the model that a device starts from; `closing`: when training is over."""
+        if (held := self._placed(state, device_id, placed, closing)) is not None:
             return held.group
         key = self.algorithm.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
-
-    def _last(self, state: State, device_id: str, placed: Mapping[str, Placed]) -> str:
-        """The key of a device's model when training is over, as `aggregator.core.asking.placed_of` has it."""
-        key, spare = self._start(state, device_id, placed), self._spare(state, placed)
-        return spare.group if key == NEWCOMER and spare is not None else key
-
-    def _spare(self, state: State, placed: Mapping[str, Placed]) -> Placed | None:
-        """Where devices belong of which nothing is known."""
-        held = placed.get("")
-        return held if held is not None and held.group in state.models else None
 
     def _closing(self, snapshot: Snapshot) -> Invitation:
         """The last round: everybody, or a part of a large fleet; it takes no time."""

@@ -191,7 +191,7 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     run = closing("a", "b", "c")
     none = Kept(NAMES[1], 0)
     summary = summarize(run.state, [ended(run, a=KEPT, b=None, c=none)], 1.0)
-    write_report(tmp_path, summary, [], MemoryBlobs(), errors=3.0)
+    write_report(tmp_path, summary, [], MemoryBlobs(), recipe=read_algorithm("personal").recipe)
     page = " ".join((tmp_path / "report.html").read_text().split())
     rows = {row.partition("</td>")[0]: row for row in page.split("<tr><td>")}
     assert f'<td class="words">{NAMES[0]}</td><td class="words">loss 0.250 on 12 windows, the least</td>' in rows["a"]
@@ -219,13 +219,15 @@ def test_the_report_says_by_which_margin_a_device_chose(kept: Kept | None, said:
 
 
 @pytest.mark.parametrize(
-    ("name", "errors", "said"),
+    ("name", "errors", "said", "few"),
     [
-        ("personal", 3.0, "no more than 3 standard errors"),
-        ("fedavg+none+knn-per", 0.0, "keeps the one with the least loss"),
-        ("fedavg+none+served", None, "chooses among these candidates"),
+        ("personal", 3.0, "no more than 3 standard errors", "general, neighbours 0.5"),
+        ("fedavg+none+knn-per", 0.0, "keeps the one with the least loss", "general, neighbours 0"),
+        ("fedavg+none+served", None, "chooses among these candidates", ""),
     ],
 )
-def test_the_report_says_by_which_rule(name: str, errors: float | None, said: str) -> None:
-    assert read_algorithm(name).errors == errors
-    assert said in rule_text(errors)
+def test_the_report_says_by_which_rule(name: str, errors: float | None, said: str, few: str) -> None:
+    recipe = read_algorithm(name).recipe
+    assert (recipe and recipe.errors) == errors
+    assert said in rule_text(recipe)
+    assert not few or f"with fewer than 3 such windows, {few}, or" in rule_text(recipe)

@@ -1,6 +1,7 @@
 """Windows of ids: integers from the data to the graphs, on every backend and client; or refused by name."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,15 +41,15 @@ def ran(algorithm: str, backend: BackendName = "auto", model: str = "", rounds: 
     return simulate(fleet_of_ids(), SimulationSettings(read_algorithm(algorithm), rounds, model=model), engine=options)
 
 
-def save(path: Path, fleet: FleetData, **more: object) -> Path:
+def save(path: Path, fleet: FleetData, **more: Any) -> Path:
     """The fleet as a ``.npz`` with subjects."""
     windows = fleet.devices.values()
-    arrays = {
+    arrays: dict[str, Any] = {
         "X": np.concatenate([x for w in windows for x in (w.train_x, w.test_x)]),
         "y": np.concatenate([y for w in windows for y in (w.train_y, w.test_y)]),
         "subject": np.repeat(np.arange(len(fleet.devices)), [w.num_train + w.num_test for w in windows]),
     }
-    np.savez(path, **{**arrays, **more})  # type: ignore[arg-type]
+    np.savez(path, **(arrays | more))
     return path
 
 
@@ -111,8 +112,8 @@ class TestModels:
             objective_for_fleet(fleet, read_algorithm("fedavg"), 0, name)
 
     def test_a_model_of_ones_own_is_told_what_does_not_fit(self) -> None:
-        def embedding(rows: int, **options: bool | float) -> nn.Module:
-            return nn.Sequential(nn.Embedding(rows, 4, **options), nn.Flatten(), nn.Linear(4 * LENGTH, 3))  # type: ignore[arg-type]
+        def embedding(rows: int, **options: Any) -> nn.Module:
+            return nn.Sequential(nn.Embedding(rows, 4, **options), nn.Flatten(), nn.Linear(4 * LENGTH, 3))
 
         spec = read_algorithm("fedavg")
         with pytest.raises(ConfigError, match="cannot take ids from 0 to 23, as the data's vocabulary has them"):

@@ -11,20 +11,9 @@ from edge_client.core import session as core
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import Current
 from edge_client.core.time import AggregatorTime
-from tests.wire import (
-    drift_vectors,
-    epochs_vectors,
-    kept_vectors,
-    names_vectors,
-    policy_vectors,
-    quantised_vectors,
-    ranks_vectors,
-    session_vectors,
-    signed_vectors,
-    time_vectors,
-)
+from tests.wire import kept_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
 from tests.wire.signed_vectors import A
-from tests.wire.write_vectors import GOLDEN, HOSTILE, HOSTILE_MESSAGES, HOSTILE_TENSORS, MESSAGES, NEWER, UPDATE, UPDATE_TENSORS
+from tests.wire.write_vectors import FILES, GOLDEN, HOSTILE, HOSTILE_MESSAGES, HOSTILE_TENSORS, MESSAGES, NEWER, UPDATE, UPDATE_TENSORS
 from wire import messages as m
 from wire.codec import decode, decode_update, encode, encode_update
 from wire.errors import Untrusted, WireError
@@ -72,17 +61,7 @@ class TestSigned:
 
     def test_the_files_are_those_of_this_version(self) -> None:
         assert {path.name: path.read_bytes() for path in signed_vectors.FOLDER.iterdir()} == signed_vectors.FILES
-        for vectors in (
-            drift_vectors,
-            epochs_vectors,
-            kept_vectors,
-            names_vectors,
-            policy_vectors,
-            quantised_vectors,
-            ranks_vectors,
-            session_vectors,
-            time_vectors,
-        ):
+        for vectors in FILES:
             assert vectors.FILE.read_text() == vectors.text(), "run python -m tests.wire.write_vectors"
 
 

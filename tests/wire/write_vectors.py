@@ -187,6 +187,23 @@ HOSTILE_MESSAGES = {
 }
 
 
+FILES = (
+    drift_vectors,
+    enrolment_vectors,
+    epochs_vectors,
+    held_vectors,
+    ids_vectors,
+    kept_vectors,
+    names_vectors,
+    policy_vectors,
+    quantised_vectors,
+    ranks_vectors,
+    session_vectors,
+    time_vectors,
+)
+"""The vectors that are a file each."""
+
+
 def newer(message: m.Message) -> bytes:
     """A message as a later minor version may write it: with fields that this one does not know, also inside of others."""
 
@@ -201,18 +218,8 @@ def newer(message: m.Message) -> bytes:
 def main() -> None:
     """Write everything."""
     SCHEMA.write_text(schema_text())
-    held_vectors.FILE.write_text(held_vectors.text())
-    ids_vectors.FILE.write_text(ids_vectors.text())
-    kept_vectors.FILE.write_text(kept_vectors.text())
-    names_vectors.FILE.write_text(names_vectors.text())
-    policy_vectors.FILE.write_text(policy_vectors.text())
-    session_vectors.FILE.write_text(session_vectors.text())
-    drift_vectors.FILE.write_text(drift_vectors.text())
-    epochs_vectors.FILE.write_text(epochs_vectors.text())
-    ranks_vectors.FILE.write_text(ranks_vectors.text())
-    quantised_vectors.FILE.write_text(quantised_vectors.text())
-    time_vectors.FILE.write_text(time_vectors.text())
-    enrolment_vectors.FILE.write_text(enrolment_vectors.text())
+    for vectors in FILES:
+        vectors.FILE.write_text(vectors.text())
     for folder in (GOLDEN, HOSTILE, NEWER, signed_vectors.FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():
