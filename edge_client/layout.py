@@ -5,7 +5,7 @@ What cannot be told from a mistake may be said outright: `channel_names` says th
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 
 import numpy as np
 
@@ -85,12 +85,16 @@ PARTS = {"train_x": "training windows", "test_x": "test windows", "unlabelled_x"
 
 
 def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) -> Windows:
-    """A device's windows, each of their arrays `fitting`; errors about one begin with its origin.
+    """A device's windows, each of their arrays `fitting`; errors about one begin with its origin. Those that fit are returned as they are.
 
     Raises:
         DataError: as `fitting`.
     """
-    return replace(windows, **{part: fitting(getattr(windows, part), window, origin) for part, origin in origins.items()})
+    held = {part: getattr(windows, part) for part in origins}
+    made = {part: fitting(x, window, origins[part]) for part, x in held.items()}
+    if all(made[part] is x for part, x in held.items()):
+        return windows
+    return Windows(**{part.name: made.get(part.name, getattr(windows, part.name)) for part in fields(Windows)})
 
 
 def _check_axes(x: Array, told: str, names: Sequence[str]) -> None:
