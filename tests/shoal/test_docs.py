@@ -10,6 +10,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from simulation.datasets.watch import load_watch
 from simulation.engine.workers.attacks import read_attack
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
+from tests.forked import run_command
 from tests.known import known
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +90,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
 @pytest.mark.parametrize("command", RUNS)
 def test_simulations_run_as_written(command: str, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    done = subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = run_command(shlex.split(command), tmp_path, tmp_path / "said")
     assert done.returncode == 0, done.stderr
     written = next((file for kind, file in WRITTEN.items() if command.startswith(kind)), None)
     if written is not None:
@@ -192,10 +194,15 @@ def test_other_lines_name_commands_and_options_that_exist() -> None:
 def check_options(command: str) -> None:
     """Every option of a command stands in its help."""
     words = shlex.split(command)[1:]
-    told = subprocess.run(
-        [sys.executable, "-m", "shoal", words[0], "--help"], capture_output=True, text=True, env=os.environ | {"COLUMNS": "200"}
-    )
-    assert [word for word in words if word.startswith("--") and word not in told.stdout] == []
+    told = help_of(words[0])
+    assert [word for word in words if word.startswith("--") and word not in told] == []
+
+
+@cache
+def help_of(command: str) -> str:
+    """What ``shoal COMMAND --help`` prints."""
+    asked = [sys.executable, "-m", "shoal", command, "--help"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"}).stdout
 
 
 MADE = {"runs", "build", "dist"}
