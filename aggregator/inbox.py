@@ -17,7 +17,7 @@ from aggregator.devices import Devices
 from aggregator.pause import BUSY_S
 from aggregator.reading import Found, Reading
 from wire import names
-from wire.bundle import Manifest
+from wire.bundle import Manifest, split_unlabelled
 from wire.codec import LARGEST_SUM, decode, decode_piece, decode_update, digest
 from wire.errors import ConfigError, LimitExceeded, Malformed, UnknownTopic, WireError, printable
 from wire.links.port import Delivery
@@ -172,7 +172,10 @@ class Inbox:
         self._devices.on_check_in(message)
         reading.is_for(self._of_device(reading.device_id))  # by what it says now
         if reading.state is not None:
-            said = (message.num_train, message.num_test, message.runtime, message.bundle, message.moved)
+            counts = message.num_train, message.num_test
+            if not reading.state.settings.needs_labels:
+                counts = split_unlabelled(*counts, message.num_unlabelled)
+            said = (*counts, message.runtime, message.bundle, message.moved)
             eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
             withholds = message.policy is not None and message.policy.withholds
             reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible, message.encodings, withholds))

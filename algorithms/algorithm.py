@@ -104,6 +104,8 @@ class Algorithm:
     """Where torch combines models, such as ``cuda``; the processor's own forms are used for ``cpu``."""
     arithmetic: Arithmetic = NUMPY
     """Carries out what is heaviest on the processor."""
+    has_classes: bool = True
+    """Whether models answer by classes; the server compares the answers of none that does not."""
 
     def __post_init__(self) -> None:
         if self.device != "cpu" and not (self.device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
@@ -342,8 +344,8 @@ class Algorithm:
 
     def _usable(self, probe: Probe, model: Mapping[str, Array]) -> Probe | None:
         """The probe with this algorithm's arithmetic; None where the server does not hold all that the probe reads, or
-        cannot make up inputs."""
-        if probe.of_ids:
+        cannot make up inputs or compare answers."""
+        if probe.of_ids or not self.has_classes:
             return None
         return replace(probe, arithmetic=self.arithmetic) if all(name in model for name in probe.needs) else None
 

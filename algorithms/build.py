@@ -9,8 +9,9 @@ from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.from_file import is_file, model_from_file
 from algorithms.models.registry import default_model, make_model
-from algorithms.registry import AlgorithmSpec, make_objective
-from wire.bundle import Window
+from algorithms.registry import AlgorithmSpec, make_objective, task_of
+from wire.bundle import CLASSIFICATION, Window
+from wire.errors import ConfigError
 
 
 def build_model(name: str, window: Window, num_classes: int, channel_size: Tensor) -> Classifier:
@@ -26,6 +27,18 @@ def build_model(name: str, window: Window, num_classes: int, channel_size: Tenso
     return make_model(name, window, num_classes, channel_size)
 
 
+def outputs_of(algorithm: AlgorithmSpec, window: Window, num_classes: int) -> int:
+    """How many numbers a model gives for an example, by the algorithm's task.
+
+    Raises:
+        ConfigError: the task cannot be learned of ids.
+    """
+    task = task_of(algorithm)
+    if window.vocabulary and task.of != CLASSIFICATION:
+        raise ConfigError(f"algorithm {str(algorithm)!r}: {task.name} is of measurements, and these windows hold ids")
+    return task.outputs(window.shape, num_classes)
+
+
 def build_objective(
     algorithm: AlgorithmSpec,
     window: Window,
@@ -36,18 +49,18 @@ def build_objective(
     model: str = "",
     pretrained: Callable[[str], nn.Module] | None = None,
 ) -> Objective:
-    """The objective of an algorithm on a fresh model; the seed decides the initial weights.
+    """The objective of an algorithm on a fresh model, for data of so many classes; the seed decides the initial weights.
 
-    `model` names it, the usual one for the window where it is empty. `pretrained` gives the extractor of the model of a name in place of
-    the fresh one.
+    `model` names it, the usual one for the task and the window where it is empty. `pretrained` gives the extractor of the model of a name
+    in place of the fresh one.
 
     Raises:
         ConfigError: an unknown algorithm or model, or one that does not fit the examples.
     """
-    name = model or default_model(window)
+    name, outputs = model or default_model(window, task_of(algorithm)), outputs_of(algorithm, window, num_classes)
 
     def make() -> Objective:
-        made = build_model(name, window, num_classes, channel_size)
+        made = build_model(name, window, outputs, channel_size)
         if pretrained is not None:
             made.extractor = pretrained(name)
         return make_objective(algorithm, made)

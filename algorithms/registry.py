@@ -72,6 +72,8 @@ from algorithms.server_optimizers.none import NoServerOptimizer
 from algorithms.spec import Choice, Option, check, read, read_joined
 from algorithms.tasks.balanced import ask_to_count, with_balanced_classes
 from algorithms.tasks.classification import Classification
+from algorithms.tasks.reconstruction import Reconstruction
+from wire.bundle import CLASSIFICATION
 from wire.errors import ConfigError
 
 _BASE = {
@@ -148,7 +150,7 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
 }
-TASKS: dict[str, type[Task]] = {"classification": Classification}
+TASKS: dict[str, type[Task]] = {"classification": Classification, "reconstruction": Reconstruction}
 LOOKUP = Lookup(
     {
         "objective": OBJECTIVES,
@@ -246,7 +248,7 @@ class AlgorithmSpec:
     def trains_as_fedavg(self) -> bool:
         """Whether devices train by FedAvg's own step as it is, so that one bundle serves FedAvg and this algorithm."""
         named = self.objective.name, self.personalisation.name
-        plain = _make_optimizer(self).plain and _make_task(self).plain
+        plain = _make_optimizer(self).plain and task_of(self).plain
         return named == ("fedavg", "served") and not self.objective.given and not self.private_step and plain
 
     def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":
@@ -310,7 +312,7 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     task = usual("task", "classification")
     spec = AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation, optimizer, server_optimizer, task)
     made, device = _make_optimizer(spec), LOOKUP.made("objective", objective).device
-    _check_task(spec, _make_task(spec), device, text)
+    _check_task(spec, task_of(spec), device, text)
     if not made.plain and device.own_rule:
         raise ConfigError(f"algorithm {text!r}: {objective.name} moves models by a rule of its own, in which {optimizer.name} has no place")
     if _make_server_optimizer(spec).moves and LOOKUP.made("objective", objective).server.own_rule:
@@ -338,7 +340,7 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
     privacy = _make_privacy(spec)
     half = LOOKUP.made("objective", spec.objective).server
     server = _make_personalisation(spec).server(half, reports=not privacy.protects)
-    server = ask_to_count(server) if _make_task(spec).balanced else server
+    server = ask_to_count(server) if task_of(spec).balanced else server
     coordinator = server(**given_to(half, spec.objective))
     grouping = LOOKUP.make("grouping", spec.grouping)
     mean = LOOKUP.make("mean", spec.mean)
@@ -346,7 +348,16 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
         _check_privacy(spec, privacy, coordinator, grouping)
     server_optimizer = _make_server_optimizer(spec)
     return Algorithm(
-        str(spec), objective_name(spec), coordinator, grouping, mean, privacy, server_optimizer, secret=secret, arithmetic=arithmetic
+        str(spec),
+        objective_name(spec),
+        coordinator,
+        grouping,
+        mean,
+        privacy,
+        server_optimizer,
+        secret=secret,
+        arithmetic=arithmetic,
+        has_classes=task_of(spec).of == CLASSIFICATION,
     )
 
 
@@ -360,7 +371,7 @@ def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
     name = device.name
     if spec.private_step:
         device = with_clipped_examples(device, name, **spec.private_step)
-    if (task := _make_task(spec)).balanced:
+    if (task := task_of(spec)).balanced:
         device = with_balanced_classes(device)
     whole = _make_personalisation(spec).device(device, name)
     whole = type(whole.__name__, (whole,), {"name": objective_name(spec), "task": task})
@@ -377,7 +388,7 @@ def objective_name(spec: AlgorithmSpec) -> str:
     parts = [called(LOOKUP.made("objective", spec.objective))]
     if spec.personalisation.name != "served":
         parts.append(_make_personalisation(spec).name)
-    if not _make_task(spec).plain:
+    if not task_of(spec).plain:
         parts.append(str(replace(spec.task, given=tuple(sorted(spec.task.given)))))
     return "+".join(parts)
 
@@ -397,7 +408,8 @@ def _make_server_optimizer(spec: AlgorithmSpec) -> ServerOptimizer:
     return made
 
 
-def _make_task(spec: AlgorithmSpec) -> Task:
+def task_of(spec: AlgorithmSpec) -> Task:
+    """What an algorithm's models are to learn."""
     made: Task = LOOKUP.make("task", spec.task)
     return made
 
@@ -405,6 +417,11 @@ def _make_task(spec: AlgorithmSpec) -> Task:
 def _check_task(spec: AlgorithmSpec, task: Task, device: type[Supervised], text: str) -> None:
     if not task.plain and not device.follows_task:
         raise ConfigError(f"algorithm {text!r}: {device.name} trains by a loss of its own, in which {str(spec.task)!r} has no place")
+    if task.of != CLASSIFICATION and spec.personalisation.name != "served":
+        raise ConfigError(
+            f"algorithm {text!r}: by {spec.personalisation.name} devices choose what they keep by the classes of their windows, and "
+            f"{task.name} has none: name an objective, as in 'fedavg+{spec.task}'"
+        )
     if task.balanced and spec.private_step:
         raise ConfigError(
             f"algorithm {text!r}: {spec.privacy.name} bounds what a single window changes, and with class_weights=balanced each window "

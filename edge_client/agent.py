@@ -250,6 +250,7 @@ class Agent:
             classes=told_classes(self._permitted, windows.train_y),
             moved=self._live is not None and self._live.has_moved,
             encodings=ENCODINGS,
+            num_unlabelled=windows.num_unlabelled,
             **asdict(self._health()),
         )
         self._outbox.check_in(message)

@@ -15,7 +15,7 @@ from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from edge_client.core.ranks import ranks
 from edge_client.core.verbs import check_verbs
-from edge_client.layout import PARTS, fit_windows, fitting, likely_meant
+from edge_client.layout import PARTS, fit_windows, fitting, likely_meant, windows_for
 from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError, DataError, Malformed
@@ -71,7 +71,7 @@ class Executor:
             BundleError: it asks for larger batches, or more random numbers, than anybody needs.
         """
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
-        self._windows = fit_windows(windows, bundle.manifest.window, PARTS)
+        self._windows = windows_for(bundle.manifest, fit_windows(windows, bundle.manifest.window, PARTS))
         self._initial = bundle.initial
         self._check_windows()
         if bundle.manifest.min_batch > MOST_EXAMPLES:
@@ -115,8 +115,8 @@ class Executor:
         return job.finish()
 
     def predict(self, model: Tensors, private: Tensors, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window), whole numbers where the bundle asks for ids, with
-        the device's own model: what it was given, and what it has kept."""
+        """What the bundle's task answers (n, answers) float32, class probabilities or others in their place, of examples x (n, \\*window),
+        whole numbers where the bundle asks for ids, with the device's own model: what it was given, and what it has kept."""
         held = own_tensors(self._bundle, model, private)
         least = self._bundle.manifest.min_batch
         x = fitting(x, self._bundle.manifest.window, "windows to predict")
@@ -124,6 +124,20 @@ class Executor:
         slices = evaluation_slices(len(padded), least, self._graphs.max_batch)
         rows = [self._graphs.run("predict", {**held, names.X: padded[rows]})[names.PROBABILITIES] for rows in slices]
         return np.concatenate(rows)[: len(x)]
+
+    def evaluate(self, model: Tensors, private: Tensors, x: Array, between: Between = lambda: None) -> Metrics:
+        """The metrics of the device's own model over examples x (n, \\*window) that need no labels; of fewer than the bundle's least batch
+        there are none. `between` is called before each batch."""
+        least, held = self._bundle.manifest.min_batch, own_tensors(self._bundle, model, private)
+        if len(x) < least:
+            return Metrics()
+        sums = np.zeros(2)
+        for rows in evaluation_slices(len(x), least, self._graphs.max_batch):
+            between()
+            batch = {names.X: np.ascontiguousarray(x[rows]), names.Y: np.zeros(len(x[rows]), np.int64)}
+            outputs = self._graphs.run("evaluate", {**held, **batch})
+            sums += float(outputs[names.LOSS_SUM]), float(outputs[names.NUM_CORRECT])
+        return Metrics(len(x), float(sums[0]), round(sums[1]))
 
     def _is_usable(self, key: str, value: Array) -> bool:
         role = names.role_of(key)
@@ -136,7 +150,7 @@ class Executor:
             if x.shape[1:] != shape:
                 told = f"{split} windows have shape {x.shape[1:]}, bundle {manifest.name} expects {shape}"
                 raise DataError(told + likely_meant(x.shape[1:], shape))
-            if len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(manifest.classes)):
+            if manifest.needs_labels and len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(manifest.classes)):
                 known = f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}, in the order {', '.join(manifest.classes[:8])}"
                 raise DataError(f"{split} labels reach {int(y.min())}..{int(y.max())}, {known}")
 

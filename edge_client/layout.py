@@ -10,7 +10,7 @@ from dataclasses import fields
 import numpy as np
 
 from edge_client.core.ports import Windows
-from wire.bundle import Window
+from wire.bundle import Manifest, Window, split_unlabelled
 from wire.errors import DataError
 from wire.tensors import Array
 
@@ -95,6 +95,21 @@ def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) ->
     if all(made[part] is x for part, x in held.items()):
         return windows
     return Windows(**{part.name: made.get(part.name, getattr(windows, part.name)) for part in fields(Windows)})
+
+
+def windows_for(manifest: Manifest, windows: Windows) -> Windows:
+    """A device's windows as the task of a bundle takes them: all of them as windows to train and test on where it needs no labels."""
+    return windows if manifest.needs_labels else without_labels(windows)
+
+
+def without_labels(windows: Windows) -> Windows:
+    """The windows of a device for a task that needs no labels (`wire.bundle.split_unlabelled`)."""
+    if not windows.num_unlabelled:
+        return windows
+    x = np.concatenate([windows.train_x, windows.unlabelled_x]) if windows.num_train else windows.unlabelled_x
+    cut, _ = split_unlabelled(windows.num_train, windows.num_test, windows.num_unlabelled)
+    test_x = windows.test_x if windows.num_test else x[cut:]
+    return Windows(x[:cut], np.zeros(cut, np.int64), test_x, np.zeros(len(test_x), np.int64), x[:0])
 
 
 def _check_axes(x: Array, told: str, names: Sequence[str]) -> None:

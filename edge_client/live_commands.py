@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from edge_client.answers import told
 from edge_client.live.follow import Cutter, follow_ring
 from edge_client.live.resampling import Stretch
 from edge_client.live.settings import live_settings
@@ -65,8 +66,7 @@ def predict_live(arguments: Namespace) -> int:
                 status = 1
                 publish(json.dumps(line | {"error": str(error)}))
                 return
-            probabilities = {name: round(float(p), 6) for name, p in zip(model.classes, row, strict=True)}
-            publish(json.dumps(line | {"class": model.classes[int(row.argmax())], "probabilities": probabilities}))
+            publish(json.dumps(line | told(model.task, model.classes, row)))
 
         if arguments.source:
             settings = live_settings(arguments)

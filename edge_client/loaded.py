@@ -6,11 +6,12 @@ import numpy as np
 
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import BlobReader, Current, GraphLoader, Graphs, WholeModels, Windows
-from edge_client.executor import Executor
+from edge_client.executor import Between, Executor
 from edge_client.layout import fitting, likely_meant
 from edge_client.work import read_blob
 from wire.bundle import Bundle
 from wire.errors import DataError
+from wire.messages import Metrics
 from wire.tensors import OWN_FILES, RECEIVED_FILES, Array, Tensors, check_layout, decode_tensors
 
 
@@ -40,6 +41,11 @@ class LoadedModel:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window)."""
         with self._lock:  # a program of ExecuTorch is not for two threads at a time
             return self._executor.predict(self._model, self._private, x)
+
+    def evaluate(self, x: Array, between: Between) -> Metrics:
+        """The metrics over examples x (n, \\*window) that need no labels; `between` is called before each batch."""
+        with self._lock:
+            return self._executor.evaluate(self._model, self._private, x, between)
 
     def answer(self, onnx: bytes, x: Array) -> Array | None:
         """What the whole model in one file says of examples x (n, \\*window); None where this runtime cannot read it."""

@@ -13,7 +13,7 @@ from edge_client.layout import fitting
 from edge_client.loaded import LoadedModel, check_windows
 from edge_client.options import load_graphs_of, load_model_of
 from edge_client.work import BlobMissing, read_blob
-from wire.bundle import Window, unpack
+from wire.bundle import TaskName, Window, unpack
 from wire.errors import ConfigError, ShoalError
 from wire.tensors import Array
 
@@ -68,8 +68,13 @@ class Model:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the probabilities."""
+        """The names of the classes, in the order of the probabilities; in another task, of the numbers that it answers."""
         return self._classes
+
+    @property
+    def task(self) -> TaskName:
+        """What the model has learned, which says what its answers are."""
+        return self._task
 
     @property
     def window(self) -> Window:
@@ -77,7 +82,8 @@ class Model:
         return self._window
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on.
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on; in a reconstruction
+        the error (n, 1) of each.
 
         Raises:
             DataError: x has another shape, or holds values that are not finite, or that are no ids where the model takes ids.
@@ -121,12 +127,12 @@ class Model:
         """Answer with this model: from its one file; from its bundle where that is not there or damaged, and on another runtime."""
         onnx = self._stored.onnx(current) if self._load_model is not None and current.onnx else None
         if self._load_model is not None and onnx is not None and current.window is not None:
-            window, classes, answering = current.window, current.classes, self._load_model(onnx).predict
+            window, classes, task, answering = current.window, current.classes, current.task, self._load_model(onnx).predict
         else:
             bundle = unpack(read_blob(self._stored, current.bundle))  # the client has checked its signature
-            window, classes = bundle.manifest.window, bundle.manifest.classes
+            window, classes, task = bundle.manifest.window, bundle.manifest.classes, bundle.manifest.task
             answering = LoadedModel(bundle, self._stored, current, self._load_graphs, _no_windows(window)).predict
-        self._current, self._classes, self._window, self._predict = current, classes, window, answering
+        self._current, self._classes, self._task, self._window, self._predict = current, classes, task, window, answering
 
 
 def _no_windows(window: Window) -> Windows:

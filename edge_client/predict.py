@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from edge_client.adapters.windows import read_windows
+from edge_client.answers import told
 from edge_client.model import Model
 from wire.errors import DataError
 from wire.tensors import Array
@@ -68,8 +69,4 @@ def _answer_line(model: Model, text: str) -> dict[str, Any]:
 
 def _answers(model: Model, x: Array) -> Iterator[dict[str, Any]]:
     for row in model.predict(x):
-        yield {"class": model.classes[int(row.argmax())], "probabilities": dict(zip(model.classes, _rounded(row), strict=True))}
-
-
-def _rounded(row: Iterable[float]) -> list[float]:
-    return [round(float(value), 6) for value in row]
+        yield told(model.task, model.classes, row)

@@ -15,6 +15,7 @@ from edge_client.core.session import Offer
 from edge_client.current import CurrentModel
 from edge_client.executor import Between
 from edge_client.kept import KeptModels, Own
+from edge_client.layout import windows_for
 from edge_client.loaded import LoadedModel
 from edge_client.memory import Memory
 from edge_client.outbox import Outbox
@@ -147,10 +148,11 @@ class Releases:
             name=manifest.name,
             version=manifest.version,
             classes=manifest.classes,
+            task=manifest.task,
             window=manifest.window,
             kept=own.kept,
         )
-        loaded, stored = self.model.try_load(bundle, current), self._windows()
+        loaded, stored = self.model.try_load(bundle, current), windows_for(manifest, self._windows())
         trial.check_answer(loaded, stored)
         onnx = whole_model(bundle, loaded.tensors, about(current))
         if onnx:
@@ -201,6 +203,7 @@ def beside(own: Own) -> str:
 def about(current: Current) -> dict[str, str]:
     """What the file of a model says of itself."""
     return {
+        "task": current.task,
         "classes": json.dumps(current.classes),
         "window": msgspec.json.encode(current.window).decode(),
         "release": str(current.release),

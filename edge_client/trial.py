@@ -30,13 +30,17 @@ def check_answer(loaded: LoadedModel, windows: Windows) -> None:
 
     Raises:
         DataError: there is no window.
-        BundleError: its answer is not a probability for each class.
+        BundleError: its answer is not a number for each name in the manifest, and of classes a probability.
     """
-    stored, classes = _some(windows), len(loaded.bundle.manifest.classes)
-    answer = loaded.predict(stored[:1])
-    if answer.shape != (1, classes):
-        raise BundleError(f"the model answers with shape {answer.shape}, expected (1, {classes})")
+    manifest, stored = loaded.bundle.manifest, _some(windows)
+    answer, expected = loaded.predict(stored[:1]), (1, len(manifest.classes))
+    if answer.shape != expected:
+        raise BundleError(f"the model answers with shape {answer.shape}, expected {expected}")
     total = float(answer.sum(dtype=np.float64))
+    if not manifest.needs_labels:
+        if not np.isfinite(total):
+            raise BundleError(f"the model answers with {total}, expected a number")
+        return
     if not np.isfinite(answer).all() or abs(total - 1) > SUM_TOLERANCE:
         raise BundleError(f"the model answers with probabilities that sum to {total}, expected 1")
 
@@ -80,6 +84,8 @@ def _some(windows: Windows) -> Array:
 
 
 def _evaluate(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Metrics:
+    if not loaded.bundle.manifest.needs_labels:
+        return loaded.evaluate(x, between)
     loss, correct = 0.0, 0
     for rows in [slice(at, at + BATCH) for at in range(0, len(y), BATCH)]:
         between()

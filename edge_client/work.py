@@ -13,6 +13,7 @@ from edge_client.core.ports import BlobReader, DeviceState, GraphLoader, Graphs,
 from edge_client.core.verbs import measuring
 from edge_client.executor import Between, Executor, Result, Secret
 from edge_client.incidents import Incidents
+from edge_client.layout import windows_for
 from edge_client.memory import Memory
 from wire import names
 from wire.bundle import Bundle, check_version, unpack
@@ -94,8 +95,10 @@ class Work:
         live: LiveWindows | None = None,
     ) -> None:
         """`live`: where windows are taken from anew for each plan."""
-        self.windows, self._live, self._memory, self._state, self._load_graphs = windows, live, memory, state, load_graphs
+        self._stored, self._live, self._memory, self._state, self._load_graphs = windows, live, memory, state, load_graphs
         self._trusted, self._policy, self._secret, self._incidents = trusted, policy, secret, incidents
+        self.windows = windows
+        """Those that the last plan was carried out over."""
         self.bundle: Bundle | None = None
         self._graphs: Graphs | None = None
         self._executor: Executor | None = None
@@ -143,7 +146,8 @@ class Work:
         bundle = self.bundle
         check_version(bundle.manifest, self._memory.session.versions)
         if self._live is not None:
-            self.windows, self._executor = self._live.now(bundle.manifest.window, bundle.manifest.classes), None
+            self._stored, self._executor = self._live.now(bundle.manifest.window, bundle.manifest.classes), None
+        self.windows = windows_for(bundle.manifest, self._stored)
         counts = self.windows.num_train, self.windows.num_test
         rule = broken_rule(self._policy, plan, bundle.manifest.name, measuring(bundle.manifest), *counts)
         if rule is not None:

@@ -115,7 +115,7 @@ def manifest_of(
         version=bundle_version,
         algorithm=objective.name,
         created_by=created_by,
-        classes=classes,
+        classes=objective.task.answers(classes),
         window=window,
         min_batch=MIN_BATCH,
         hyper=dict(objective.hyper),
@@ -124,4 +124,5 @@ def manifest_of(
         files={},
         columns=dict(objective.columns),
         random=dict(objective.random),
+        task=objective.task.of,
     )

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
@@ -133,6 +134,8 @@ def device_table(summary: Summary) -> Table:
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
     if summary.macro_f1:
         table.add_column("macro F1", justify="right")
+    if summary.accuracy_is:
+        table.add_column("loss", justify="right")
     for name in summary.comparison:
         table.add_column(name, justify="right")
     if summary.kept:
@@ -146,6 +149,7 @@ def device_table(summary: Summary) -> Table:
     for device_id, device in rows[:MOST_ROWS]:
         group = "-" if device.group is None else str(device.group)
         cells = [percent(device.macro_f1)] if summary.macro_f1 else []
+        cells += [number(device.loss)] if summary.accuracy_is else []
         cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
         cells += [kept_text(device.kept)] if summary.kept else []
         cells += [percent(device.placed.sure) if device.placed else ""] if is_placed else []
@@ -165,6 +169,11 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
+def number(value: float | None) -> str:
+    """A loss with three digits; a dash for none."""
+    return "-" if value is None else f"{value:.3g}"
+
+
 def megabytes(count: int) -> str:
     """Bytes as MB with one digit."""
     return f"{count / 1e6:.1f} MB"
@@ -177,6 +186,9 @@ def verdict(summary: Summary) -> str:
     found = f"{groups} groups among {devices} devices" if groups > 1 else f"{devices} devices in one group"
     worst = f"worst tenth {percent(accuracy.worst_tenth)}, worst device {percent(accuracy.worst)}"
     text = f"{summary.algorithm}: {found}, mean accuracy {percent(accuracy.mean)}, {worst}."
+    if summary.accuracy_is:
+        losses = [device.loss for device in summary.devices.values() if device.loss is not None]
+        text += f" Accuracy is the share of {summary.accuracy_is}. Mean loss {number(fmean(losses) if losses else None)}."
     if summary.macro_f1:
         text += f" Mean macro F1 {percent(summary.macro_f1.mean)}, worst tenth {percent(summary.macro_f1.worst_tenth)}."
     if summary.epsilon is not None:
@@ -184,7 +196,8 @@ def verdict(summary: Summary) -> str:
     if attack := summary.attack:
         apart = "apart from" if attack.told_apart else "among"
         text += f" {len(attack.attackers)} attackers ({attack.attack}) ended {apart} the honest devices, whose accuracy is"
-        text += f" {percent(attack.honest_accuracy.mean)}; the attack succeeds in {percent(attack.success_rate)}."
+        text += f" {percent(attack.honest_accuracy.mean)}"
+        text += "." if attack.success_rate is None else f"; the attack succeeds in {percent(attack.success_rate)}."
     if placed := [device.placed for device in summary.devices.values() if device.placed]:
         told = sum(held.neighbours > 0 for held in placed)
         text += f" Devices without labels: {len(placed)}, of which {told} were placed by their inputs."
@@ -220,6 +233,7 @@ def _write_page(
         verdict=verdict(summary),
         scenario=scenario_text(summary),
         percent=percent,
+        number=number,
         kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
         kept_text=kept_text,
         rule=rule_text(recipe),

@@ -6,7 +6,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from algorithms.build import build_objective
+from algorithms.build import build_objective, outputs_of
 from algorithms.core.contract import Objective
 from algorithms.core.seeded import seeded
 from algorithms.models.from_file import as_classifier
@@ -15,7 +15,8 @@ from simulation.datasets.windows import FleetData
 from simulation.pretrain import pretrained_extractor
 
 ModelMaker = Callable[[tuple[int, ...], int], nn.Module]
-"""(shape of one example, number of classes) -> a model up to the logits, as a function in a model file is."""
+"""(shape of one example, number of outputs: of classes, or what the task asks for) -> a model up to them, as a function in a model file
+is."""
 
 
 def objective_for_fleet(data: FleetData, algorithm: AlgorithmSpec, seed: int, model: str = "", pretrain: str = "") -> Objective:
@@ -37,7 +38,7 @@ def objective_on(model: nn.Module | ModelMaker, data: FleetData, algorithm: Algo
     Raises:
         ConfigError: it is no classifier of these examples, or does not go with the algorithm.
     """
-    size, count = torch.from_numpy(data.channel_size()), len(data.classes)
+    size, count = torch.from_numpy(data.channel_size()), outputs_of(algorithm, data.window, len(data.classes))
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "function")
 
     def make() -> Objective:

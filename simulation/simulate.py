@@ -16,13 +16,13 @@ from aggregator.core.state import RunState
 from aggregator.core.summary import AttackSummary, Newcomers, Summary, accuracy_of, spread, summarize
 from algorithms.core.contract import USUAL_PASSES, Objective
 from algorithms.core.probe import make_probe
-from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
+from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm, task_of
 from algorithms.spec import DEFAULT_ALGORITHM, Choice
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
 from host.threads import one_thread
-from simulation.datasets.windows import FleetData, able_to_train
+from simulation.datasets.windows import FleetData, able_to_train, for_task
 from simulation.engine.experiment import Experiment
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.messages import run_by_messages
@@ -42,7 +42,7 @@ from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
 from wire import names
-from wire.bundle import Bundle
+from wire.bundle import CLASSIFICATION, Bundle
 from wire.errors import ConfigError
 from wire.quantised import change_bytes
 from wire.tensors import Array
@@ -129,21 +129,33 @@ def simulate(
         summary = msgspec.structs.replace(summary, backend=result.backend, backend_reason=result.reason)
         if result.state.ended == "order":
             summary = msgspec.structs.replace(summary, ended="a callback stopped it")
-        summary = _with_scenario(summary, settings, result, data)
+        summary = _with_scenario(summary, settings)
+        has_classes = task_of(settings.algorithm).of == CLASSIFICATION
+        if has_classes:
+            summary = _with_f1(summary, result, data)
         if result.schedule is not None:
             accuracies = [(r.opened_at_s, spread(accuracy_of(r).values()).mean) for r in result.records if r.phase != "preparing"]
             summary = msgspec.structs.replace(summary, time=result.schedule.report(accuracies))
         if attack is not None:
-            summary = msgspec.structs.replace(summary, attack=_measure(attack, str(settings.attack), result, data, summary))
+            summary = msgspec.structs.replace(summary, attack=_measure(attack, str(settings.attack), result, data, summary, has_classes))
         if newcomers:
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
-            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers))
+            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers, has_classes))
     return SimulationResult(summary, result.state, result.records, result.blobs, data, result.models, result.predict)
 
 
 def _sources(algorithm: AlgorithmSpec) -> dict[str, str]:
     """What tells the states of an algorithm's own classes apart, by what a refused checkpoint calls them."""
     return {f"source of {name}": source for name, source in algorithm.sources.items()}
+
+
+def scene_of(data: FleetData, settings: SimulationSettings) -> FleetData:
+    """What devices have of the data, newcomers and all, as the scenario says and the task takes it.
+
+    Raises:
+        DataError: the data do not allow the split, or have no labels, and the task needs some.
+    """
+    return for_task(set_scene(data, settings.scenario, settings.seed), task_of(settings.algorithm).of)
 
 
 def check_settings(data: FleetData, settings: SimulationSettings) -> None:
@@ -165,8 +177,7 @@ def _set_up(
     data: FleetData, settings: SimulationSettings, objective: Objective | Callable[[FleetData], Objective] | None
 ) -> tuple[FleetData, Mapping[str, Windows], Experiment]:
     """The fleet without its newcomers, the newcomers, and what is to be run."""
-    data = set_scene(data, settings.scenario, settings.seed)
-    data, newcomers = hold_out(data, settings.scenario.num_newcomers(len(data.devices)), settings.seed)
+    data, newcomers = hold_out(scene_of(data, settings), settings.scenario.num_newcomers(len(data.devices)), settings.seed)
     algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
     if objective is None:
         objective = objective_for_fleet(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
@@ -217,31 +228,38 @@ def _of_epoch(windows: Windows) -> int:
     return min(windows.num_train + windows.num_unlabelled, USUAL_PASSES * windows.num_train)
 
 
-def _with_scenario(summary: Summary, settings: SimulationSettings, result: EngineResult, data: FleetData) -> Summary:
-    """The summary with what was asked of the fleet, and with macro F1 beside every accuracy."""
+def _with_scenario(summary: Summary, settings: SimulationSettings) -> Summary:
+    """The summary with what was asked of the fleet."""
+    task = task_of(settings.algorithm)
+    what = "" if task.of == CLASSIFICATION else task.accuracy
+    return msgspec.structs.replace(summary, labels=str(settings.labels), split=str(settings.split), accuracy_is=what)
+
+
+def _with_f1(summary: Summary, result: EngineResult, data: FleetData) -> Summary:
+    """The summary with macro F1 beside every accuracy."""
     devices, replace = dict(summary.devices), msgspec.structs.replace
     for device_id in (d for d, device in summary.devices.items() if device.accuracy is not None):
         windows = data.devices[device_id]
         f1 = macro_f1(windows.test_y, result.predict(device_id, windows.test_x).argmax(1))
         devices[device_id] = replace(devices[device_id], macro_f1=round(f1, 6))
     over = spread(device.macro_f1 for device in devices.values() if device.macro_f1 is not None)
-    return replace(summary, devices=devices, macro_f1=over, labels=str(settings.labels), split=str(settings.split))
+    return replace(summary, devices=devices, macro_f1=over)
 
 
-def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Windows]) -> Newcomers:
+def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Windows], has_classes: bool) -> Newcomers:
     """What came of the newcomers, by device and over those that have test windows."""
     tested = {d: r for d, r in sorted(received.items()) if r.evaluated.num_examples}
     return Newcomers(
         **msgspec.structs.asdict(spread(r.evaluated.accuracy for r in tested.values())),
         devices={d: received[d].evaluated.accuracy if d in tested else None for d in sorted(received)},
-        macro_f1=spread(macro_f1(newcomers[d].test_y, r.predicted) for d, r in tested.items()),
+        macro_f1=spread(macro_f1(newcomers[d].test_y, r.predicted) for d, r in tested.items()) if has_classes else None,
         groups={d: received[d].placed.group for d in sorted(received)},
         kept={d: received[d].kept for d in sorted(received)},
         sure={d: round(received[d].placed.sure, 6) for d in sorted(received)},
     )
 
 
-def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Summary) -> AttackSummary:
+def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Summary, has_classes: bool) -> AttackSummary:
     """What an attack achieved on the honest devices: their accuracy, and its success rate with the models that they were given."""
     honest = [d for d in sorted(data.devices) if d not in attack.attackers]
     tested = [d for d in honest if data.devices[d].num_test]
@@ -251,7 +269,7 @@ def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, s
     return AttackSummary(
         attack=text,
         attackers=sorted(attack.attackers),
-        success_rate=success_rate(attack.targets, labels, predicted),
+        success_rate=success_rate(attack.targets, labels, predicted) if has_classes else None,
         told_apart=told_apart({d: device.group for d, device in summary.devices.items()}, attack.attackers),
         honest_accuracy=spread(a for a in accuracies if a is not None),
     )

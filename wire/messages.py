@@ -68,6 +68,8 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     moved: bool = False
     encodings: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_ENCODINGS)] = ()
     """The encodings of updates that it can make beside float32; some of them may be unknown here."""
+    num_unlabelled: Count = 0
+    """Windows that nobody has labelled."""
 
 
 class InUse(msgspec.Struct, frozen=True, tag="in-use"):

@@ -70,6 +70,7 @@ class SettingsView(BaseModel):
     min_delta: float
     days: float
     min_batch: int
+    needs_labels: bool
     min_devices: int
     deadline_s: float
     grace_s: float

@@ -90,7 +90,9 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     responses: dict[str, Layout]
     """By graph: what an update must carry when it was evaluated or applied."""
     min_batch: Least0 = 0
-    """A device with fewer labelled windows cannot train (the bundle's `min_batch`); 0: all are asked to."""
+    """A device with fewer windows to train on cannot train (the bundle's `min_batch`); 0: all are asked to."""
+    needs_labels: bool = True
+    """Whether windows without labels are of no use to training (the bundle's task)."""
     candidates: tuple[str, ...] = ()
     """The names of what devices choose from when the run is over (`algorithms.personalisation.kept`); empty where they do not choose."""
     days: Bound = 0.0
@@ -159,6 +161,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
             data=data,
             bundle=bundle.digest,
             min_batch=manifest.min_batch,
+            needs_labels=manifest.needs_labels,
             min_devices=min_devices,
             deadline_s=deadline_s,
             grace_s=grace_s,

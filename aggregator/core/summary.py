@@ -40,6 +40,8 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     num_test: int
     accuracy: float | None
     """Of the model that it was given after the last round, on its own test examples; None without any."""
+    loss: float | None = None
+    """The mean loss of the same model on them; None without any, and where it is no number."""
     macro_f1: float | None = None
     """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where only accuracies were reported."""
     kept: Kept | None = None
@@ -149,7 +151,8 @@ class Newcomers(Spread, frozen=True):
 
     devices: dict[str, float | None]
     """Accuracy by device; None for one without test windows."""
-    macro_f1: Spread
+    macro_f1: Spread | None
+    """None where there are no classes."""
     groups: dict[str, str]
     """The group that each was placed in."""
     kept: dict[str, Kept | None]
@@ -195,6 +198,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int
     devices: dict[str, DeviceSummary]
     accuracy: Spread
+    accuracy_is: str = ""
+    """What accuracy is the share of, where that is not windows whose class is told rightly."""
     macro_f1: Spread | None = None
     accuracy_by_round: list[Spread]
     kept: KeptCounts | None = None
@@ -232,6 +237,7 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
     preparing = [r for r in records if r.phase == "preparing"]
     final = next((r for r in reversed(records) if r.phase == "evaluating"), None)
     accuracies = accuracy_of(final) if final else {}
+    losses = {d: round(m.mean_loss, 6) for d, m in final.evaluated.items() if math.isfinite(m.mean_loss)} if final else {}
     updates = sum(len(r.evaluated) for r in training)
     kept = final.kept if final else {}
     placed = all_placed(state)
@@ -250,6 +256,7 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
                 num_train=device.num_train,
                 num_test=device.num_test,
                 accuracy=accuracies.get(device_id),
+                loss=losses.get(device_id),
                 kept=kept.get(device_id),
                 placed=placed.get(device_id),
             )

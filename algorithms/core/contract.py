@@ -18,6 +18,7 @@ from algorithms.core.stack import Stack
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network
 from wire import names
+from wire.bundle import TaskName
 from wire.messages import Train, Verb
 from wire.tensors import Array, Tensors
 
@@ -55,6 +56,8 @@ class Objective(Protocol):
     """Whether ``evaluate`` and ``predict`` say what the model itself answers, and nothing else."""
     has_memory: ClassVar[bool]
     """Whether ``predict``, other than ``evaluate``, answers by what the device remembers as well."""
+    task: "Task"
+    """What is learned."""
     model: Classifier
     """The model whose structure the functions use; its own values are never read or changed after `initial`."""
     hyper: Mapping[str, float]
@@ -358,10 +361,20 @@ class ServerOptimizer(Protocol):
 
 
 class Task(Protocol):
-    """What a model is to learn. Traced into the graphs that train."""
+    """What a model is to learn. Traced into the graphs that train.
+
+    `scaled` are a batch's examples (batch, \\*window) as the model's first layer gets them: measurements in units of their channel's root
+    mean square over the fleet.
+    """
 
     name: ClassVar[str]
     citation: ClassVar[str]
+    of: ClassVar[TaskName]
+    """Which task of the wire it is a loss of: what devices do with labels and answers."""
+
+    @property
+    def accuracy(self) -> str:
+        """What accuracy is the share of, in words."""
 
     @property
     def plain(self) -> bool:
@@ -371,15 +384,33 @@ class Task(Protocol):
     def balanced(self) -> bool:
         """Whether the classes of a device are to count alike, by the device's own counts (`algorithms.tasks.balanced`)."""
 
-    def check(self, num_classes: int) -> None:
-        """Check that it goes with so many classes.
+    def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
+        """How many numbers a model gives for an example of this shape, where there are so many classes."""
+
+    def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
+        """What the numbers of `answer` are called, where these are the classes of the data."""
+
+    def check(self, num_outputs: int) -> None:
+        """Check that it goes with a model of so many outputs.
 
         Raises:
             ConfigError: it does not.
         """
 
-    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The loss of each example (batch,), of logits (batch, classes) float32 and labels (batch,) int64."""
+    def target(self, scaled: Tensor, y: Tensor) -> Tensor:
+        """What a model's outputs are held against, of examples and their labels (batch,) int64."""
+
+    def losses(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss (batch,) of each example that training minimises, of a model's outputs (batch, outputs) float32 and their target."""
+
+    def measured(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss (batch,) of each example that is reported: without what only helps training."""
+
+    def right(self, logits: Tensor, target: Tensor) -> Tensor:
+        """1 for each example (batch,) float32 that was answered rightly, else 0: what accuracy is the mean of."""
+
+    def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
+        """What a device is told of its examples (batch, answers) float32."""
 
 
 class Privacy(Protocol):

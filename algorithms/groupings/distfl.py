@@ -107,7 +107,7 @@ class DistFL(Defaults):
         if not self.surveys and probe is None:
             raise ConfigError(
                 f"distfl with signature {self.signature!r}: the server must hold the whole model, and devices keep a part of it; "
-                "or windows are ids, of which it cannot make up any"
+                "or windows are ids, of which it cannot make up any; or the task has no classes, by which it could compare answers"
             )
         if self.signature == "responses" and probe is not None and not fitted_layers(model, probe):
             raise ConfigError("distfl with signature 'responses': the model has no BatchNorm layer to extract knowledge from")

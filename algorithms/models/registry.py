@@ -6,7 +6,9 @@ from functools import partial
 
 from torch import Tensor
 
+from algorithms.core.contract import Task
 from algorithms.core.limits import Limits
+from algorithms.models.autoencoder import autoencoder
 from algorithms.models.blocks import CUTS
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import har_cnn_dbe
@@ -16,7 +18,7 @@ from algorithms.models.small_cnn import autocfl, cnn2, cnn4
 from algorithms.models.text import text_cnn, text_mlp
 from algorithms.models.vgg import vgg11
 from algorithms.spec import Option, Options, read
-from wire.bundle import Window
+from wire.bundle import CLASSIFICATION, Window
 from wire.errors import ConfigError
 
 Builder = Callable[..., Classifier]
@@ -35,19 +37,23 @@ MODELS: dict[str, Builder] = {
     "vgg11": vgg11,
     "resnet18": resnet18,
     "mlp": mlp,
+    "autoencoder": autoencoder,
     "text-mlp": text_mlp,
     "text-cnn": text_cnn,
 }
 OF_IDS = ("text-mlp", "text-cnn")
 """The models of sequences of ids. All others are of measurements."""
 _CUT = Option("last", "where the head begins: with the last layer, or right after the convolutions", **vars(Limits(choices=CUTS)))
-OPTIONS: dict[str, Options] = {"har-cnn-dbe": {"cut": _CUT}, "cnn4": {"cut": _CUT}}
+_UNITS = Option(16, "units of the bottleneck", low=1)
+OPTIONS: dict[str, Options] = {"har-cnn-dbe": {"cut": _CUT}, "cnn4": {"cut": _CUT}, "autoencoder": {"units": _UNITS}}
 """The options of the models that have any, as in ``har-cnn-dbe:cut=convolutions``."""
 
 
-def default_model(window: Window) -> str:
-    """The model that data get when nobody names one: DistFL's two-layer CNN, and for ids a convolution over their
-    embeddings, which have the BatchNorm statistics that groupings read."""
+def default_model(window: Window, task: Task | None = None) -> str:
+    """The model that data get when nobody names one: DistFL's two-layer CNN, for ids a convolution over their embeddings, and an
+    autoencoder to give windows back; all have the BatchNorm statistics that groupings read."""
+    if task is not None and task.of != CLASSIFICATION:
+        return "autoencoder"
     return "text-cnn" if window.vocabulary else "cnn2-bn" if window.height else "har-cnn"
 
 

@@ -28,7 +28,6 @@ from algorithms.objectives.supervised import (
     MOMENTUM,
     Pass,
     Supervised,
-    batch_metrics,
     differentiate,
     following_values,
 )
@@ -74,7 +73,7 @@ class Apfl(Supervised):
         alpha = (tensors[_ALPHA] - hyper["alpha_lr"] * own.pop(_ALPHA)).clamp(0.0, 1.0)
         moved = self.descend(gradients | own, tensors, hyper) | {_ALPHA: alpha}
         following = exchanged.following | as_personal_model(made.following)
-        return following_values(following | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
+        return following_values(following | moved) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         return super().answer(self.mixed(tensors), x)

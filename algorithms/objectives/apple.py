@@ -26,7 +26,7 @@ from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
-from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, differentiate, following_values
+from algorithms.objectives.supervised import LR, Pass, Supervised, differentiate, following_values
 from wire import names
 from wire.messages import Evaluate, Train, Verb
 from wire.tensors import Tensors
@@ -79,12 +79,12 @@ class Apple(Supervised):
         gradients, loss, made = differentiate(self.loss, [*self.trained(tensors), _RELATION], tensors, batch, hyper)
         relation = tensors[_RELATION] - hyper["dr_lr"] * gradients.pop(_RELATION)
         moved = self.descend(gradients, tensors, hyper) | {_RELATION: relation}
-        return following_values(made.following | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
+        return following_values(made.following | moved) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
 
     def settle(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Only the running statistics move: other core models have arrived since they were taken."""
         loss, made = self.loss(tensors, batch, hyper)
-        return following_values(made.following) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
+        return following_values(made.following) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
 
 
 class AppleServer(DefaultCoordinator):

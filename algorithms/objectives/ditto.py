@@ -29,7 +29,6 @@ from algorithms.objectives.supervised import (
     MOMENTUM,
     Pass,
     Supervised,
-    batch_metrics,
     differentiate,
     following_values,
 )
@@ -67,7 +66,7 @@ class Ditto(Supervised):
         gradients, loss, made = differentiate(tied, personal_parameters(tensors), tensors, batch, hyper)
         moved = self.descend(gradients, tensors, hyper)
         size = batch["y"].shape[0]
-        return following_values(as_personal_model(made.following) | moved) | batch_metrics(made.logits, batch["y"], loss * size)
+        return following_values(as_personal_model(made.following) | moved) | self.metrics(made.logits, batch, loss * size)
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         return super().answer(as_model(tensors), x)

@@ -12,7 +12,7 @@ from torch import Tensor
 from algorithms.core.contract import Sgd, TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import dropping
-from algorithms.objectives.supervised import Supervised, batch_metrics, following_values
+from algorithms.objectives.supervised import Supervised, following_values
 from algorithms.privacy.per_example import clipped_gradients
 from wire import names
 from wire.errors import ConfigError
@@ -47,7 +47,7 @@ class ClippedExamples(Supervised):
             directions[key] = (total + hyper["noise_multiplier"] * hyper["clip_norm"] * own) / batch["y"].shape[0]
             at += total.numel()
         loss_sum = self.losses(logits, tensors, batch).sum()
-        return following_values(self.descend(directions, tensors, hyper)) | batch_metrics(logits.detach(), batch["y"], loss_sum.detach())
+        return following_values(self.descend(directions, tensors, hyper)) | self.metrics(logits.detach(), batch, loss_sum.detach())
 
 
 def with_clipped_examples(base: type[Supervised], name: str, clip_norm: float, noise_multiplier: float) -> type[Supervised]:

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Sgd, TorchTensors, Work, exchanged
@@ -71,7 +70,7 @@ class FedFomo(Supervised):
         return following_values(mixed) | {names.metric("weights"): weights}
 
     def _loss_sum(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        return F.cross_entropy(self.forward(tensors, batch, training=False).logits, batch["y"], reduction="sum")
+        return self.task.measured(self.forward(tensors, batch, training=False).logits, self.target(batch)).sum()
 
 
 class FedFomoServer(DefaultCoordinator):

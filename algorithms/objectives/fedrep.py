@@ -13,7 +13,7 @@ from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchT
 from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedper import FedPer
-from algorithms.objectives.supervised import Supervised, batch_metrics, differentiate, following_values
+from algorithms.objectives.supervised import Supervised, differentiate, following_values
 from wire import names
 from wire.messages import MOST_EPOCHS, Verb
 
@@ -26,7 +26,7 @@ def step_over(
     directions, others = objective.correct(gradients, tensors, hyper)
     moved = objective.descend(directions, tensors, hyper)
     changed = made.following if body else {}
-    return following_values(changed | others | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
+    return following_values(changed | others | moved) | objective.metrics(made.logits, batch, loss * batch["x"].shape[0])
 
 
 class FedRep(FedPer):

@@ -22,7 +22,7 @@ from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensor
 from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.lgnet import FineTuned
-from algorithms.objectives.supervised import LR, Supervised, batch_metrics, differentiate, following_values
+from algorithms.objectives.supervised import LR, Supervised, differentiate, following_values
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS, Train, Verb
 
@@ -65,14 +65,14 @@ class PerFedAvg(Supervised):
         moved = self.descend(directions, tensors, hyper)
         logits = torch.where(half.unsqueeze(1) > 0, made_after.logits, made.logits)
         loss_sum = loss * (1 - half).sum() + loss_after * half.sum()
-        return following_values(made.following | made_after.following | moved) | batch_metrics(logits, y, loss_sum)
+        return following_values(made.following | made_after.following | moved) | self.metrics(logits, batch, loss_sum)
 
     def adapt(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """w <- w - alpha * gradient."""
         keys = self.trained(tensors)
         gradients, loss, made = differentiate(self.loss, keys, tensors, batch, hyper)
         moved = {key: tensors[key] - hyper["inner_lr"] * gradients[key] for key in keys}
-        return following_values(made.following | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
+        return following_values(made.following | moved) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
 
     def _gradients_at(
         self, keys: list[str], tensors: TorchTensors, along: TorchTensors, batch: TorchTensors, hyper: TorchTensors, sign: float

@@ -19,7 +19,7 @@ from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.personal_model import as_model, copy_as_personal_model, personal_key
-from algorithms.objectives.supervised import LR, Pass, Supervised, batch_metrics, differentiate, following_values
+from algorithms.objectives.supervised import LR, Pass, Supervised, differentiate, following_values
 from wire.messages import Apply, Verb
 
 
@@ -61,7 +61,7 @@ class PFedMe(Supervised):
             theta = {k: v - hyper["personal_lr"] * (gradients[k] + tie * (v - tensors[k])) for k, v in theta.items()}
         moved = {key: tensors[key] - hyper["lr"] * hyper["lambda"] * (tensors[key] - theta[key]) for key in keys}
         personal = copy_as_personal_model(following) | {personal_key(key): value for key, value in theta.items()}
-        return following_values(following | moved | personal) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
+        return following_values(following | moved | personal) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         return super().answer(as_model(tensors), x)

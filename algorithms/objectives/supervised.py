@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, Optimizer, Task, TorchTensors
@@ -28,8 +27,6 @@ from wire import names
 from wire.errors import ConfigError
 
 LR, MOMENTUM = 0.005, 0.9
-NO_LABEL = -1
-"""The class of a window that nobody has labelled."""
 TRAINING = ("step", "loss", "correct", "forward", "trained", "graphs")
 """The methods that decide what training does: a class that overrides one says itself which graphs are plain SGD."""
 LOSS = ("step", "loss", "mean_loss", "losses")
@@ -53,15 +50,10 @@ def count_labels(y: Tensor, num_classes: int) -> Tensor:
     return (y.unsqueeze(1) == torch.arange(num_classes)).to(torch.float32).sum(0)
 
 
-def batch_metrics(logits: Tensor, y: Tensor, loss_sum: Tensor) -> TorchTensors:
-    """``metric/loss_sum`` and ``metric/num_correct`` of a batch, float32 scalars."""
-    return {names.LOSS_SUM: loss_sum, names.NUM_CORRECT: (logits.argmax(1) == y).to(torch.float32).sum()}
-
-
 def metrics_of_answers(probabilities: Tensor, y: Tensor, least: float) -> TorchTensors:
-    """`batch_metrics` of probabilities (batch, classes); one below `least` has the loss of this one."""
+    """The metrics of probabilities (batch, classes), as `Supervised.metrics`; one below `least` has the loss of this one."""
     chosen = probabilities.gather(1, y.unsqueeze(1)).clamp(min=least)
-    return batch_metrics(probabilities, y, -chosen.log().sum())
+    return {names.LOSS_SUM: -chosen.log().sum(), names.NUM_CORRECT: (probabilities.argmax(1) == y).to(torch.float32).sum()}
 
 
 def following_values(tensors: TorchTensors) -> TorchTensors:
@@ -182,7 +174,15 @@ class Supervised:
 
     def losses(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         """The task's loss of each example (batch,)."""
-        return self.task.losses(logits, batch["y"])
+        return self.task.losses(logits, self.target(batch))
+
+    def target(self, batch: TorchTensors) -> Tensor:
+        """What the logits of a batch are held against."""
+        return self.task.target(self.model.scale(batch["x"]), batch["y"])
+
+    def metrics(self, logits: Tensor, batch: TorchTensors, loss_sum: Tensor) -> TorchTensors:
+        """``metric/loss_sum`` and ``metric/num_correct`` of a batch, float32 scalars."""
+        return {names.LOSS_SUM: loss_sum, names.NUM_CORRECT: self.task.right(logits, self.target(batch)).sum()}
 
     def correct(self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors) -> tuple[TorchTensors, TorchTensors]:
         """The directions in which a step goes, from the gradients of the loss, and other tensors that change."""
@@ -193,7 +193,7 @@ class Supervised:
         gradients, loss, made = differentiate(self.loss, self.trained(tensors), tensors, batch, hyper)
         directions, others = self.correct(gradients, tensors, hyper)
         moved = self.descend(directions, tensors, hyper)
-        return following_values(made.following | others | moved) | batch_metrics(made.logits, batch["y"], loss * batch["y"].shape[0])
+        return following_values(made.following | others | moved) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
 
     def slots(self, tensors: TorchTensors, keys: Iterable[str]) -> TorchTensors:
         """What the optimizer keeps of these tensors, before the first step."""
@@ -212,22 +212,22 @@ class Supervised:
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         logits = self.answer(tensors, batch["x"]).logits
-        return batch_metrics(logits, batch["y"], F.cross_entropy(logits, batch["y"], reduction="sum"))
+        return self.metrics(logits, batch, self.task.measured(logits, self.target(batch)).sum())
 
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        """Class probabilities (batch, classes) of the model that the device uses."""
-        return torch.softmax(self.answer(tensors, x).logits, dim=1)
+        """What the task answers by the model that the device uses: class probabilities (batch, classes), or others in their place."""
+        return self.task.answer(self.answer(tensors, x).logits, self.model.scale(x))
 
     def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and ``variance.LAYER`` (channels,) at the input of
-        each BatchNorm layer, ``gradient`` (classes, inputs) of the cross-entropy by the weights of the last layer. Windows without a label
-        have no part in the gradient."""
+        each BatchNorm layer, ``gradient`` (outputs, inputs) of the task's loss by the weights of the last layer. Where it needs labels,
+        windows without one have no part in the gradient."""
         last = self.key(tensors, f"{self.model.last_layer}.weight")
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, TorchTensors]:
             with watch_norms(self.model) as met:
                 logits, _ = functional(self.model, {**tensors, **weights}, batch["x"], training=True)
-            return F.cross_entropy(logits, batch["y"], reduction="sum", ignore_index=NO_LABEL), named_norms(met)
+            return self.task.measured(logits, self.target(batch)).sum(), named_norms(met)
 
         gradients, _, seen = grad_and_value(loss_of, {last: tensors[last]})
         size = batch["x"].shape[0]

@@ -17,8 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.limits import BETWEEN, PART, Limits, read_numbers
+from wire.bundle import CLASSIFICATION, TaskName
 from wire.errors import ConfigError
 
+NO_LABEL = -1
+"""The class of a window that nobody has labelled."""
 BALANCED, EQUAL = "balanced", "equal"
 """Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and none."""
 
@@ -28,6 +31,8 @@ class Classification:
 
     name: ClassVar[str] = "classification"
     citation: ClassVar[str] = "Szegedy et al., CVPR 2016, section 7"
+    of: ClassVar[TaskName] = CLASSIFICATION
+    accuracy: ClassVar[str] = "windows whose class is told rightly"
     limits: ClassVar[Mapping[str, Limits]] = {
         "label_smoothing": PART,
         "class_weights": Limits(choices=(EQUAL, BALANCED), numbers=True),
@@ -42,11 +47,31 @@ class Classification:
     def plain(self) -> bool:
         return not (self.label_smoothing or self.balanced or self.weights)
 
-    def check(self, num_classes: int) -> None:
-        if self.weights and len(self.weights) != num_classes:
-            given = BETWEEN.join(f"{weight:g}" for weight in self.weights)
-            raise ConfigError(f"class_weights {given}: expected a weight for each of {num_classes} classes, got {len(self.weights)}")
+    def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
+        return num_classes
 
-    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
-        each = F.cross_entropy(logits, y, reduction="none", label_smoothing=self.label_smoothing)
-        return each * torch.tensor(self.weights)[y] if self.weights else each
+    def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
+        return classes
+
+    def check(self, num_outputs: int) -> None:
+        if self.weights and len(self.weights) != num_outputs:
+            given = BETWEEN.join(f"{weight:g}" for weight in self.weights)
+            raise ConfigError(f"class_weights {given}: expected a weight for each of {num_outputs} classes, got {len(self.weights)}")
+
+    def target(self, scaled: Tensor, y: Tensor) -> Tensor:
+        return y
+
+    def losses(self, logits: Tensor, target: Tensor) -> Tensor:
+        each = F.cross_entropy(logits, target, reduction="none", label_smoothing=self.label_smoothing)
+        return each * torch.tensor(self.weights)[target] if self.weights else each
+
+    def measured(self, logits: Tensor, target: Tensor) -> Tensor:
+        """One without a label has none."""
+        return F.cross_entropy(logits, target, reduction="none", ignore_index=NO_LABEL)
+
+    def right(self, logits: Tensor, target: Tensor) -> Tensor:
+        return (logits.argmax(1) == target).to(torch.float32)
+
+    def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
+        """Class probabilities."""
+        return torch.softmax(logits, dim=1)

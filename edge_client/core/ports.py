@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from edge_client.core.session import Session
-from wire.bundle import Bundle, Window
+from wire.bundle import CLASSIFICATION, Bundle, TaskName, Window
 from wire.messages import Digest, MaybeDigest, Pieces
 from wire.tensors import Array, Tensors
 
@@ -115,6 +115,7 @@ class Current(msgspec.Struct, frozen=True):
     version: int = 0
     """Of the bundle."""
     classes: tuple[str, ...] = ()
+    task: TaskName = CLASSIFICATION
     window: Window | None = None
     onnx: MaybeDigest = ""
     """SHA-256 of ``model.onnx``; empty where the bundle has nothing to make one from."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from algorithms.registry import read_algorithm
+from algorithms.registry import read_algorithm, task_of
 from algorithms.spec import DEFAULT_ALGORITHM
 from export.bundle import MAX_BATCH
 from export.publish import Publication, own_key, publish, read_key
@@ -14,7 +14,7 @@ from export.runtimes import ONNX
 from shoal.choices import check_bounds, with_privacy
 from shoal.folders import prepare_folder
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import FleetData, one_class
+from simulation.datasets.windows import FleetData, for_task, one_class
 from simulation.objective import ModelMaker, objective_for_fleet, objective_on
 from wire.errors import ConfigError
 
@@ -75,6 +75,7 @@ def write_bundle(
     signing = read_key(key) if key is not None else own_key(out)
     on_progress("making the model")
     spec = with_privacy(read_algorithm(algorithm), privacy)
+    fleet = for_task(fleet, task_of(spec).of)
     if isinstance(model, str):
         objective = objective_for_fleet(fleet, spec, seed, model, pretrain)
     elif pretrain:

@@ -17,6 +17,8 @@ from shoal.api.progress import Models
 from shoal.api.tables import Evaluation, RoundMetrics, evaluations, round_metrics, to_frame
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationResult
+from wire.bundle import CLASSIFICATION
+from wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,8 +51,13 @@ class Result:
 
     @property
     def macro_f1(self) -> Spread:
-        """Macro F1 over devices, as `accuracy`."""
-        assert self.summary.macro_f1 is not None  # of a simulation there always is one
+        """Macro F1 over devices, as `accuracy`.
+
+        Raises:
+            ConfigError: the task has no classes.
+        """
+        self._check_classes("macro_f1")
+        assert self.summary.macro_f1 is not None  # of a simulation of classes there always is one
         return self.summary.macro_f1
 
     @property
@@ -98,7 +105,8 @@ class Result:
         return self._models.model(self._groups, group, device)
 
     def predict(self, x: ArrayLike, *, group: int | None = None, device: str | None = None) -> Numbers:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the sensor's units, by the model of a group or a device.
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the sensor's units, by the model of a group or a device;
+        in a reconstruction the error (n, 1) of each.
 
         Raises:
             ConfigError: as of `model`.
@@ -108,18 +116,19 @@ class Result:
 
         examples = np.asarray(x)
         check_windows(examples, self.data.window.shape)
-        model = self.model(group=group, device=device)
+        model, objective = self.model(group=group, device=device), self.outcome.models.objective
         with torch.no_grad():
             parts = torch.from_numpy(np.ascontiguousarray(examples, np.float32)).split(1024)
-            made = [torch.softmax(model(part), 1).numpy() for part in parts if len(part)]
-        return np.concatenate(made) if made else np.zeros((0, len(self.data.classes)), np.float32)
+            made = [objective.task.answer(model(part), objective.model.scale(part)).numpy() for part in parts if len(part)]
+        return np.concatenate(made) if made else np.zeros((0, len(objective.task.answers(self.data.classes))), np.float32)
 
     def predictions(self, device: str) -> Labels:
         """The class (n,) int64 that a device predicts for each of its test windows, by the backend that the run was computed with.
 
         Raises:
-            ConfigError: there is no such device.
+            ConfigError: there is no such device, or the task has no classes.
         """
+        self._check_classes("predictions")
         self._models.check_device(device)
         x = self.data.devices[device].test_x
         return self.outcome.predict(device, x).argmax(1).astype(np.int64) if len(x) else np.zeros(0, np.int64)
@@ -129,13 +138,19 @@ class Result:
         over those of all devices.
 
         Raises:
-            ConfigError: there is no such device.
+            ConfigError: there is no such device, or the task has no classes.
         """
+        self._check_classes("confusion")
         counts = np.zeros((len(self.data.classes), len(self.data.classes)), np.int64)
         for device_id in self.data.devices if device is None else (device,):
             predicted = self.predictions(device_id)
             np.add.at(counts, (self.data.devices[device_id].test_y, predicted), 1)
         return counts
+
+    def _check_classes(self, asked: str) -> None:
+        task = self.outcome.models.objective.task
+        if task.of != CLASSIFICATION:
+            raise ConfigError(f"{asked}: the task {task.name} has no classes; `predict` says {', '.join(task.answers(()))} for each window")
 
     def save(self, folder: str | Path, devices: Sequence[str] | None = None) -> tuple[Written, ...]:
         """Write the model of each group and each device, or of these devices, as ``.safetensors``, ``.pt`` and ``.onnx``. The list that is

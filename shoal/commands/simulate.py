@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from aggregator.core.summary import Heterogeneity
 from algorithms.blame import blaming
+from algorithms.registry import task_of
 from shoal.api.model_files import why_left_out
 from shoal.api.result import Result
 from shoal.api.settings import engine_options, make_settings
@@ -23,7 +24,8 @@ from simulation.datasets.windows import one_class
 from simulation.engine.progress import RunProgress
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
-from simulation.scenario import check_scenario, set_scene
+from simulation.scenario import check_scenario
+from wire.bundle import CLASSIFICATION
 from wire.errors import ConfigError
 
 MODELS = ("auto", "all", "groups", "none")
@@ -105,8 +107,9 @@ def simulate(
     assigned = read_partition(partition)
     check_scenario(settings.scenario, assigned)
     fleet = make_fleet(data, assigned, devices, seed)
-    held = set_scene(fleet, settings.scenario, seed).some(SHOWN)
-    warn(one_class(held))
+    held = simulation.scene_of(fleet, settings).some(SHOWN)
+    if task_of(settings.algorithm).of == CLASSIFICATION:
+        warn(one_class(held))
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", held)
     heterogeneity = measure(held)
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()), soft_wrap=True)

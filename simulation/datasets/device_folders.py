@@ -57,13 +57,15 @@ def _has_arrays(folder: Path) -> bool:
 
 
 def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tuple[str, ...]:
-    """The names of the classes that the devices' folders list, or the numbers of those that their examples have.
+    """The names of the classes that the devices' folders list, or the numbers of those that their examples have; none without labels.
 
     Raises:
         DataError: labels are no class numbers; the lists differ, or are shorter than the examples need.
     """
     labels = np.concatenate([y for windows in devices.values() for y in (windows.train_y, windows.test_y)])
-    lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) else (-1, -1)
+    if not len(labels) and not any((folder / CLASSES).exists() for folder in folders):
+        return ()
+    lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
     if lowest < 0 or highest > MOST_CLASSES:
         raise DataError(f"data {path}: y reaches {lowest}..{highest}, expected class numbers from 0")
     present = np.unique(labels)

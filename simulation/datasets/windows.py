@@ -8,10 +8,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from edge_client.core.ports import Windows
-from wire.bundle import Window
+from edge_client.layout import without_labels
+from wire.bundle import CLASSIFICATION, TaskName, Window
 from wire.errors import DataError
 from wire.tensors import Array
 
+WINDOWS = "windows"
+"""The class of all windows where there are no others."""
 SAMPLED = 1000
 """Of a larger fleet the labels of so many devices are looked at."""
 
@@ -85,6 +88,26 @@ class FleetData:
         truth = {d: group for d, group in self.truth.items() if d in devices}
         recordings = {d: held for d, held in self.recordings.items() if d in devices}
         return replace(self, devices=devices, truth=truth, recordings=recordings)
+
+
+def for_task(data: FleetData, task: TaskName) -> FleetData:
+    """A fleet as a task takes it. Where it needs no labels, all windows are of one class, `WINDOWS`, those that nobody has labelled too.
+
+    Raises:
+        DataError: it needs labels, and no window has one.
+    """
+    if task == CLASSIFICATION and not data.classes:
+        raise DataError(
+            f"data {data.name}: no window has a label: expected labels, or a task that needs none, as in --algorithm fedavg+reconstruction"
+        )
+    if task == CLASSIFICATION or isinstance(data.devices, Measured):  # devices that are places of a pool have labels, and all windows
+        return data
+    return replace(data, classes=(WINDOWS,), devices={d: _of_one_class(without_labels(w)) for d, w in data.devices.items()})
+
+
+def _of_one_class(windows: Windows) -> Windows:
+    train_y, test_y = (np.zeros(count, np.int64) for count in (windows.num_train, windows.num_test))
+    return Windows(windows.train_x, train_y, windows.test_x, test_y)
 
 
 def digest_of(data: FleetData) -> str:

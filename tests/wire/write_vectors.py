@@ -19,6 +19,7 @@ from tests.wire import (
     ranks_vectors,
     session_vectors,
     signed_vectors,
+    task_vectors,
     time_vectors,
 )
 from tests.wire.signed_vectors import ROOT, RUN, VECTORS, A, B
@@ -199,6 +200,7 @@ FILES = (
     quantised_vectors,
     ranks_vectors,
     session_vectors,
+    task_vectors,
     time_vectors,
 )
 """The vectors that are a file each."""

@@ -41,7 +41,9 @@ public class Executor(
     windows: Windows,
     private val noise: Noise = Noise.fromEntropy(),
 ) {
-    private val windows = windows.fitting(bundle.manifest.window)
+    /** Whether the bundle's task takes only windows with labels. */
+    internal val needsLabels: Boolean get() = bundle.manifest.needsLabels
+    private val windows = windows.fitting(bundle.manifest.window).takenFor(bundle.manifest)
 
     init {
         checkWindows("train", windows.trainX, windows.trainY)
@@ -108,7 +110,7 @@ public class Executor(
     }
 
     /**
-     * Class probabilities (n, classes) float32 of examples [x] (n, window), int64 where the bundle asks for ids, by the device's own model:
+     * What the bundle's task answers (n, answers) float32, class probabilities or others in their place, of examples [x] (n, window), int64 where the bundle asks for ids, by the device's own model:
      * what it was given, and has kept of it.
      *
      * @throws DataException examples of another shape, or none
@@ -130,6 +132,25 @@ public class Executor(
     }
 
     /**
+     * The metrics of the device's own model over examples [x] (n, window) that need no labels; of fewer than the bundle's least batch there are
+     * none. [checkpoint] is called before each batch, and may throw.
+     */
+    internal fun evaluate(model: Tensors, private: Tensors, x: Tensor, checkpoint: () -> Unit): Metrics {
+        val minBatch = bundle.manifest.minBatch
+        if (x.rows < minBatch) return Metrics()
+        val held = bundle.initial + fitting(private) + model + keptOf(private)
+        var (loss, correct) = Pair(0.0, 0.0)
+        for (part in evaluationRanges(x.rows, minBatch, graphs.maxBatch)) {
+            checkpoint()
+            val rows = part.toList().toIntArray()
+            val outputs = graphs.run("evaluate", held + mapOf(Names.X to x.take(rows), Names.Y to Tensor.of(LongArray(rows.size))))
+            loss += outputs.getValue(Names.metric("loss_sum")).toFloatArray().single()
+            correct += outputs.getValue(Names.metric("num_correct")).toFloatArray().single()
+        }
+        return Metrics(x.rows.toLong(), loss, Math.rint(correct).toLong())
+    }
+
+    /**
      * Finds out whether a model can be used for predictions: it has the bundle's layout, and gives each class of a few of the device's own
      * windows a probability.
      *
@@ -145,9 +166,11 @@ public class Executor(
         val answer = predict(model, private, x)
         val expected = TensorLayout(Names.PROBABILITIES, DType.FLOAT32, listOf(x.rows, manifest.classes.size))
         checkLayout(mapOf(Names.PROBABILITIES to answer), listOf(expected), "answer of the offered model")
-        if (answer.toFloatArray().any { !(it >= 0f && it <= 1f + SLACK) }) {
+        val numbers = answer.toFloatArray()
+        if (manifest.needsLabels && numbers.any { !(it >= 0f && it <= 1f + SLACK) }) {
             throw DataException("the offered model gives what is no probability")
         }
+        if (numbers.any { !it.isFinite() }) throw DataException("the offered model gives what is no number")
     }
 
     private fun checkWindows(split: String, x: Tensor, y: Tensor) {
@@ -155,6 +178,7 @@ public class Executor(
         if (x.shape.drop(1) != manifest.window.shape) {
             throw DataException("$split windows have shape ${x.shape.drop(1)}, bundle ${manifest.name} expects ${manifest.window.shape}")
         }
+        if (!manifest.needsLabels) return
         val unknown = y.toLongArray().firstOrNull { it !in manifest.classes.indices }
         if (unknown != null) {
             throw DataException("$split labels hold $unknown, bundle ${manifest.name} has classes 0..${manifest.classes.size - 1}")

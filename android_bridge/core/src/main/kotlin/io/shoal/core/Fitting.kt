@@ -1,6 +1,28 @@
 package io.shoal.core
 
+import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Window
+
+/** These windows as the task of a bundle takes them: all of them as windows to train and test on where it needs no labels. */
+internal fun Windows.takenFor(manifest: Manifest): Windows = if (manifest.needsLabels || numUnlabelled == 0) this else withoutLabels()
+
+/**
+ * How many windows a device trains on and how many it tests on, in a task that needs no labels: those without a label come after those with
+ * one, and where none was set apart for testing, the last quarter of all is.
+ */
+internal fun splitUnlabelled(numTrain: Int, numTest: Int, numUnlabelled: Int): Pair<Int, Int> {
+    val count = numTrain + numUnlabelled
+    val heldBack = if (numTest > 0 || numUnlabelled == 0) 0 else count / 4
+    return Pair(count - heldBack, if (numTest > 0) numTest else heldBack)
+}
+
+/** The windows for a task that needs no labels. */
+private fun Windows.withoutLabels(): Windows {
+    val x = concatenate(listOf(trainX, unlabelledX))
+    val (cut, _) = splitUnlabelled(numTrain, numTest, numUnlabelled)
+    val test = if (numTest > 0) testX else x.take(IntArray(x.rows - cut) { cut + it })
+    return Windows(x.take(IntArray(cut) { it }), Tensor.of(LongArray(cut)), test, Tensor.of(LongArray(test.rows)))
+}
 
 /**
  * These windows, of the type that a bundle asks for.

@@ -53,6 +53,7 @@ internal class Outbox(
             classes = toldClasses(self.policy ?: Policy(), around.windows.trainY.toLongArray()),
             moved = health.moved,
             encodings = listOf(Quantised.INT8),
+            numUnlabelled = around.windows.numUnlabelled.toLong(),
         )
         say("check-in", message)
         sayHere()

@@ -27,7 +27,10 @@ internal class PlanWork(
      *
      * @throws PolicyBroken it does
      */
-    fun checkAlone(plan: Plan): Unit = check(policy.copy(bundles = null), plan, "", emptySet())
+    fun checkAlone(plan: Plan) {
+        val more = windows.numUnlabelled // for a task that needs no labels they are like others
+        check(policy.copy(bundles = null), plan, "", emptySet(), windows.numTrain + more, windows.numTest + more)
+    }
 
     /**
      * Verifies the plan's bundle, checks the plan against the policy and loads the bundle's graphs.
@@ -40,7 +43,9 @@ internal class PlanWork(
     fun open(plan: Plan, versions: Map<String, Long>): Manifest {
         val manifest = loaded.verified(plan.bundle).manifest
         Bundle.checkVersion(manifest, versions)
-        check(policy, plan, manifest.name, manifest.graphs.filterValues { it.responses.isNotEmpty() }.keys)
+        val taken = windows.takenFor(manifest)
+        val measuring = manifest.graphs.filterValues { it.responses.isNotEmpty() }.keys
+        check(policy, plan, manifest.name, measuring, taken.numTrain, taken.numTest)
         val unknown = plan.verbs.mapNotNull(::graphOf).firstOrNull { it !in manifest.graphs }
         if (unknown != null) throw Malformed("plan: no graph '$unknown', bundle ${manifest.name} has ${manifest.graphs.keys.sorted()}")
         loaded.executor(plan.bundle)
@@ -69,7 +74,7 @@ internal class PlanWork(
             attempt = plan.attempt,
             deviceId = deviceId,
             model = result.model,
-            numTrain = windows.numTrain.toLong(),
+            numTrain = windows.takenFor(loaded.verified(plan.bundle).manifest).numTrain.toLong(),
             numSteps = result.numSteps,
             evaluated = result.evaluated,
             trained = result.trained,
@@ -84,8 +89,8 @@ internal class PlanWork(
         return FinishedPlan(payload, result.model, result.private, result.numSteps)
     }
 
-    private fun check(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>) {
-        brokenRule(policy, plan, bundle, measuring, windows.numTrain, windows.numTest)?.let { throw PolicyBroken(it) }
+    private fun check(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>, numTrain: Int, numTest: Int) {
+        brokenRule(policy, plan, bundle, measuring, numTrain, numTest)?.let { throw PolicyBroken(it) }
     }
 
     companion object {

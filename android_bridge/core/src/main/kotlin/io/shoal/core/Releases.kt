@@ -79,13 +79,13 @@ internal class Releases(
     }
 
     private fun tryOut(session: Session, offer: Offer, checkpoint: () -> Unit): Verdict {
-        val (x, y) = trial.heldBack(session.plan)
+        val manifest = loaded.verified(offer.bundle).manifest
+        val (x, y) = trial.heldBack(session.plan, manifest)
         val before = if (Offers.isInUse(offer, current)) {
             offer.before // measured when it came
         } else {
             current?.let { evaluateUsed(it, x, y, checkpoint) } ?: Metrics()
         }
-        val manifest = loaded.verified(offer.bundle).manifest
         if (offer.number == 0L) Bundle.checkVersion(manifest, session.versions) // a release may go back: its own number only grows
         if (policy.bundles?.contains(manifest.name) == false) {
             throw BundleException("the policy does not permit the bundle ${manifest.name}")

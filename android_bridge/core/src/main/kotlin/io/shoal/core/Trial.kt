@@ -1,6 +1,7 @@
 package io.shoal.core
 
 import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
@@ -9,7 +10,13 @@ import kotlin.math.ln
 
 /** A model with the executor that answers with it, and what the device has kept for itself. */
 internal class Tried(private val executor: Executor, private val model: Tensors, private val private: Tensors) {
-    /** Class probabilities (n, classes) of examples [x]. */
+    /** Whether the model is held against labels. */
+    val needsLabels: Boolean get() = executor.needsLabels
+
+    /** The metrics over examples [x] that need no labels. */
+    fun evaluate(x: Tensor, checkpoint: () -> Unit): Metrics = executor.evaluate(model, private, x, checkpoint)
+
+    /** Class probabilities (n, classes) of examples [x], or what the task answers in their place. */
     fun predict(x: Tensor): Tensor = executor.predict(model, private, x)
 
     /**
@@ -27,7 +34,8 @@ internal class Trial(private val windows: Windows, private val policy: Policy) {
      * The windows that no training saw: the test windows; without any, those that the plans of this device hold out. None where its owner
      * does not permit evaluations, or asks for more windows behind one.
      */
-    fun heldBack(plan: Plan?): Pair<Tensor, Tensor> {
+    fun heldBack(plan: Plan?, manifest: Manifest): Pair<Tensor, Tensor> {
+        val windows = windows.takenFor(manifest)
         var (x, y) = Pair(windows.testX, windows.testY)
         if (y.rows == 0) {
             val share = plan?.verbs.orEmpty().maxOfOrNull { if (it is Train) it.holdout else if (it is Evaluate) it.holdout else 0.0 } ?: 0.0
@@ -42,6 +50,7 @@ internal class Trial(private val windows: Windows, private val policy: Policy) {
 
     /** Sums over windows; [checkpoint] is called before each batch, and may throw. */
     fun evaluate(tried: Tried, x: Tensor, y: Tensor, checkpoint: () -> Unit): Metrics {
+        if (!tried.needsLabels) return tried.evaluate(x, checkpoint)
         val labels = y.toLongArray()
         var (loss, correct) = Pair(0.0, 0L)
         for (begin in labels.indices step BATCH) {

@@ -3,7 +3,9 @@ package io.shoal.core
 import io.shoal.core.random.Generator
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.JsonArray
+import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Train
+import io.shoal.core.wire.Window
 import io.shoal.core.wire.parseJson
 import java.io.File
 import kotlin.test.Test
@@ -34,6 +36,22 @@ class HeldOutTest {
             val train = Train(size, epochs, case.intOrNull("steps", Fields.POSITIVE), mostPasses = case.count("most_passes").toInt())
             val batches = trainingBatches(train, IntArray(labelled) { it }, unlabelled, 2, Generator(0L)).map { it.size }.toList()
             assertEquals(case.list("sizes") { it, path -> Fields.countOf(it, path).toInt() }, batches, "$train of $labelled and $unlabelled")
+        }
+    }
+
+    @Test
+    fun `windows without labels are divided as every implementation divides them`() {
+        val file = "without-labels.json"
+        val cases = (parseJson(File(repository, "wire/vectors/$file").readBytes()) as JsonArray).items.map { Fields(it, file) }
+        assertTrue(cases.size >= 10)
+        for (case in cases) {
+            val (train, test, more) = listOf("num_train", "num_test", "num_unlabelled").map { case.count(it).toInt() }
+            val (trains, tests) = Pair(case.count("trains_on").toInt(), case.count("tests_on").toInt())
+            assertEquals(Pair(trains, tests), splitUnlabelled(train, test, more), "of $train, $test and $more")
+            val (x, held, bare) = listOf(train, test, more).map { Tensor.of(FloatArray(it * 2) { i -> i.toFloat() }, listOf(it, 1, 2)) }
+            val manifest = Manifest("m", 1, "a", emptyMap(), listOf("e"), Window(listOf("c"), 2, 1), 2, emptyMap(), emptyList(), emptyMap(), emptyMap(), task = "reconstruction")
+            val taken = Windows(x, Tensor.of(LongArray(train)), held, Tensor.of(LongArray(test)), bare).takenFor(manifest)
+            assertEquals(listOf(trains, tests, 0), listOf(taken.numTrain, taken.numTest, taken.numUnlabelled))
         }
     }
 

@@ -22,6 +22,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "classes" to message.classes,
         "moved" to message.moved,
         "encodings" to message.encodings,
+        "num_unlabelled" to message.numUnlabelled,
     )
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest, "pieces" to message.pieces)
     is Pieces -> linkedMapOf(
@@ -148,6 +149,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         classes = f.countsOrNull("classes", CheckIn.MOST_CLASSES),
         moved = f.bool("moved", false),
         encodings = f.namesOrNone("encodings", CheckIn.MOST_ENCODINGS),
+        numUnlabelled = f.count("num_unlabelled", 0),
     )
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"), f.bool("pieces", false))
     "pieces" -> piecesOf(f)

@@ -45,6 +45,8 @@ public data class CheckIn(
     val moved: Boolean = false,
     /** The encodings of updates that it can make beside float32; some of them may be unknown here. */
     val encodings: List<String> = emptyList(),
+    /** Windows that nobody has labelled. */
+    val numUnlabelled: Long = 0,
 ) : Message {
     override val type: String get() = "check-in"
 

@@ -1,0 +1,14 @@
+"""What is said of a model's answer to one window."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from wire.bundle import CLASSIFICATION, TaskName
+
+
+def told(task: TaskName, names: Sequence[str], answer: Iterable[float]) -> dict[str, Any]:
+    """The class and the probability of each class; in another task the numbers by their names. `answer` is a row of `Model.predict`."""
+    numbers = {name: round(float(value), 6) for name, value in zip(names, answer, strict=True)}
+    if task != CLASSIFICATION:
+        return numbers
+    return {"class": max(numbers, key=numbers.__getitem__), "probabilities": numbers}

@@ -1,0 +1,56 @@
+"""Windows without labels on phones: the Kotlin client trains on them and says their errors as the board's client and eager torch do."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from algorithms.core.contract import exchanged
+from algorithms.registry import read_algorithm
+from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.core.ports import Windows
+from edge_client.executor import Executor
+from export.bundle import RUNTIMES, capture_graphs
+from simulation.datasets.windows import for_task
+from simulation.engine.graphs.eager import EagerGraphs
+from simulation.objective import objective_for_fleet
+from tests.android.bridge import host_command
+from tests.bundles import pack_graphs
+from tests.conftest import some_graphs, synthetic_fleet
+from wire.bundle import unpack
+from wire.codec import digest, encode
+from wire.messages import Evaluate, Plan, Train
+from wire.tensors import decode_tensors, encode_tensors
+
+TOLERANCE = 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_three_clients_train_alike_on_windows_without_labels(tmp_path: Path) -> None:
+    labelled = synthetic_fleet(1)
+    w = labelled.devices["d0"]
+    windows = Windows(w.train_x[:0], w.train_y[:0], w.test_x, w.test_y, w.train_x)
+    fleet = replace(labelled, devices={"d0": windows})
+    objective = objective_for_fleet(for_task(fleet, "reconstruction"), read_algorithm("fedavg:lr=0.1+reconstruction"), 0)
+    objective = some_graphs(objective, "step", "evaluate", "predict")
+    payload = pack_graphs(capture_graphs(objective, fleet.window.shape, RUNTIMES), fleet, objective)
+    bundle, path = unpack(payload), tmp_path / "device.shoal"
+    path.write_bytes(payload)
+    plan = Plan("run", 1, 1, 0, "d0", digest(payload), "0" * 64, (Train(16, 2), Evaluate()), 5, 1e9)
+    model, case = exchanged(bundle.initial), tmp_path / "case" / "d0"
+    case.mkdir(parents=True)
+    (case / "plan.json").write_bytes(encode(plan))
+    (case / "model.safetensors").write_bytes(encode_tensors(model))
+    arrays = {name: getattr(windows, name) for name in ("train_x", "train_y", "test_x", "test_y", "unlabelled_x")}
+    (case / "windows.safetensors").write_bytes(encode_tensors(arrays))
+    done = subprocess.run([*host_command("PlansKt"), str(path), str(case.parent)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    phone = decode_tensors((case / "update.safetensors").read_bytes())[0]
+    for graphs in (EagerGraphs(objective), OnnxGraphs(bundle)):
+        made = Executor(bundle, graphs, windows).execute(plan, model, {}, lambda name: pytest.fail(f"no blob {name}")).tensors
+        assert made.keys() == phone.keys()
+        for key, value in made.items():
+            np.testing.assert_allclose(phone[key], value, atol=TOLERANCE, err_msg=key)
