@@ -1,13 +1,11 @@
 """`shoal models export`, `inspect` and `diff`: the models that a service holds, one by one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
-import typer
 
-from shoal.arguments import Database, Folder, Run
 from shoal.folders import prepare_folder
 from shoal.held_model import HeldModel, chosen_of_run, chosen_release, groups_of_run, read_model, read_release, state_of
 from wire.errors import ConfigError, DataError
@@ -15,35 +13,24 @@ from wire.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from algorithms.core.contract import Probe
 
+
 TOGETHER = ("safetensors", "pt", "onnx")
 """The forms that are written into a folder."""
-Group = Annotated[str, typer.Option(help="The group whose model is meant; it may be left out where there is one model.")]
-Released = Annotated[int | None, typer.Option("--release", min=1, help="The number of a release, in place of a campaign's model.")]
-Fleet = Annotated[str, typer.Option(help="Name of the fleet, for --release.")]
-Round = Annotated[
-    int | None, typer.Option("--round", min=0, help="The round that made the model; the one on offer now when it is left out.")
-]
 
 
 def export_model(
-    folder: Folder,
-    to: Annotated[
-        Path,
-        typer.Option(
-            help="The file to write: *.onnx, *.pte, *.pt or *.safetensors. Or a folder, a name without an ending, for *.safetensors, "
-            "*.pt and *.onnx of every group."
-        ),
-    ],
-    run: Run = "run-1",
-    group: Group = "",
-    made_in: Round = None,
-    release: Released = None,
-    fleet: Fleet = "default",
-    probe: Annotated[Path | None, typer.Option(help="For *.pte: server.pt2 of the bundle's folder.")] = None,
-    max_batch: Annotated[int, typer.Option(min=8, help="For *.pte: windows in a batch, at most.")] = 64,
-    database: Database = "",
+    folder: Path,
+    to: Path,
+    run: str,
+    group: str,
+    made_in: int | None,
+    release: int | None,
+    fleet: str,
+    probe: Path | None,
+    max_batch: int,
+    database: str,
 ) -> None:
-    """Write a model with its weights inside into a file that other programs read, or the models of all groups into a folder."""
+    """Carry out `shoal models export`."""
     if to.suffix:
         held = _chosen(folder, run, group, made_in, release, fleet, database)
         _write(held, to, _payload(held, to, probe, max_batch))
@@ -93,16 +80,8 @@ def _write(held: HeldModel, to: Path, payload: bytes) -> None:
         )
 
 
-def inspect_model(
-    folder: Folder,
-    run: Run = "run-1",
-    group: Group = "",
-    made_in: Round = None,
-    release: Released = None,
-    fleet: Fleet = "default",
-    database: Database = "",
-) -> None:
-    """Print what a model is made of: its bundle, and each tensor with its norm."""
+def inspect_model(folder: Path, run: str, group: str, made_in: int | None, release: int | None, fleet: str, database: str) -> None:
+    """Carry out `shoal models inspect`."""
     held = _chosen(folder, run, group, made_in, release, fleet, database)
     for key, value in held.about.items():
         print(f"{key:<10} {value.replace(chr(10), ', ')}")
@@ -111,15 +90,8 @@ def inspect_model(
         print(f"{name:<44} {'x'.join(map(str, tensor.shape)) or '-':>16} {np.linalg.norm(tensor.astype(np.float64).ravel()):>10.4g}")
 
 
-def diff_models(
-    folder: Folder,
-    one: Annotated[str, typer.Argument(help="GROUP, or GROUP@ROUND for the model that a round made.")],
-    other: Annotated[str, typer.Argument(help="The model to compare with it.")],
-    run: Run = "run-1",
-    data: Annotated[Path | None, typer.Option(help="Windows (*.npy, *.npz or *.csv): how often do both say the same?")] = None,
-    database: Database = "",
-) -> None:
-    """Compare two models tensor by tensor, and by what they say of windows."""
+def diff_models(folder: Path, one: str, other: str, run: str, data: Path | None, database: str) -> None:
+    """Carry out `shoal models diff`."""
     from edge_client.adapters.windows import read_windows
     from export.model_file import agreement, norms, to_onnx_file
     from export.runtimes import load_whole

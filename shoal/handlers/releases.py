@@ -3,10 +3,8 @@
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
 
 from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.salvage import read_database
@@ -15,15 +13,11 @@ from aggregator.core.releases import Release
 from aggregator.core.rollout_state import GOING, FleetState, RolloutStep
 from aggregator.desk import submit
 from aggregator.release_orders import EndRollout, MakeReleases, PauseRollout, PromoteRollout, ResumeRollout, ReturnToRelease
-from shoal.arguments import Database, Folder
 from wire.errors import ConfigError
 
-Fleet = Annotated[str, typer.Option(help="Name of the fleet.")]
-Campaign = Annotated[str, typer.Option(help="Whose rollout: the name of the run that trained; that of the only one when empty.")]
 
-
-def list_releases(folder: Folder, fleet: Fleet = "default", database: Database = "") -> None:
-    """List the releases of a fleet: state, accuracy where it is known, and how many devices use each."""
+def list_releases(folder: Path, fleet: str, database: str) -> None:
+    """Carry out `shoal models list`."""
     state = _state(folder, fleet, database)
     used = in_use(state)
     print(f"{'release':>7}  {'group':<20}  {'state':<9}  {'round':>5}  {'accuracy':>8}  {'in use':>6}  {'before':>6}")
@@ -35,13 +29,8 @@ def list_releases(folder: Folder, fleet: Fleet = "default", database: Database =
         )
 
 
-def show_release(
-    folder: Folder,
-    number: Annotated[int, typer.Argument(help="The release's number.")],
-    fleet: Fleet = "default",
-    database: Database = "",
-) -> None:
-    """Show all that is known of a release."""
+def show_release(folder: Path, number: int, fleet: str, database: str) -> None:
+    """Carry out `shoal models show`."""
     state = _state(folder, fleet, database)
     release = state.catalogue.releases.get(number)
     if release is None:
@@ -55,25 +44,13 @@ def show_release(
     print(f"{'in use':<10}  on {in_use(state).get(number, 0)} devices")
 
 
-def make_releases(
-    folder: Folder,
-    campaign: Annotated[str, typer.Option(help="The name of the run whose models are released.")] = "run-1",
-    roll_out: Annotated[bool, typer.Option(help="Begin to give them to devices.")] = True,
-) -> None:
-    """Make releases of what a campaign has trained so far, one for each group, and roll them out."""
+def make_releases(folder: Path, campaign: str, roll_out: bool) -> None:
+    """Carry out `shoal models release`."""
     print(submit(folder, MakeReleases(campaign, roll_out)))
 
 
-def rollout(
-    folder: Folder,
-    campaign: Campaign = "",
-    pause: Annotated[bool, typer.Option("--pause", help="Give the releases to no further device.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after a pause.")] = False,
-    promote: Annotated[bool, typer.Option("--promote", help="Take the next step, whatever devices say.")] = False,
-    fleet: Fleet = "default",
-    database: Database = "",
-) -> None:
-    """Show how far rollouts are; or pause one, resume it, or take it to its next step."""
+def rollout(folder: Path, campaign: str, pause: bool, resume: bool, promote: bool, fleet: str, database: str) -> None:
+    """Carry out `shoal models rollout`."""
     state = _state(folder, fleet, database)
     if pause + resume + promote > 1:
         raise ConfigError("--pause, --resume and --promote: one at a time")
@@ -91,15 +68,8 @@ def rollout(
         print(submit(folder, PauseRollout(name) if pause else ResumeRollout(name)))
 
 
-def roll_back(
-    folder: Folder,
-    to: Annotated[int, typer.Option(min=0, help="The release whose group returns to its model; 0: end the rollout that goes on.")] = 0,
-    group: Annotated[str, typer.Option(help="The group that returns to it, if it is not the release's own.")] = "",
-    campaign: Campaign = "",
-    fleet: Fleet = "default",
-    database: Database = "",
-) -> None:
-    """Return to an earlier release, on all devices of its group at once; or end a rollout, so that devices get back what they had."""
+def roll_back(folder: Path, to: int, group: str, campaign: str, fleet: str, database: str) -> None:
+    """Carry out `shoal models rollback`."""
     state = _state(folder, fleet, database)
     if not to:
         print(submit(folder, EndRollout(_under_way(state, campaign))))
