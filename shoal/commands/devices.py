@@ -42,19 +42,19 @@ def profile(
 
 
 @devices.command("tag")
-@handled_by("devices")
+@handled_by("device_orders")
 def tag(folder: opt.Folder, tags: Tags, ids: DeviceIds = None, where: Where = "", database: opt.Database = "") -> None:
     """Add tags to devices, which need not have been here yet."""
 
 
 @devices.command("untag")
-@handled_by("devices")
+@handled_by("device_orders")
 def untag(folder: opt.Folder, tags: Tags, ids: DeviceIds = None, where: Where = "", database: opt.Database = "") -> None:
     """Take tags away from devices."""
 
 
 @devices.command("ban")
-@handled_by("devices")
+@handled_by("device_orders")
 def ban(
     folder: opt.Folder, device_id: DeviceId, reason: Annotated[str, typer.Option(help="Why, for people.")] = "", database: opt.Database = ""
 ) -> None:
@@ -62,13 +62,13 @@ def ban(
 
 
 @devices.command("unban")
-@handled_by("devices")
+@handled_by("device_orders")
 def unban(folder: opt.Folder, device_id: DeviceId, database: opt.Database = "") -> None:
     """Let a banned device take part again."""
 
 
 @devices.command("forget")
-@handled_by("devices")
+@handled_by("device_orders")
 def forget(
     folder: opt.Folder,
     device_id: DeviceId,

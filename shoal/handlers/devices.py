@@ -1,25 +1,17 @@
-"""`shoal devices`: who the devices of a fleet are, and an operator's word on them."""
+"""`shoal devices`: who the devices of a fleet are; `device_orders.py` has what an operator may order of them."""
 
-import getpass
-import os
-import time
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import typer
 
 from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.registry_table import RegistryTable, read_registry
+from aggregator.adapters.registry_table import read_registry
 from aggregator.core.eligibility import read_rule
 from aggregator.core.placed import Placed
 from aggregator.core.registry import Entry, away
-from aggregator.desk import Desk, submit
-from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
-from aggregator.devices import Devices
-from aggregator.identity import is_served, lock_service
+from aggregator.identity import is_served
 from aggregator.profile import profile_of
 from host.files import write_atomically
 from wire.errors import ConfigError
@@ -28,7 +20,7 @@ from wire.errors import ConfigError
 def list_devices(folder: Path, where: str, database: str, json: bool) -> None:
     """Carry out `shoal devices list`."""
     means = read_rule(where).means
-    chosen = [(d, entry) for d, entry in sorted(_entries(folder, database).items()) if means(d, entry)]
+    chosen = [(d, entry) for d, entry in sorted(entries_of(folder, database).items()) if means(d, entry)]
     if json:
         for device_id, entry in chosen:
             print(_json(device_id, entry))
@@ -40,7 +32,7 @@ def list_devices(folder: Path, where: str, database: str, json: bool) -> None:
 
 def show(folder: Path, device_id: str, database: str, json: bool) -> None:
     """Carry out `shoal devices show`."""
-    entry = _entries(folder, database).get(device_id)
+    entry = entries_of(folder, database).get(device_id)
     if entry is None:
         raise ConfigError(f"device {device_id!r}: the registry of {folder} does not have it")
     if json:
@@ -63,7 +55,7 @@ def _told(name: str, value: Any) -> str:
 def profile(folder: Path, out: Path, where: str, database: str) -> None:
     """Carry out `shoal devices profile`."""
     means = read_rule(where).means
-    made = profile_of({d: entry for d, entry in _entries(folder, database).items() if means(d, entry)})
+    made = profile_of({d: entry for d, entry in entries_of(folder, database).items() if means(d, entry)})
     try:
         write_atomically(out, made.text.encode())
     except OSError as error:
@@ -74,62 +66,15 @@ def profile(folder: Path, out: Path, where: str, database: str) -> None:
             print(f"{what} of {len(found)} are not known, the usual ones stand for them: {', '.join(found[:5])}")
 
 
-def tag(folder: Path, tags: str, ids: list[str] | None, where: str, database: str) -> None:
-    """Carry out `shoal devices tag`."""
-    _order(folder, database, TagDevices(_chosen(folder, database, ids, where), _split(tags)))
-
-
-def untag(folder: Path, tags: str, ids: list[str] | None, where: str, database: str) -> None:
-    """Carry out `shoal devices untag`."""
-    _order(folder, database, UntagDevices(_chosen(folder, database, ids, where), _split(tags)))
-
-
-def ban(folder: Path, device_id: str, reason: str, database: str) -> None:
-    """Carry out `shoal devices ban`."""
-    _order(folder, database, BanDevice(device_id, reason[:1000]))
-
-
-def unban(folder: Path, device_id: str, database: str) -> None:
-    """Carry out `shoal devices unban`."""
-    _order(folder, database, UnbanDevice(device_id))
-
-
-def forget(folder: Path, device_id: str, yes: bool, database: str) -> None:
-    """Carry out `shoal devices forget`."""
-    if not yes and not typer.confirm(f"Forget device {device_id}? It cannot be undone."):
-        raise typer.Exit(1)
-    _order(folder, database, ForgetDevice(device_id))
-
-
-def _order(folder: Path, database: str, order: msgspec.Struct) -> None:
-    """Have the folder's service carry out an order; or carry it out, where none runs.
-
-    Raises:
-        ConfigError: it was refused.
-    """
-    url = _url(folder, database)
-    if is_served(folder):
-        print(submit(folder, order))
-        return
-    held = lock_service(folder)
-    try:
-        with closing(RegistryTable(url)) as store:
-            registry = Devices(store, time.time)
-            answer = Desk(folder, DeviceOrders(registry, folder, url).handlers).act(getpass.getuser(), order)
-    finally:
-        os.close(held)
-    if not answer.done:
-        raise ConfigError(answer.text)
-    print(answer.text)
-
-
-def _entries(folder: Path, database: str) -> dict[str, Entry]:
-    entries = read_registry(_url(folder, database))
+def entries_of(folder: Path, database: str) -> dict[str, Entry]:
+    """The registry of a folder, by device id; where no service runs, everybody is away."""
+    entries = read_registry(database_url(folder, database))
     return entries if is_served(folder) else {device_id: away(entry) for device_id, entry in entries.items()}
 
 
-def _url(folder: Path, database: str) -> str:
-    """
+def database_url(folder: Path, database: str) -> str:
+    """The URL of a service's database.
+
     Raises:
         ConfigError: there is no service's database.
     """
@@ -137,33 +82,6 @@ def _url(folder: Path, database: str) -> str:
     if not database and not path.exists():
         raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
     return database or sqlite_url(path)
-
-
-def _chosen(folder: Path, database: str, ids: list[str] | None, where: str) -> tuple[str, ...]:
-    """
-    Raises:
-        ConfigError: neither ids nor a rule, both, or a rule that means no device.
-    """
-    if bool(ids) == bool(where):
-        raise ConfigError("name devices either by their ids or with --where RULE")
-    if ids:
-        return tuple(ids)
-    means = read_rule(where).means
-    found = tuple(sorted(d for d, entry in _entries(folder, database).items() if means(d, entry)))
-    if not found:
-        raise ConfigError(f"--where {where!r}: it means no device")
-    return found
-
-
-def _split(tags: str) -> tuple[str, ...]:
-    """
-    Raises:
-        ConfigError: there are no tags.
-    """
-    found = tuple(tag.strip() for tag in tags.split(",") if tag.strip())
-    if not found:
-        raise ConfigError(f"--tags {tags!r}: there is none in it")
-    return found
 
 
 def _json(device_id: str, entry: Entry) -> str:

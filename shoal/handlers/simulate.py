@@ -9,9 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from aggregator.core.summary import Heterogeneity
 from algorithms.blame import blaming
-from shoal.api.model_files import why_left_out
 from shoal.api.result import Result
 from shoal.api.settings import engine_options, make_settings
+from shoal.api.written import why_left_out
 from shoal.choices import hyper_given
 from shoal.folders import prepare_folder
 from shoal.pictures import draw_holdings
