@@ -59,7 +59,7 @@ def start(
 
 @campaign.command("list")
 @handled_by("campaign")
-def list_campaigns(folder: opt.Folder, database: opt.Database = "") -> None:
+def list_campaigns(folder: opt.Folder, database: opt.Database = "", as_json: opt.Json = False) -> None:
     """List the campaigns of a folder, and where each stands."""
 
 

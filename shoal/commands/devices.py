@@ -8,7 +8,6 @@ import typer
 from shoal.commands import options as opt
 from shoal.dispatch import handled_by
 
-Json = Annotated[bool, typer.Option("--json", help="One line of JSON for each device.")]
 DeviceId = Annotated[str, typer.Argument(metavar="ID", help="A device's id.")]
 DeviceIds = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Devices' ids.")]
 Tags = Annotated[str, typer.Option("--tags", help="Tags, separated by commas.")]
@@ -20,13 +19,13 @@ devices = typer.Typer(rich_markup_mode=None, help="List a fleet's devices; tag, 
 
 @devices.command("list")
 @handled_by("devices")
-def list_devices(folder: opt.Folder, where: Where = "", database: opt.Database = "", json: Json = False) -> None:
+def list_devices(folder: opt.Folder, where: Where = "", database: opt.Database = "", as_json: opt.Json = False) -> None:
     """List the devices that the registry knows. A running service writes what changes every 10 seconds."""
 
 
 @devices.command("show")
 @handled_by("devices")
-def show(folder: opt.Folder, device_id: DeviceId, database: opt.Database = "", json: Json = False) -> None:
+def show(folder: opt.Folder, device_id: DeviceId, database: opt.Database = "", as_json: opt.Json = False) -> None:
     """Print everything that the registry knows of a device."""
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from shoal.commands import options as opt
 from shoal.dispatch import handled_by
 
 
@@ -15,5 +16,6 @@ def doctor(
     database: Annotated[str, typer.Option(help="As `shoal serve --database`.")] = "",
     blobs: Annotated[str, typer.Option(help="As `shoal serve --blobs`.")] = "",
     mend: Annotated[bool, typer.Option("--mend", help="Mend what can be mended; no service may have the folder.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Check everything in a service's folder, and mend what can be mended. The status is 0 if all is well or mended, else 1."""

@@ -31,7 +31,11 @@ def token(
 
 @enrol.command("list")
 @handled_by("enrol")
-def list_all(folder: opt.Folder, database: Database = "") -> None:
+def list_all(
+    folder: opt.Folder,
+    database: Database = "",
+    as_json: opt.Json = False,
+) -> None:
     """List tokens that can be used, and devices with the ends of their certificates."""
 
 
@@ -51,7 +55,12 @@ def reject(
 
 @enrol.command("audit")
 @handled_by("enrol")
-def audit(folder: opt.Folder, last: Annotated[int, typer.Option(min=1, help="So many lines.")] = 100, database: Database = "") -> None:
+def audit(
+    folder: opt.Folder,
+    last: Annotated[int, typer.Option(min=1, help="So many lines.")] = 100,
+    database: Database = "",
+    as_json: opt.Json = False,
+) -> None:
     """Print what was done, and when: tokens, enrolments, renewals, bans."""
 
 

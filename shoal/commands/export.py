@@ -35,6 +35,7 @@ def write(
 def show(
     bundle: Annotated[Path, typer.Argument(help="A bundle, or the folder that `shoal export` wrote it to.")],
     operators: Annotated[bool, typer.Option("--operators", help="Also list every graph's operators.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """What is in a bundle: for each graph and runtime its size, the largest batch, the memory planned for that, how many operators, and
     how many of these XNNPACK carries out."""

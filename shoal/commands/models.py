@@ -26,7 +26,7 @@ models = typer.Typer(
 
 @models.command("list")
 @handled_by("releases")
-def list_releases(folder: opt.Folder, fleet: Fleet = "default", database: opt.Database = "") -> None:
+def list_releases(folder: opt.Folder, fleet: Fleet = "default", database: opt.Database = "", as_json: opt.Json = False) -> None:
     """List the releases of a fleet: state, accuracy where it is known, and how many devices use each."""
 
 
@@ -37,6 +37,7 @@ def show_release(
     number: Annotated[int, typer.Argument(help="The release's number.")],
     fleet: Fleet = "default",
     database: opt.Database = "",
+    as_json: opt.Json = False,
 ) -> None:
     """Show all that is known of a release."""
 
@@ -61,6 +62,7 @@ def rollout(
     promote: Annotated[bool, typer.Option("--promote", help="Take the next step, whatever devices say.")] = False,
     fleet: Fleet = "default",
     database: opt.Database = "",
+    as_json: opt.Json = False,
 ) -> None:
     """Show how far rollouts are; or pause one, resume it, or take it to its next step."""
 
@@ -80,7 +82,7 @@ def roll_back(
 
 @models.command("rounds")
 @handled_by("models")
-def list_models(folder: opt.Folder, run: opt.Run = "run-1", database: opt.Database = "") -> None:
+def list_models(folder: opt.Folder, run: opt.Run = "run-1", database: opt.Database = "", as_json: opt.Json = False) -> None:
     """List the models that a run has and remembers, and how devices met them before they trained."""
 
 
@@ -117,6 +119,7 @@ def inspect_model(
     release: Released = None,
     fleet: FleetOfRelease = "default",
     database: opt.Database = "",
+    as_json: opt.Json = False,
 ) -> None:
     """Print what a model is made of: its bundle, and each tensor with its norm."""
 
@@ -130,5 +133,6 @@ def diff_models(
     run: opt.Run = "run-1",
     data: Annotated[Path | None, typer.Option(help="Windows (*.npy, *.npz or *.csv): how often do both say the same?")] = None,
     database: opt.Database = "",
+    as_json: opt.Json = False,
 ) -> None:
     """Compare two models tensor by tensor, and by what they say of windows."""

@@ -35,6 +35,7 @@ def finite_if_given(option: typer.CallbackParam, value: float | None) -> float |
 Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Run = Annotated[str, typer.Option(help="Name of the run.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
+Json = Annotated[bool, typer.Option("--json", help="As JSON: a list for a list, an object for one thing.")]
 
 Data = Annotated[
     str,

@@ -27,7 +27,7 @@ def new(
 
 @token.command("list")
 @handled_by("token")
-def list_all(folder: opt.Folder) -> None:
+def list_all(folder: opt.Folder, as_json: opt.Json = False) -> None:
     """List the tokens, without the tokens themselves."""
 
 

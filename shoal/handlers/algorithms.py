@@ -1,18 +1,17 @@
 """`shoal algorithms`: every name that may stand in an algorithm."""
 
-import json
-
 from rich.console import Console
 from rich.table import Table
 
 from algorithms.registry import listing
+from shoal.printing import print_json
 
 
 def algorithms(as_json: bool) -> None:
     """Carry out `shoal algorithms`."""
     rows = listing()
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print_json(rows)
         return
     table = Table(header_style="bold")
     for heading in ("choice", "name", "options", "from"):

@@ -14,29 +14,29 @@ from aggregator.core.registry import Entry, away
 from aggregator.identity import is_served
 from aggregator.profile import profile_of
 from host.files import write_atomically
+from shoal.printing import print_json
 from wire.errors import ConfigError
 
 
-def list_devices(folder: Path, where: str, database: str, json: bool) -> None:
+def list_devices(folder: Path, where: str, database: str, as_json: bool) -> None:
     """Carry out `shoal devices list`."""
     means = read_rule(where).means
     chosen = [(d, entry) for d, entry in sorted(entries_of(folder, database).items()) if means(d, entry)]
-    if json:
-        for device_id, entry in chosen:
-            print(_json(device_id, entry))
+    if as_json:
+        print_json([_row(device_id, entry) for device_id, entry in chosen])
         return
     print(f"{'device':<24}  {'state':<7}  {'last seen (UTC)':<16}  {'client':<12}  {'battery':>7}  {'windows':>7}  {'declines':>8}  tags")
     for device_id, entry in chosen:
         print(_line(device_id, entry))
 
 
-def show(folder: Path, device_id: str, database: str, json: bool) -> None:
+def show(folder: Path, device_id: str, database: str, as_json: bool) -> None:
     """Carry out `shoal devices show`."""
     entry = entries_of(folder, database).get(device_id)
     if entry is None:
         raise ConfigError(f"device {device_id!r}: the registry of {folder} does not have it")
-    if json:
-        print(_json(device_id, entry))
+    if as_json:
+        print_json(_row(device_id, entry))
         return
     print(f"device {device_id}")
     for name in Entry.__struct_fields__:
@@ -84,8 +84,8 @@ def database_url(folder: Path, database: str) -> str:
     return database or sqlite_url(path)
 
 
-def _json(device_id: str, entry: Entry) -> str:
-    return msgspec.json.encode({"id": device_id, **msgspec.to_builtins(entry)}).decode()
+def _row(device_id: str, entry: Entry) -> dict[str, Any]:
+    return {"id": device_id, **msgspec.to_builtins(entry)}
 
 
 def _line(device_id: str, entry: Entry) -> str:

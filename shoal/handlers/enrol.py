@@ -6,11 +6,14 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment import desk
 from aggregator.enrolment.authority import Authority, read_authority, renew_own
 from aggregator.enrolment.mosquitto import renew_broker
+from shoal.printing import print_json
 from shoal.times import minute_of, seconds_of
 from wire.errors import ConfigError, ShoalError, WireError
 
@@ -25,19 +28,25 @@ def token(folder: Path, expires: str, tags: str, device: str, approve: bool, dat
     print(made)
 
 
-def list_all(folder: Path, database: str) -> None:
+def list_all(folder: Path, database: str, as_json: bool) -> None:
     """Carry out `shoal enrol list`."""
     with _open(folder, database) as store, store.transaction() as within:
         tokens, devices, bans = within.tokens(), within.devices(), within.bans()
-    for made in tokens:
-        if not made.used_key and made.expires_at_s > time.time():
-            extra = " ".join([*([f"for={made.device_id}"] if made.device_id else []), *made.tags, *(["approve"] if made.approve else [])])
-            print(f"token {made.hash[:12]} until {minute_of(made.expires_at_s)} {extra}".rstrip())
+    usable = [made for made in tokens if not made.used_key and made.expires_at_s > time.time()]
+    banned = {name for name, is_banned in bans.items() if is_banned}
+    if as_json:
+        devices_json = [{**to_builtins(device), "banned": device.device_id in banned} for device in devices]
+        others = [{"device_id": name, "banned": True} for name in sorted(banned - {device.device_id for device in devices})]
+        print_json({"tokens": usable, "devices": [*devices_json, *others]})
+        return
+    for made in usable:
+        extra = " ".join([*([f"for={made.device_id}"] if made.device_id else []), *made.tags, *(["approve"] if made.approve else [])])
+        print(f"token {made.hash[:12]} until {minute_of(made.expires_at_s)} {extra}".rstrip())
     for device in devices:
-        state = "banned" if bans.get(device.device_id) else device.state
+        state = "banned" if device.device_id in banned else device.state
         until = f"until {minute_of(device.not_after_s)}" if device.not_after_s else f"since {minute_of(device.since_s)}"
         print(f"{device.device_id}  {state}  {until}  {','.join(device.tags)}".rstrip())
-    for device_id in sorted({name for name, banned in bans.items() if banned} - {device.device_id for device in devices}):
+    for device_id in sorted(banned - {device.device_id for device in devices}):
         print(f"{device_id}  banned")
 
 
@@ -54,12 +63,16 @@ def reject(folder: Path, name: str, database: str) -> None:
         print(desk.reject(store, name))
 
 
-def audit(folder: Path, last: int, database: str) -> None:
+def audit(folder: Path, last: int, database: str, as_json: bool) -> None:
     """Carry out `shoal enrol audit`."""
     with _open(folder, database) as store, store.transaction() as within:
-        for row in within.audit(last):
-            moment = datetime.fromtimestamp(row.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            print(" ".join(part for part in (moment, row.what, row.device_id, row.token[:12], row.detail) if part))
+        rows = list(within.audit(last))
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        moment = datetime.fromtimestamp(row.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        print(" ".join(part for part in (moment, row.what, row.device_id, row.token[:12], row.detail) if part))
 
 
 def renew(folder: Path, broker_folder: Path | None) -> None:

@@ -9,6 +9,7 @@ from rich.table import Table
 from export.inspect import inspect_bundle
 from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE
 from shoal.api.exporting import write_bundle
+from shoal.printing import print_json
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import one_class
@@ -46,7 +47,7 @@ def write(
     console.print(f"devices trust {out / TRUST_FILE}; keep {key or out / KEY_FILE} to yourself", soft_wrap=True)
 
 
-def show(bundle: Path, operators: bool) -> None:
+def show(bundle: Path, operators: bool, as_json: bool) -> None:
     """Carry out `shoal export inspect`."""
     path = bundle / DEVICE_FILE if bundle.is_dir() else bundle
     try:
@@ -55,13 +56,16 @@ def show(bundle: Path, operators: bool) -> None:
         raise ConfigError(f"bundle {path}: {error.strerror}") from None
     except BundleError as error:
         raise BundleError(f"{path}: expected a bundle that `shoal export` wrote: {error}") from None
-    manifest, console = read.manifest, Console()
+    manifest, console, rows = read.manifest, Console(), inspect_bundle(read)
+    if as_json:
+        about = {"name": manifest.name, "version": manifest.version, "algorithm": manifest.algorithm, "num_bytes": len(read.payload)}
+        print_json({**about, "created_by": manifest.created_by, "graphs": rows})
+        return
     made_with = ", ".join(f"{name} {number}" for name, number in manifest.created_by.items())
     console.print(f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} bytes, made with {made_with}")
     table = Table(
         "graph", "runtime", "size", "batch", "memory", "operators", "XNNPACK", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    rows = inspect_bundle(read)
     for row in rows:
         largest = f"{row.max_batch:,}" if row.max_batch else ""
         memory = f"{row.memory_bytes / 1e6:.1f} MB" if row.memory_bytes else ""

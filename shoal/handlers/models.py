@@ -3,12 +3,15 @@
 from pathlib import Path
 from statistics import fmean
 
+import msgspec
+
 from aggregator.core.state import ModelVersion
 from aggregator.core.versions import met
 from shoal.held_model import state_of
+from shoal.printing import print_json
 
 
-def list_models(folder: Path, run: str, database: str) -> None:
+def list_models(folder: Path, run: str, database: str, as_json: bool) -> None:
     """Carry out `shoal models rounds`."""
     state = state_of(folder, run, database)
     current = ModelVersion(
@@ -19,8 +22,12 @@ def list_models(folder: Path, run: str, database: str) -> None:
         programs=state.programs,
         evaluated=met(state.received) if state.phase != "aggregating" else {},
     )
+    versions = [*(v for v in state.history if v.round != state.made_in), current]
+    if as_json:
+        print_json([{**msgspec.to_builtins(version), "offered": version is current} for version in versions])
+        return
     print(f"{'made in':>8}  {'models':>6}  {'devices':>7}  {'accuracy':>8}  {'loss':>8}")
-    for version in (*(v for v in state.history if v.round != state.made_in), current):
+    for version in versions:
         print(_line(version) + ("  offered now" if version is current else ""))
 
 

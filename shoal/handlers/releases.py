@@ -1,8 +1,10 @@
 """`shoal models list`, `show`, `release`, `rollout` and `rollback`: the releases of a fleet, and how they reach devices."""
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,13 +15,17 @@ from aggregator.core.releases import Release
 from aggregator.core.rollout_state import GOING, FleetState, RolloutStep
 from aggregator.desk import submit
 from aggregator.release_orders import EndRollout, MakeReleases, PauseRollout, PromoteRollout, ResumeRollout, ReturnToRelease
+from shoal.printing import print_json
 from wire.errors import ConfigError
 
 
-def list_releases(folder: Path, fleet: str, database: str) -> None:
+def list_releases(folder: Path, fleet: str, database: str, as_json: bool) -> None:
     """Carry out `shoal models list`."""
     state = _state(folder, fleet, database)
     used = in_use(state)
+    if as_json:
+        print_json([_row(number, release, used) for number, release in sorted(state.catalogue.releases.items())])
+        return
     print(f"{'release':>7}  {'group':<20}  {'state':<9}  {'round':>5}  {'accuracy':>8}  {'in use':>6}  {'before':>6}")
     for number, release in sorted(state.catalogue.releases.items()):
         back = f"  has the model of release {release.returns_to}" if release.returns_to else ""
@@ -29,12 +35,15 @@ def list_releases(folder: Path, fleet: str, database: str) -> None:
         )
 
 
-def show_release(folder: Path, number: int, fleet: str, database: str) -> None:
+def show_release(folder: Path, number: int, fleet: str, database: str, as_json: bool) -> None:
     """Carry out `shoal models show`."""
     state = _state(folder, fleet, database)
     release = state.catalogue.releases.get(number)
     if release is None:
         raise ConfigError(f"release {number}: fleet {fleet} has none of this number; `shoal models list` says which there are")
+    if as_json:
+        print_json(_row(number, release, in_use(state)))
+        return
     for name, value in msgspec.to_builtins(release).items():
         if name == "made_at_s":
             name, value = "made", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
@@ -49,16 +58,19 @@ def make_releases(folder: Path, campaign: str, roll_out: bool) -> None:
     print(submit(folder, MakeReleases(campaign, roll_out)))
 
 
-def rollout(folder: Path, campaign: str, pause: bool, resume: bool, promote: bool, fleet: str, database: str) -> None:
+def rollout(folder: Path, campaign: str, pause: bool, resume: bool, promote: bool, fleet: str, database: str, as_json: bool) -> None:
     """Carry out `shoal models rollout`."""
     state = _state(folder, fleet, database)
     if pause + resume + promote > 1:
         raise ConfigError("--pause, --resume and --promote: one at a time")
     if not (pause or resume or promote):
-        for name, each in state.rollouts.items():
-            if campaign in ("", name):
-                _print(progress_of(state, name, each))
-        if not any(campaign in ("", name) for name in state.rollouts):
+        shown = [progress_of(state, name, each) for name, each in state.rollouts.items() if campaign in ("", name)]
+        if as_json:
+            print_json(shown)
+            return
+        for progress in shown:
+            _print(progress)
+        if not shown:
             print(f"nothing was rolled out yet in fleet {fleet}" + (f" by campaign {campaign}" if campaign else ""))
         return
     name = _under_way(state, campaign)
@@ -134,6 +146,10 @@ def _print_counts(name: str, counts: Counts) -> None:
         print(f"      {counts.alone} confirmed without what they have kept, which is of another model")
     for reason, devices in sorted(counts.reasons.items()):
         print(f"      {devices} failed: {reason}")
+
+
+def _row(number: int, release: Release, used: Mapping[int, int]) -> dict[str, Any]:
+    return {"number": number, **msgspec.to_builtins(release), "in_use": used.get(number, 0)}
 
 
 def _words(step: RolloutStep) -> str:

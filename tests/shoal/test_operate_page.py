@@ -159,6 +159,8 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     listed = say("shoal campaign list").splitlines()
     assert [line.split()[:2] for line in listed[1:]] == [["run-1", "waiting"], ["autumn", "finished"]]
     assert "(it was aborted)" in listed[2]
+    rows = json.loads(operator.run(typed("shoal campaign list") + " --json").stdout)
+    assert [(row["name"], row["phase"], row["ended"]) for row in rows][1] == ("autumn", "finished", "it was aborted")
     noted = [json.loads(line) for line in (operator.folder / "runs" / "served" / "audit.log").read_text().splitlines()]
     assert [json.loads(line["what"])["type"] for line in noted] == [
         f"campaign-{w}" for w in ("start", "set", "set", "pause", "resume", "abort")
