@@ -8,10 +8,10 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from aggregator.adapters.release_store import ReleaseStore
 from aggregator.core import reach
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed
 from aggregator.core.releases import Draft
@@ -34,6 +34,9 @@ from aggregator.core.rollout_state import (
 from aggregator.fleet import Fleet
 from wire.errors import ConfigError
 from wire.messages import InUse, Release
+
+if TYPE_CHECKING:  # simulations have no database, and load none of what it needs
+    from aggregator.adapters.release_store import ReleaseStore
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -59,7 +62,7 @@ class Rollouts:
 
     def __init__(
         self,
-        store: ReleaseStore,
+        store: "ReleaseStore",
         blobs: Blobs,
         fleet: Fleet,
         clock: Clock,

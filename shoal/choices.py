@@ -62,6 +62,24 @@ def hyper_values(lr: float | None, hyper: Mapping[str, float]) -> dict[str, floa
     return values
 
 
+def hyper_given(settings: list[str] | None) -> dict[str, float]:
+    """The hyper-parameters that ``--hyper`` gives.
+
+    Raises:
+        ConfigError: not NAME=VALUE with a finite number.
+    """
+    values = {}
+    for setting in settings or []:
+        name, equals, text = setting.partition("=")
+        try:
+            values[name] = float(text)
+        except ValueError:
+            equals = ""
+        if not equals or not math.isfinite(values[name]):
+            raise ConfigError(f"--hyper {setting!r}: expected NAME=VALUE with a number")
+    return values
+
+
 def schedule_of(text: str) -> str:
     """A learning rate's schedule as settings have it, from an option that may be empty.
 

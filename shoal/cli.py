@@ -1,11 +1,14 @@
 """`shoal`: the commands, and the one place where an error becomes a line and an exit status.
 
-A command's module is imported when that command runs. `shoal --help` and `shoal --version` load neither torch nor anything else that an
-extra installs, so they work on a board that has `shoal[edge]` alone.
+`shoal --help` and `shoal --version` load neither torch nor anything else that an extra installs, so they work on a board that has
+`shoal[edge]` alone. A command's options (`shoal.commands`) are imported when its name is read, and what carries it out
+(`shoal.handlers`) when its options have been read.
 """
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -61,20 +64,31 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def application(name: str) -> Any:
-    """The Typer application that has this one command and reads all of the command line. Its help is plain, as that of `shoal` is.
+@contextmanager
+def naming_extra(name: str) -> Iterator[None]:
+    """Import what a command needs.
 
     Raises:
-        ConfigError: a package that the command needs is not installed.
+        ConfigError: a package is not installed; it says which extra installs it.
     """
     try:
-        import typer
-
-        command = getattr(import_module(f"shoal.commands.{name}"), name)
+        yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in sys.modules:  # a part of a package that is here: not for an extra to mend
             raise
         raise ConfigError(f"shoal {name} needs the package {error.name}: pip install 'shoal[{COMMANDS[name].extra}]'") from None
+
+
+def application(name: str) -> Any:
+    """The Typer application that has this one command and reads all of the command line. Its help is plain, as that of `shoal` is.
+
+    Raises:
+        ConfigError: Typer is not installed.
+    """
+    with naming_extra(name):
+        import typer
+
+        command = getattr(import_module(f"shoal.commands.{name}"), name)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # without it Typer would not expect the command's name
     if isinstance(command, typer.Typer):

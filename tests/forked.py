@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["shoal.commands.simulate", "shoal.commands.compare", "shoal.commands.algorithms", "shoal.commands.export"])
+FORKS.set_forkserver_preload(
+    [f"shoal.handlers.{name}" for name in ("simulate", "compare", "algorithms", "export")] + ["shoal.api.model_files"]
+)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch import nn
 
 from aggregator.core.summary import Spread, Summary
 from edge_client.loaded import check_windows
-from shoal.api.model_files import ModelFiles, Written
 from shoal.api.progress import Models
 from shoal.api.tables import Evaluation, RoundMetrics, evaluations, round_metrics, to_frame
+from shoal.api.written import Written
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationResult
 from wire.bundle import CLASSIFICATION
@@ -159,6 +159,8 @@ class Result:
         Raises:
             ConfigError: a file cannot be written, or there is no such device.
         """
+        from shoal.api.model_files import ModelFiles  # with all that traces networks, which takes longer to import than some runs
+
         about = {"classes": "\n".join(self.data.classes), "algorithm": self.summary.algorithm, "data": self.data.name}
         chosen = sorted(self.data.devices) if devices is None else devices
         for device_id in chosen:

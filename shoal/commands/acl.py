@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from wire.topics import mosquitto_acl
+from shoal.dispatch import handled_by
 
 
+@handled_by("acl")
 def acl(fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default") -> None:
     """Print Mosquitto's access list for a fleet. The broker needs `use_identity_as_username` (deploy/mosquitto/mosquitto.conf)."""
-    print(mosquitto_acl(fleet), end="")

@@ -1,27 +1,11 @@
 """`shoal algorithms`: every name that may stand in an algorithm."""
 
-import json
-from typing import Annotated
-
-import typer
-from rich.console import Console
-from rich.table import Table
-
-from algorithms.registry import listing
+from shoal.commands import options as opt
+from shoal.dispatch import handled_by
 
 
+@handled_by("algorithms")
 def algorithms(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of name, choice, citation, options.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks. Join some of them with +."""
-    rows = listing()
-    if as_json:
-        print(json.dumps(rows, indent=1))
-        return
-    table = Table(header_style="bold")
-    for heading in ("choice", "name", "options", "from"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        options = ", ".join(f"{k}={v}" for k, v in row["options"].items())
-        table.add_row(row["choice"], row["name"], options, row["citation"])
-    Console().print(table)

@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from aggregator.doctor.backup import back_up
+from shoal.dispatch import handled_by
 
 
+@handled_by("backup")
 def backup(
     folder: Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")],
     to: Annotated[Path, typer.Argument(help="The new folder that is to hold the copy. Keep it as secret as the keys in it.")],
 ) -> None:
     """Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment."""
-    copied = back_up(folder, to)
-    print(f"{to}: {', '.join(copied.runs) or 'no run'}, {copied.blobs} blobs, {copied.bytes / 1e6:.1f} MB; `shoal restore` puts it back")

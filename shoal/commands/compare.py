@@ -1,32 +1,15 @@
 """`shoal compare`: several algorithms on the same simulated fleets, over several seeds, in one scenario or in a grid of them."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from algorithms.blame import blaming
-from algorithms.registry import make_algorithm, read_algorithm
-from shoal.api.settings import make_settings
-from shoal.choices import with_privacy
 from shoal.commands import options as opt
-from shoal.comparison_files import write_comparison, write_grid
-from shoal.comparison_tables import cell_tables, comparison_tables, overall_tables
-from shoal.folders import prepare_folder
-from shoal.warn import warn
-from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
-from simulation.datasets.windows import one_class
-from simulation.grid import LABELS, SEEDS, SPLITS, Grid, read_cells, sort_out
-from simulation.grid_table import tabulate_grid
-from simulation.partition import read_partition
-from simulation.table import tabulate
-from wire.errors import ConfigError
+from shoal.dispatch import handled_by
 
 
-@blaming()
+@handled_by("compare")
 def compare(
     algorithms: Annotated[str, typer.Option(help="Names with commas between them: fedavg,distfl,dbe+distfl+irls.")],
     data: opt.Data = "watch",
@@ -34,7 +17,7 @@ def compare(
     local_epochs: opt.LocalEpochs = 1,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Seeds 0 to N - 1 of all that is drawn: 1 when not given, {SEEDS} with --scenarios."),
+        typer.Option(min=1, help="Seeds 0 to N - 1 of all that is drawn: 1 when not given, 3 with --scenarios."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for compare.json, compare.csv, compare.png and each run's result.")] = Path(
         "runs/compare"
@@ -50,7 +33,7 @@ def compare(
         typer.Option(
             "--scenarios",
             help="A grid: --data, --labels and --split take several values with commas between them; labels "
-            f"{','.join(map(str, LABELS))} and split {','.join(SPLITS)} when not given.",
+            "all,20,5,1,none and split time,session when not given.",
         ),
     ] = False,
     reference: Annotated[str, typer.Option(help="The algorithm that the others are tested against; the first when not given.")] = "",
@@ -71,94 +54,3 @@ def compare(
     workers: Annotated[int | None, typer.Option(min=1, help="Runs at the same time; one for each core when not given.")] = None,
 ) -> None:
     """Compare algorithms in one table and one picture. Started again, it goes on where it was interrupted."""
-    console = Console()
-    compared = tuple(with_privacy(algorithm, privacy) for algorithm in read_algorithms(algorithms))
-    for algorithm in compared:
-        make_algorithm(algorithm)
-    base = with_privacy(read_algorithm(reference), privacy) if reference else compared[0]
-    if base not in compared:
-        raise ConfigError(f"--reference {reference}: expected one of --algorithms {algorithms}")
-    if scenarios and target is not None:
-        raise ConfigError(f"--target {target:g}: with --scenarios no rounds are counted")
-    if not scenarios and (several := [f"{o} {v}" for o, v in (("--labels", labels), ("--split", split)) if "," in v]):
-        raise ConfigError(f"{several[0]}: several values are a grid, which --scenarios makes")
-    common = make_settings(
-        rounds=rounds,
-        local_epochs=local_epochs,
-        batch_size=batch_size,
-        update_encoding=update_encoding,
-        lr=lr,
-        hyper=opt.hyper_given(hyper),
-        lr_schedule=lr_schedule,
-        model=model,
-        attack=attack,
-        privacy=privacy,
-        pretrain=pretrain,
-        labels="all" if scenarios else labels or "all",
-        split="own" if scenarios else split or "own",
-        newcomers=newcomers,
-        cohort=cohort,
-        profiles=profiles,
-        policy=policy,
-    )
-    asked = Asked(data, compared, seeds or (SEEDS if scenarios else 1), read_partition(partition), devices, common)
-    if scenarios:
-        _compare_scenarios(Grid(read_cells(data, labels, split), asked), str(base), prepare_folder(out), workers, console)
-    else:
-        _compare(asked, str(base), target, prepare_folder(out), workers, console)
-
-
-def _compare(asked: Asked, reference: str, target: float | None, out: Path, workers: int | None, console: Console) -> None:
-    results = _run(asked.jobs(), out, workers, console)
-    rows = tabulate(results, target, reference)
-    files = write_comparison(out, results, rows)
-    for table in comparison_tables(rows, console.width):
-        console.print(table)
-        console.print()
-    _tell_of_failures(rows, console)
-    skew = results[0]["heterogeneity"]
-    console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()), soft_wrap=True)
-    console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)
-
-
-def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | None, console: Console) -> None:
-    cells, left_out = sort_out(grid)
-    tables = tabulate_grid(grid, cells, _run(grid.all_jobs(cells), out, workers, console), left_out, reference)
-    files = write_grid(out, tables)
-    for cell, rows in tables.cells.items():
-        console.print(f"[bold]{cell}[/bold]", soft_wrap=True)
-        for table in cell_tables(rows, console.width):
-            console.print(table)
-            console.print()
-        _tell_of_failures(rows, console)
-    for cell, why in left_out.items():
-        console.print(f"[bold]{cell}[/bold] left out: {why}", soft_wrap=True)
-    whole = f"over the cells in which every run ended with a model, {tables.overall[0]['cells']} of {len(cells)}"
-    console.print(f"[bold]{whole}[/bold]; against {reference}", soft_wrap=True)
-    for table in overall_tables(tables.overall, console.width):
-        console.print(table)
-        console.print()
-    console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)
-
-
-def _run(jobs: list[Job], out: Path, workers: int | None, console: Console) -> list[dict[str, Any]]:
-    """Run what is missing, and say how far it is."""
-    for fleet in {fleet.name: fleet for fleet in check_jobs(jobs, out / "runs")}.values():
-        warn(one_class(fleet))
-    counted = (MofNCompleteColumn(), TextColumn("rounds in"), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left"))
-    columns = (TextColumn("{task.description}"), BarColumn(), *counted)
-    with Progress(*columns, console=console) as progress:
-        done = {job.key: 0 for job in jobs}
-        task = progress.add_task(f"{len(jobs)} runs", total=sum(job.settings.rounds for job in jobs))
-
-        def tell(job: Job, number: int) -> None:
-            done[job.key] = max(done[job.key], number)
-            progress.update(task, completed=sum(done.values()))
-
-        return run_all(jobs, out / "runs", workers, tell)
-
-
-def _tell_of_failures(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    for row in rows:
-        if "failed" in row:
-            console.print(f"[bold]{row['algorithm']}[/bold] ended without a model: {row['failed']}", soft_wrap=True)

@@ -1,212 +1,77 @@
 """`shoal devices`: who the devices of a fleet are, and an operator's word on them."""
 
-import getpass
-import os
-import time
-from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.registry_table import RegistryTable, read_registry
-from aggregator.core.eligibility import read_rule
-from aggregator.core.placed import Placed
-from aggregator.core.registry import Entry, away
-from aggregator.desk import Desk, submit
-from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
-from aggregator.devices import Devices
-from aggregator.identity import is_served, lock_service
-from aggregator.profile import profile_of
-from host.files import write_atomically
-from shoal.arguments import Database, Folder
-from wire.errors import ConfigError
+from shoal.commands import options as opt
+from shoal.dispatch import handled_by
 
-Json = Annotated[bool, typer.Option("--json", help="One line of JSON for each device.")]
 DeviceId = Annotated[str, typer.Argument(metavar="ID", help="A device's id.")]
 DeviceIds = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Devices' ids.")]
 Tags = Annotated[str, typer.Option("--tags", help="Tags, separated by commas.")]
 Where = Annotated[str, typer.Option(help="The devices that this rule means, as `serve --where` takes it.")]
 
+
 devices = typer.Typer(rich_markup_mode=None, help="List a fleet's devices; tag, ban or forget one.", no_args_is_help=True)
 
 
 @devices.command("list")
-def list_devices(folder: Folder, where: Where = "", database: Database = "", json: Json = False) -> None:
+@handled_by("devices")
+def list_devices(folder: opt.Folder, where: Where = "", database: opt.Database = "", as_json: opt.Json = False) -> None:
     """List the devices that the registry knows. A running service writes what changes every 10 seconds."""
-    means = read_rule(where).means
-    chosen = [(d, entry) for d, entry in sorted(_entries(folder, database).items()) if means(d, entry)]
-    if json:
-        for device_id, entry in chosen:
-            print(_json(device_id, entry))
-        return
-    print(f"{'device':<24}  {'state':<7}  {'last seen (UTC)':<16}  {'client':<12}  {'battery':>7}  {'windows':>7}  {'declines':>8}  tags")
-    for device_id, entry in chosen:
-        print(_line(device_id, entry))
 
 
 @devices.command("show")
-def show(folder: Folder, device_id: DeviceId, database: Database = "", json: Json = False) -> None:
+@handled_by("devices")
+def show(folder: opt.Folder, device_id: DeviceId, database: opt.Database = "", as_json: opt.Json = False) -> None:
     """Print everything that the registry knows of a device."""
-    entry = _entries(folder, database).get(device_id)
-    if entry is None:
-        raise ConfigError(f"device {device_id!r}: the registry of {folder} does not have it")
-    if json:
-        print(_json(device_id, entry))
-        return
-    print(f"device {device_id}")
-    for name in Entry.__struct_fields__:
-        value = getattr(entry, name)
-        if value not in ("", (), None):
-            print(f"  {name:<16}  {_told(name, value)}")
-
-
-def _told(name: str, value: Any) -> str:
-    """A field of an entry, for people."""
-    if isinstance(value, Placed):
-        return f"{value} (group {value.group})"
-    return _time(value) + " UTC" if name.endswith("_s") and name != "train_s" and value else msgspec.json.encode(value).decode()
 
 
 @devices.command("profile")
+@handled_by("devices")
 def profile(
-    folder: Folder,
+    folder: opt.Folder,
     out: Annotated[Path, typer.Option(help="The CSV file to write.")],
     where: Where = "",
-    database: Database = "",
+    database: opt.Database = "",
 ) -> None:
     """Write how fast devices are, for `shoal simulate --profiles trace:devices=FILE` (docs/scale.md)."""
-    means = read_rule(where).means
-    made = profile_of({d: entry for d, entry in _entries(folder, database).items() if means(d, entry)})
-    try:
-        write_atomically(out, made.text.encode())
-    except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from None
-    print(f"{made.devices} devices: {out}")
-    for found, what in ((made.untrained, "examples a second"), (made.unmeasured, "bytes a second")):
-        if found:
-            print(f"{what} of {len(found)} are not known, the usual ones stand for them: {', '.join(found[:5])}")
 
 
 @devices.command("tag")
-def tag(folder: Folder, tags: Tags, ids: DeviceIds = None, where: Where = "", database: Database = "") -> None:
+@handled_by("device_orders")
+def tag(folder: opt.Folder, tags: Tags, ids: DeviceIds = None, where: Where = "", database: opt.Database = "") -> None:
     """Add tags to devices, which need not have been here yet."""
-    _order(folder, database, TagDevices(_chosen(folder, database, ids, where), _split(tags)))
 
 
 @devices.command("untag")
-def untag(folder: Folder, tags: Tags, ids: DeviceIds = None, where: Where = "", database: Database = "") -> None:
+@handled_by("device_orders")
+def untag(folder: opt.Folder, tags: Tags, ids: DeviceIds = None, where: Where = "", database: opt.Database = "") -> None:
     """Take tags away from devices."""
-    _order(folder, database, UntagDevices(_chosen(folder, database, ids, where), _split(tags)))
 
 
 @devices.command("ban")
+@handled_by("device_orders")
 def ban(
-    folder: Folder, device_id: DeviceId, reason: Annotated[str, typer.Option(help="Why, for people.")] = "", database: Database = ""
+    folder: opt.Folder, device_id: DeviceId, reason: Annotated[str, typer.Option(help="Why, for people.")] = "", database: opt.Database = ""
 ) -> None:
     """Take nothing of a device any more, not even what it sent for the open round, and ask it for nothing."""
-    _order(folder, database, BanDevice(device_id, reason[:1000]))
 
 
 @devices.command("unban")
-def unban(folder: Folder, device_id: DeviceId, database: Database = "") -> None:
+@handled_by("device_orders")
+def unban(folder: opt.Folder, device_id: DeviceId, database: opt.Database = "") -> None:
     """Let a banned device take part again."""
-    _order(folder, database, UnbanDevice(device_id))
 
 
 @devices.command("forget")
+@handled_by("device_orders")
 def forget(
-    folder: Folder,
+    folder: opt.Folder,
     device_id: DeviceId,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    database: Database = "",
+    database: opt.Database = "",
 ) -> None:
     """Remove everything that a device ever sent, and say what cannot be removed."""
-    if not yes and not typer.confirm(f"Forget device {device_id}? It cannot be undone."):
-        raise typer.Exit(1)
-    _order(folder, database, ForgetDevice(device_id))
-
-
-def _order(folder: Path, database: str, order: msgspec.Struct) -> None:
-    """Have the folder's service carry out an order; or carry it out, where none runs.
-
-    Raises:
-        ConfigError: it was refused.
-    """
-    url = _url(folder, database)
-    if is_served(folder):
-        print(submit(folder, order))
-        return
-    held = lock_service(folder)
-    try:
-        with closing(RegistryTable(url)) as store:
-            registry = Devices(store, time.time)
-            answer = Desk(folder, DeviceOrders(registry, folder, url).handlers).act(getpass.getuser(), order)
-    finally:
-        os.close(held)
-    if not answer.done:
-        raise ConfigError(answer.text)
-    print(answer.text)
-
-
-def _entries(folder: Path, database: str) -> dict[str, Entry]:
-    entries = read_registry(_url(folder, database))
-    return entries if is_served(folder) else {device_id: away(entry) for device_id, entry in entries.items()}
-
-
-def _url(folder: Path, database: str) -> str:
-    """
-    Raises:
-        ConfigError: there is no service's database.
-    """
-    path = folder / "shoal.db"
-    if not database and not path.exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    return database or sqlite_url(path)
-
-
-def _chosen(folder: Path, database: str, ids: list[str] | None, where: str) -> tuple[str, ...]:
-    """
-    Raises:
-        ConfigError: neither ids nor a rule, both, or a rule that means no device.
-    """
-    if bool(ids) == bool(where):
-        raise ConfigError("name devices either by their ids or with --where RULE")
-    if ids:
-        return tuple(ids)
-    means = read_rule(where).means
-    found = tuple(sorted(d for d, entry in _entries(folder, database).items() if means(d, entry)))
-    if not found:
-        raise ConfigError(f"--where {where!r}: it means no device")
-    return found
-
-
-def _split(tags: str) -> tuple[str, ...]:
-    """
-    Raises:
-        ConfigError: there are no tags.
-    """
-    found = tuple(tag.strip() for tag in tags.split(",") if tag.strip())
-    if not found:
-        raise ConfigError(f"--tags {tags!r}: there is none in it")
-    return found
-
-
-def _json(device_id: str, entry: Entry) -> str:
-    return msgspec.json.encode({"id": device_id, **msgspec.to_builtins(entry)}).decode()
-
-
-def _line(device_id: str, entry: Entry) -> str:
-    said = entry.said
-    state = "banned" if entry.ban else "online" if entry.online else "away"
-    battery = f"{said.battery_percent:.0f} %" if said and said.battery_percent is not None else "-"
-    client, windows = (said.client.removeprefix("shoal ") or "-", str(said.num_train)) if said else ("-", "-")
-    seen, tags = _time(entry.last_seen_s), ", ".join(entry.tags)
-    return f"{device_id:<24}  {state:<7}  {seen:<16}  {client[:12]:<12}  {battery:>7}  {windows:>7}  {entry.declines:>8}  {tags}"
-
-
-def _time(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M") if at_s else "never"

@@ -1,24 +1,15 @@
 """`shoal enrol`: tokens for devices, and who has used them."""
 
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
-from aggregator.core.ports import StorageFailed
-from aggregator.enrolment import desk
-from aggregator.enrolment.authority import Authority, read_authority, renew_own
-from aggregator.enrolment.mosquitto import renew_broker
-from shoal.arguments import Folder
-from shoal.times import minute_of, seconds_of
-from wire.errors import ConfigError, ShoalError, WireError
+from shoal.commands import options as opt
+from shoal.dispatch import handled_by
 
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL, as `shoal serve --database`; SQLite in the folder when empty.")]
+
 
 enrol = typer.Typer(
     rich_markup_mode=None, help="Make tokens with which devices get certificates, and approve devices.", no_args_is_help=True
@@ -26,8 +17,9 @@ enrol = typer.Typer(
 
 
 @enrol.command("token")
+@handled_by("enrol")
 def token(
-    folder: Folder,
+    folder: opt.Folder,
     expires: Annotated[str, typer.Option(help="For how long it can be used: 30m, 12h or 7d.")] = "1d",
     tags: Annotated[str, typer.Option(help="Tags of the device, with commas between them.")] = "",
     device: Annotated[str, typer.Option(help="The only id that it is for; it may replace a device that has this id.")] = "",
@@ -35,85 +27,47 @@ def token(
     database: Database = "",
 ) -> None:
     """Print a token for one device. It is printed once: the service keeps its hash alone."""
-    authority = _authority(folder)
-    with _open(folder, database) as store:
-        made = desk.make_token(
-            store, authority.fingerprint, seconds_of(expires, "--expires"), [tag for tag in tags.split(",") if tag], device, approve
-        )
-    print(made)
 
 
 @enrol.command("list")
-def list_all(folder: Folder, database: Database = "") -> None:
+@handled_by("enrol")
+def list_all(
+    folder: opt.Folder,
+    database: Database = "",
+    as_json: opt.Json = False,
+) -> None:
     """List tokens that can be used, and devices with the ends of their certificates."""
-    with _open(folder, database) as store, store.transaction() as within:
-        tokens, devices, bans = within.tokens(), within.devices(), within.bans()
-    for made in tokens:
-        if not made.used_key and made.expires_at_s > time.time():
-            extra = " ".join([*([f"for={made.device_id}"] if made.device_id else []), *made.tags, *(["approve"] if made.approve else [])])
-            print(f"token {made.hash[:12]} until {minute_of(made.expires_at_s)} {extra}".rstrip())
-    for device in devices:
-        state = "banned" if bans.get(device.device_id) else device.state
-        until = f"until {minute_of(device.not_after_s)}" if device.not_after_s else f"since {minute_of(device.since_s)}"
-        print(f"{device.device_id}  {state}  {until}  {','.join(device.tags)}".rstrip())
-    for device_id in sorted({name for name, banned in bans.items() if banned} - {device.device_id for device in devices}):
-        print(f"{device_id}  banned")
 
 
 @enrol.command("approve")
-def approve(folder: Folder, device: Annotated[str, typer.Argument(help="Its id.")], database: Database = "") -> None:
+@handled_by("enrol")
+def approve(folder: opt.Folder, device: Annotated[str, typer.Argument(help="Its id.")], database: Database = "") -> None:
     """Let a device that waits have its certificate."""
-    with _open(folder, database) as store:
-        desk.approve(store, device)
-    print(f"{device}: approved; it asks again within seconds")
 
 
 @enrol.command("reject")
+@handled_by("enrol")
 def reject(
-    folder: Folder, name: Annotated[str, typer.Argument(help="A device's id, or what `list` calls a token.")], database: Database = ""
+    folder: opt.Folder, name: Annotated[str, typer.Argument(help="A device's id, or what `list` calls a token.")], database: Database = ""
 ) -> None:
     """Refuse a device that waits, or take back a token that nobody has used."""
-    with _open(folder, database) as store:
-        print(desk.reject(store, name))
 
 
 @enrol.command("audit")
-def audit(folder: Folder, last: Annotated[int, typer.Option(min=1, help="So many lines.")] = 100, database: Database = "") -> None:
+@handled_by("enrol")
+def audit(
+    folder: opt.Folder,
+    last: Annotated[int, typer.Option(min=1, help="So many lines.")] = 100,
+    database: Database = "",
+    as_json: opt.Json = False,
+) -> None:
     """Print what was done, and when: tokens, enrolments, renewals, bans."""
-    with _open(folder, database) as store, store.transaction() as within:
-        for row in within.audit(last):
-            moment = datetime.fromtimestamp(row.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            print(" ".join(part for part in (moment, row.what, row.device_id, row.token[:12], row.detail) if part))
 
 
 @enrol.command("renew")
+@handled_by("enrol")
 def renew(
-    folder: Folder,
+    folder: opt.Folder,
     broker_folder: Annotated[Path | None, typer.Option(help="The broker's folder; broker in the service's when not given.")] = None,
 ) -> None:
     """Renew the broker's and the service's own certificates, where a third of their time or less is left."""
-    authority, place, now_s = _authority(folder), broker_folder or folder / "broker", time.time()
-    try:
-        renew_own(authority, folder, now_s)
-        made = place.is_dir() and renew_broker(authority, place, now_s)
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}") from None
-    except WireError as error:
-        raise ConfigError(f"certificates of {folder}: {error}") from None
-    print(f"{place / 'broker.pem'}: renewed; now make Mosquitto read it: SIGHUP, or restart it" if made else f"{place}: nothing is due")
-
-
-@contextmanager
-def _open(folder: Path, database: str) -> Iterator[EnrolmentStore]:
-    try:
-        with closing(open_enrolments(folder, database)) as store:
-            yield store
-    except StorageFailed as error:
-        raise ShoalError(str(error)) from None
-
-
-def _authority(folder: Path) -> Authority:
-    authority = read_authority(folder)
-    if authority is None:
-        raise ConfigError(f"{folder}: there is no authority; `shoal init --tls HOST --folder {folder}` makes one")
-    return authority

@@ -1,32 +1,19 @@
 """`shoal serve`: the aggregator of one fleet."""
 
-import logging
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from aggregator.campaign import Observer
-from aggregator.core.budget import why_ended
 from aggregator.core.rollout_state import Gate
-from aggregator.core.state import Event, RoundAggregated, RunState
-from aggregator.core.summary import count_groups
-from aggregator.enrolment.service import EnrolmentSettings, own_credentials
-from aggregator.main import serve as run_service
-from aggregator.release_policy import read_when
-from aggregator.rollouts import RolloutSettings, read_steps
-from aggregator.service_settings import ServeSettings
-from host.logs import FORMS, log_to_stderr
-from host.supervisor import alive
 from shoal.commands import options as opt
-from wire.errors import ConfigError
+from shoal.dispatch import handled_by
 from wire.pieces import MOST_BYTES
 
 Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://; those of the folder's own authority when not given.")]
 
 
+@handled_by("serve")
 def serve(
     folder: Annotated[Path, typer.Option(help="Where the fleet is kept: the database, the blobs and the campaigns.")],
     bundle: Annotated[
@@ -110,66 +97,3 @@ def serve(
     key: Pem = None,
 ) -> None:
     """Run the aggregator until Ctrl-C or SIGTERM. Started again, it goes on where it stopped."""
-    given = locals()
-    if log_format not in FORMS:
-        raise ConfigError(f"--log-format {log_format}: expected {' or '.join(FORMS)}")
-    log_to_stderr("INFO", log_format, fleet=fleet, run=run)
-    stopping: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, _frame: stopping.append(signum))
-    settings = ServeSettings(
-        folder=folder,
-        bundle=bundle,
-        broker=own_credentials(folder, broker, ca, cert, key),
-        run=run,
-        fleet=fleet,
-        **opt.campaign_fields(given),
-        release=read_when(release),
-        release_every=release_every,
-        rollout=RolloutSettings(
-            steps=read_steps(rollout_steps),
-            gate=Gate(
-                quorum=rollout_quorum,
-                max_drop=rollout_max_drop,
-                max_failures=rollout_max_failures,
-                max_slower=rollout_max_slower,
-                patience_s=rollout_patience,
-            ),
-        ),
-        take_over=take_over,
-        standby=standby,
-        database=database,
-        blobs=blobs,
-        max_payload=max_payload,
-        http_host=host,
-        http_port=port,
-        stay=stay,
-        enrolment=EnrolmentSettings(host=enrol_host, port=enrol_port, broker=enrol_broker, policy=enrol_policy, days=enrol_days),
-    )
-
-    def stop() -> bool:
-        alive()
-        return bool(stopping)
-
-    final = run_service(settings, stop, log_rounds())
-    if final is None:
-        Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
-    else:
-        wanted, why = final.next_settings.rounds, why_ended(final)
-        stands = f"{final.phase}, round {min(final.round, wanted)} of {wanted}" + (f": {why}" if why else "")
-        Console().print(f"run {final.settings.name}: {stands}; kept in {folder}", soft_wrap=True)
-
-
-def log_rounds() -> Observer:
-    """Logs each round that is aggregated: how many devices' updates it had, and how many groups there are since."""
-    received: dict[str, int] = {}
-
-    def observe(state: RunState, event: Event) -> None:
-        run = state.settings.run_id
-        if isinstance(event, RoundAggregated):
-            lr = f" lr={event.notes['lr']:g}" if "lr" in event.notes else ""
-            made = event.round, received[run], count_groups(state.starts), lr
-            logging.getLogger("shoal").info("round=%d devices=%d groups=%d%s", *made)
-        received[run] = len(state.received)
-
-    return observe

@@ -3,39 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from aggregator.core.summary import Heterogeneity
-from algorithms.blame import blaming
-from algorithms.registry import task_of
-from shoal.api.model_files import why_left_out
-from shoal.api.result import Result
-from shoal.api.settings import engine_options, make_settings
 from shoal.commands import options as opt
-from shoal.folders import prepare_folder
-from shoal.pictures import draw_holdings
-from shoal.report import device_table, time_text, verdict, write_report
-from shoal.warn import warn
-from simulation import simulate as simulation
-from simulation.datasets.windows import one_class
-from simulation.engine.progress import RunProgress
-from simulation.heterogeneity import measure
-from simulation.partition import make_fleet, read_partition
-from simulation.scenario import check_scenario
-from wire.bundle import CLASSIFICATION
-from wire.errors import ConfigError
-
-MODELS = ("auto", "all", "groups", "none")
-FEW = 20
-"""Of so many devices at most the models are written where nobody says."""
-SHOWN = 1000
-"""Of a larger fleet so many devices are measured and drawn."""
+from shoal.dispatch import handled_by
 
 
-@blaming()
+@handled_by("simulate")
 def simulate(
     data: opt.Data = "watch",
     algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
@@ -72,68 +46,8 @@ def simulate(
         str,
         typer.Option(
             help="Of what OUT/models has files (.safetensors, .pt, .onnx): groups, all (each device's too), none; auto: all, and of more "
-            f"than {FEW} devices the groups alone."
+            "than 20 devices the groups alone."
         ),
     ] = "auto",
 ) -> None:
     """Simulate a fleet: the aggregator's mathematics and the devices' executor. All cores of this machine work, or those of a cluster."""
-    console = Console()
-    if models not in MODELS:
-        raise ConfigError(f"--models {models}: expected {', '.join(MODELS)}")
-    engine = engine_options(backend, workers, checkpoint, cluster, device, bf16)
-    settings = make_settings(
-        algorithm=algorithm,
-        rounds=rounds,
-        patience=patience,
-        min_delta=min_delta,
-        local_epochs=local_epochs,
-        seed=seed,
-        batch_size=batch_size,
-        update_encoding=update_encoding,
-        lr=lr,
-        hyper=opt.hyper_given(hyper),
-        lr_schedule=lr_schedule,
-        model=model,
-        attack=attack,
-        privacy=privacy,
-        pretrain=pretrain,
-        labels=labels,
-        split=split,
-        newcomers=newcomers,
-        cohort=cohort,
-        profiles=profiles,
-        policy=policy,
-    )
-    assigned = read_partition(partition)
-    check_scenario(settings.scenario, assigned)
-    fleet = make_fleet(data, assigned, devices, seed)
-    held = simulation.scene_of(fleet, settings).some(SHOWN)
-    if task_of(settings.algorithm).of == CLASSIFICATION:
-        warn(one_class(held))
-    holdings = draw_holdings(prepare_folder(out) / "holdings.png", held)
-    heterogeneity = measure(held)
-    console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()), soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
-
-        def show(run: RunProgress) -> None:
-            hour = f", hour {run.at_s / 3600:.1f}" if run.at_s else ""
-            progress.update(task, completed=run.trained, say=f"groups {run.groups}{hour}")
-
-        outcome = simulation.simulate(fleet, settings, show, engine=engine)
-    summary = msgspec.structs.replace(outcome.summary, heterogeneity=Heterogeneity(**heterogeneity))
-    files = write_report(out, summary, outcome.records, outcome.blobs, holdings, settings.algorithm.recipe)
-    if models != "none":
-        with console.status("writing models"):
-            ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None
-            written = Result(outcome).save(out / "models", ids)
-        warn(why_left_out(written))
-        files.append(out / "models")
-    console.print(device_table(summary))
-    reason = f" ({summary.backend_reason})" if summary.backend_reason else ""
-    console.print(f"backend: {summary.backend}{reason}; {summary.updates_per_s:.0f} updates/s", soft_wrap=True)
-    if summary.time is not None:
-        console.print(time_text(summary.time), soft_wrap=True)
-    console.print(verdict(summary), soft_wrap=True)
-    console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)

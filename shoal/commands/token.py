@@ -1,42 +1,37 @@
 """`shoal token`: who may ask what over HTTP."""
 
-import time
 from typing import Annotated
 
 import typer
 
 from aggregator.access import Role
-from aggregator.adapters.token_file import TokenFile
-from shoal.arguments import Folder
-from shoal.times import minute_of, seconds_of
+from shoal.commands import options as opt
+from shoal.dispatch import handled_by
 
 Name = Annotated[str, typer.Option(help="By which the audit log knows whoever uses it.")]
+
 
 token = typer.Typer(rich_markup_mode=None, help="Make, list and revoke tokens for a service's HTTP API.", no_args_is_help=True)
 
 
 @token.command("new")
+@handled_by("token")
 def new(
-    folder: Folder,
+    folder: opt.Folder,
     name: Name,
     role: Annotated[Role, typer.Option(help="viewer: may read everything. operator: may give orders too.")],
     expires: Annotated[str, typer.Option(help="For how long it counts: 30m, 12h or 90d; for ever when empty.")] = "",
 ) -> None:
     """Print a token. It is printed once: the folder has its hash alone. From the first token on, reading needs one too."""
-    print(TokenFile(folder).new(name, role, seconds_of(expires, "--expires") if expires else None))
 
 
 @token.command("list")
-def list_all(folder: Folder) -> None:
+@handled_by("token")
+def list_all(folder: opt.Folder, as_json: opt.Json = False) -> None:
     """List the tokens, without the tokens themselves."""
-    for held in TokenFile(folder).all():
-        until = "for ever" if held.expires_at_s is None else f"until {minute_of(held.expires_at_s)}"
-        over = "  over" if held.is_over(time.time()) else ""
-        print(f"{held.name:<20}  {held.role:<8}  made {minute_of(held.made_at_s)}  {until}{over}")
 
 
 @token.command("revoke")
-def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Its name.")]) -> None:
+@handled_by("token")
+def revoke(folder: opt.Folder, name: Annotated[str, typer.Argument(help="Its name.")]) -> None:
     """Let a token count no longer; a running service refuses it at once."""
-    TokenFile(folder).revoke(name)
-    print(f"token {name}: revoked")

@@ -12,7 +12,7 @@ from aggregator.core.plan import round_seed
 from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.round import step
 from algorithms.core.contract import Programs
-from shoal.commands.serve import log_rounds
+from shoal.handlers.serve import log_rounds
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.messages import Evaluate, Train

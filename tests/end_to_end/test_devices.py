@@ -88,7 +88,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         serving.send_signal(signal.SIGKILL)
         serving.wait(10)
 
-        listed = [json.loads(text) for text in shoal(field, "list", "--json").splitlines()]
+        listed = json.loads(shoal(field, "list", "--json"))
         assert {d["id"]: (d["tags"], "ban" in d) for d in listed}[THREE] == (["berlin", "lab"], True)
         field.serve(*options, "--take-over")
         field.wait(lambda run: run["round"] >= number + 5)

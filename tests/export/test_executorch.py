@@ -322,13 +322,16 @@ def check_objective(fleet: FleetData, name: str, *graphs: str) -> None:
     assert found.graph_drift < max(2e-2, 10 * found.eager_drift)
 
 
-@pytest.mark.parametrize("name", ["dbe", "cgau:units=8", "feddisk:density_units=4"])
+@pytest.mark.parametrize("name", ["cgau:units=8", pytest.param("feddisk:density_units=4", marks=pytest.mark.slow)])
 def test_steps_of_objectives_equal_float64(fleet: FleetData, name: str) -> None:
     check_objective(fleet, name, "step")
 
 
-def test_graphs_of_dbe_before_a_head_of_several_layers_equal_float64(fleet: FleetData) -> None:
+@pytest.mark.parametrize("graphs", [("step",), pytest.param((), marks=pytest.mark.slow)], ids=["step", "all"])
+def test_graphs_of_dbe_before_a_head_of_several_layers_equal_float64(fleet: FleetData, graphs: tuple[str, ...]) -> None:
     objective = objective_for_fleet(fleet, read_algorithm("dbe"), 0, "har-cnn-dbe:cut=convolutions")
+    if graphs:
+        objective = some_graphs(objective, *graphs)
     windows = fleet.devices["d0"]
     found = check_parity(export_programs(fleet, objective, 32), objective, windows.train_x, windows.train_y, steps=5)
     assert found.step_error < 1e-4

@@ -174,7 +174,7 @@ def test_export_extra_exports_files_and_the_watches(install: Install, recordings
     for data, out in ((recordings, "own"), ("watch", "watch")):
         desk.succeeds("shoal", "export", "--data", data, "--out", out)
         assert "step" in desk.succeeds("shoal", "export", "inspect", out)
-    assert desk.fails("serve").startswith("error: shoal serve needs the package ")
+    assert desk.fails("serve", "--folder", "served").startswith("error: shoal serve needs the package ")
 
 
 @pytest.mark.slow

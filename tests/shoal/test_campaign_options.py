@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shoal.commands.options import with_asking
+from shoal.handlers.campaign_settings import with_asking
 from wire.errors import ConfigError
 
 

@@ -1,19 +1,33 @@
 """`shoal` itself: it starts at once, lists its commands, and says what a command needs that is not installed."""
 
+import inspect
 import subprocess
 import sys
 import tomllib
+import typing
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
+from export import bundle
+from export.runtimes import ONNX
 from shoal.cli import COMMANDS, application
+from shoal.dispatch import handler_of
+from shoal.handlers.simulate import FEW
+from simulation import grid
+from simulation.datasets.download import SOURCES
 from wire.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "fastapi", "uvicorn", "sqlalchemy", "alembic", "onnx", "onnxruntime", "executorch"}
+HEAVY |= {"matplotlib", "rich", "cryptography", "paho", "jinja2", "opacus", "ray", "seglearn", "safetensors"}
+"""Packages that only what carries a command out may import."""
 
 
 @pytest.mark.parametrize("module", ["shoal", "edge_client.main"])
@@ -34,6 +48,64 @@ def test_help_lists_every_command_with_its_line_and_imports_no_package_of_an_ext
     assert [name for name, command in COMMANDS.items() if f"{name} {command.summary}" not in told] == []
     assert "'shoal[export]' for export" in told
     assert done.stderr == "[]\n"
+
+
+def functions(name: str) -> dict[str, Callable[..., None]]:
+    """The functions of a command: one, or the callback of a group and its commands, by the words that name them."""
+    command = getattr(import_module(f"shoal.commands.{name}"), name)
+    if not isinstance(command, typer.Typer):
+        return {name: command}
+    own = [] if command.registered_callback is None else [(name, command.registered_callback.callback)]
+    named = [(f"{name} {each.name or each.callback.__name__}", each.callback) for each in command.registered_commands if each.callback]
+    return {words: function for words, function in [*own, *named] if function is not None}
+
+
+FUNCTIONS = {words: function for name in COMMANDS for words, function in functions(name).items()}
+
+
+def test_help_and_usage_errors_import_nothing_that_a_command_needs_to_run() -> None:
+    lines = [[*words.split(), option] for words in FUNCTIONS for option in ("--help", "--nothing")]
+    code = (
+        "import sys; from shoal.cli import main\n"
+        f"for words in {lines}:\n"
+        "    sys.argv = ['shoal', *words]\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert end.code == (0 if words[-1] == '--help' else 2), words\n"
+        f"    assert not sys.modules.keys() & {HEAVY}, (words, sys.modules.keys() & {HEAVY})\n"
+        "    assert not any(name.startswith('shoal.handlers') for name in sys.modules), words\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-1000:]
+
+
+@pytest.mark.parametrize("words", FUNCTIONS)
+def test_every_command_has_a_handler_that_takes_its_options(words: str) -> None:
+    command = FUNCTIONS[words]
+    handler = handler_of(command)
+    given = inspect.signature(command).parameters.keys() - {"context"}
+    inspect.signature(handler).bind(**dict.fromkeys(given))
+    options, taken = typing.get_type_hints(command), typing.get_type_hints(handler)
+    named = {n for n, p in inspect.signature(handler).parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    assert {name: taken[name] for name in named} == {name: options[name] for name in named}
+
+
+def test_what_help_says_of_choices_is_so() -> None:
+    told = {
+        words: " ".join(str(option.help) for option in infos(FUNCTIONS[words])) for words in ("compare", "export", "download", "simulate")
+    }
+    assert f"labels {','.join(map(str, grid.LABELS))} and split {','.join(grid.SPLITS)} when not given" in told["compare"]
+    assert f"{grid.SEEDS} with --scenarios" in told["compare"]
+    assert f"{ONNX}, or {','.join(bundle.RUNTIMES)}" in told["export"]
+    assert told["download"].startswith(", ".join(SOURCES))
+    assert f"more than {FEW} devices" in told["simulate"]
+    assert inspect.signature(FUNCTIONS["export"]).parameters["runtimes"].default == ONNX
+    for words in ("export", "models export"):
+        assert inspect.signature(FUNCTIONS[words]).parameters["max_batch"].default == bundle.MAX_BATCH
+
+
+def infos(command: Callable[..., None]) -> list[Any]:
+    """What Typer is told of the options of a command."""
+    return [each for hint in typing.get_type_hints(command, include_extras=True).values() for each in getattr(hint, "__metadata__", ())]
 
 
 @pytest.mark.parametrize("words", [[name, "--help"] for name in COMMANDS] + [["export", "inspect", "--help"], ["simulate", "--nothing"]])
@@ -58,7 +130,7 @@ def test_a_commands_own_help_begins_with_its_line(name: str) -> None:
 
 
 def test_every_module_of_the_commands_is_listed() -> None:
-    modules = {path.stem for path in (ROOT / "shoal" / "commands").glob("*.py")} - {"__init__", "options", "releases", "model_files"}
+    modules = {path.stem for path in (ROOT / "shoal" / "commands").glob("*.py")} - {"__init__", "options"}
     assert modules == set(COMMANDS)
 
 
@@ -68,19 +140,19 @@ def test_extras_of_the_commands_exist() -> None:
 
 
 def test_a_missing_package_is_named_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("fastapi", "shoal.commands.serve", "aggregator.main", "aggregator.adapters.http_api"):
+    for name in ("fastapi", "shoal.handlers.serve", "aggregator.main", "aggregator.adapters.http_api"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "meta_path", [Missing("fastapi"), *sys.meta_path])
     with pytest.raises(ConfigError, match=r"^shoal serve needs the package fastapi: pip install 'shoal\[aggregator\]'$"):
-        application("serve")
+        application("serve")(["serve", "--folder", "f"], standalone_mode=False)
 
 
 def test_a_broken_package_is_not_taken_for_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("shoal.commands.serve", "aggregator.main"):
+    for name in ("shoal.handlers.serve", "aggregator.main"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "meta_path", [Missing("aggregator.main"), *sys.meta_path])
     with pytest.raises(ModuleNotFoundError, match=r"aggregator\.main"):
-        application("serve")
+        application("serve")(["serve", "--folder", "f"], standalone_mode=False)
 
 
 class Missing:

@@ -11,7 +11,7 @@ import pytest
 
 from aggregator.service_settings import ServeSettings
 from shoal.cli import main
-from shoal.commands import serve as module
+from shoal.handlers import serve as module
 
 Captured = pytest.CaptureFixture[str]
 

@@ -52,7 +52,7 @@ def test_the_commands_of_the_page_run_as_written(folder: Path, capsys: pytest.Ca
     assert told["tag"] == "2 devices tagged nights, berlin\n"
     assert told["untag"] == "2 devices without nights\n"
     assert "pi-1 is forgotten; it stays in models" in told["forget"]
-    left = [json.loads(line) for line in shoal(capsys, "list", str(folder), "--json").splitlines()]
+    left = json.loads(shoal(capsys, "list", str(folder), "--json"))
     assert left == [{"id": "pi-2", "tags": ["berlin"]}]
     noted = [json.loads(line) for line in (folder / "audit.log").read_text().splitlines()]
     assert [json.loads(line["what"])["type"] for line in noted] == [
@@ -67,8 +67,8 @@ def test_the_commands_of_the_page_run_as_written(folder: Path, capsys: pytest.Ca
 def test_a_list_is_for_people_and_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shoal(capsys, "list", str(folder)).splitlines()
     assert lines[1].split() == ["pi-1", "away", "2027-01-15", "08:00", "0.1.0", "71", "%", "160", "0"]
-    (line,) = shoal(capsys, "list", str(folder), "--json", "--where", "battery > 70").splitlines()
-    assert json.loads(line)["said"]["num_train"] == 160
+    (entry,) = json.loads(shoal(capsys, "list", str(folder), "--json", "--where", "battery > 70"))
+    assert entry["said"]["num_train"] == 160
     assert json.loads(shoal(capsys, "show", str(folder), "pi-2", "--json"))["tags"] == ["berlin", "nights"]
 
 

@@ -1,5 +1,6 @@
 """`shoal models export`, `inspect` and `diff`, on the folder of a run of which three rounds are over; the files are read without Shoal."""
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -183,6 +184,8 @@ class TestLooking:
         assert rows.keys() == {s.key for s in exported.bundle.manifest.received()}
         for key, norm in rows.items():
             assert float(norm) == pytest.approx(float(np.linalg.norm(exported.bundle.initial[key])), rel=1e-3)
+        told = json.loads(shoal("inspect", served, "--group", "0", "--json"))
+        assert {row["name"]: f"{row['norm']:.4g}" for row in told["tensors"]} == rows
 
     def test_diff_says_how_far_each_tensor_is_and_how_often_both_agree(
         self, shoal: Say, served: Path, exported: Exported, fleet: FleetData
@@ -195,6 +198,9 @@ class TestLooking:
         same = (expected(exported, x).argmax(1) == expected(exported, x, 1.5).argmax(1)).mean()
         assert f"both say the same of {same:.2%} of 12 windows" in said
         assert "100.00% of 12 windows" in shoal("diff", served, "0", "0", "--data", served / "x.npy")
+        told = json.loads(shoal("diff", served, "0", "1@0", "--data", served / "x.npy", "--json"))
+        assert told["agreement"] == same
+        assert {row["name"]: f"{row['relative']:.2%}" for row in told["tensors"]} == {row[0]: row[2] for row in rows}
 
     @pytest.mark.parametrize("text", ["0@", "0@x"])
     def test_what_is_no_model_is_refused(self, shoal: Say, served: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """`shoal models`, on the folder of a run of which three rounds are over."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,8 @@ def test_list_says_how_devices_met_each_of_the_models(bench: Bench, tmp_path: Pa
     assert lines[0] == ["made", "in", "models", "devices", "accuracy", "loss"]
     assert lines[1:4] == [[str(n), str(min(n + 1, 2)), "2", f"{(n + 1) / 4:.4f}", "0.2500"] for n in range(3)]
     assert lines[4] == ["3", "2", "0", "-", "-", "offered", "now"]
+    shoal("rounds", tmp_path, "--json")
+    assert [(version["round"], version["offered"]) for version in json.loads(capsys.readouterr().out)] == [(n, n == 3) for n in range(4)]
 
 
 def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_path: Path) -> None:

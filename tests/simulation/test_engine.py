@@ -113,7 +113,7 @@ def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
         ("fedrep", {"attack": read_attack("replace:count=2")}),
         ("ifca:k=2", {}),
         ("scaffold", {}),
-        ("feddisk:preparations=1", {}),
+        pytest.param("feddisk:preparations=1", {}, marks=pytest.mark.slow),
         ("fedavg+irls+local-gaussian", {}),
         ("fedavg+gaussian", {}),
     ],

@@ -1,12 +1,12 @@
 """`shoal models list`, `show`, `release`, `rollout` and `rollback`: the releases of a fleet, and how they reach devices."""
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import msgspec
-import typer
 
 from aggregator.adapters.release_store import ReleaseStore
 from aggregator.adapters.salvage import read_database
@@ -15,17 +15,17 @@ from aggregator.core.releases import Release
 from aggregator.core.rollout_state import GOING, FleetState, RolloutStep
 from aggregator.desk import submit
 from aggregator.release_orders import EndRollout, MakeReleases, PauseRollout, PromoteRollout, ResumeRollout, ReturnToRelease
-from shoal.arguments import Database, Folder
+from shoal.printing import print_json
 from wire.errors import ConfigError
 
-Fleet = Annotated[str, typer.Option(help="Name of the fleet.")]
-Campaign = Annotated[str, typer.Option(help="Whose rollout: the name of the run that trained; that of the only one when empty.")]
 
-
-def list_releases(folder: Folder, fleet: Fleet = "default", database: Database = "") -> None:
-    """List the releases of a fleet: state, accuracy where it is known, and how many devices use each."""
+def list_releases(folder: Path, fleet: str, database: str, as_json: bool) -> None:
+    """Carry out `shoal models list`."""
     state = _state(folder, fleet, database)
     used = in_use(state)
+    if as_json:
+        print_json([_row(number, release, used) for number, release in sorted(state.catalogue.releases.items())])
+        return
     print(f"{'release':>7}  {'group':<20}  {'state':<9}  {'round':>5}  {'accuracy':>8}  {'in use':>6}  {'before':>6}")
     for number, release in sorted(state.catalogue.releases.items()):
         back = f"  has the model of release {release.returns_to}" if release.returns_to else ""
@@ -35,17 +35,15 @@ def list_releases(folder: Folder, fleet: Fleet = "default", database: Database =
         )
 
 
-def show_release(
-    folder: Folder,
-    number: Annotated[int, typer.Argument(help="The release's number.")],
-    fleet: Fleet = "default",
-    database: Database = "",
-) -> None:
-    """Show all that is known of a release."""
+def show_release(folder: Path, number: int, fleet: str, database: str, as_json: bool) -> None:
+    """Carry out `shoal models show`."""
     state = _state(folder, fleet, database)
     release = state.catalogue.releases.get(number)
     if release is None:
         raise ConfigError(f"release {number}: fleet {fleet} has none of this number; `shoal models list` says which there are")
+    if as_json:
+        print_json(_row(number, release, in_use(state)))
+        return
     for name, value in msgspec.to_builtins(release).items():
         if name == "made_at_s":
             name, value = "made", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
@@ -55,33 +53,24 @@ def show_release(
     print(f"{'in use':<10}  on {in_use(state).get(number, 0)} devices")
 
 
-def make_releases(
-    folder: Folder,
-    campaign: Annotated[str, typer.Option(help="The name of the run whose models are released.")] = "run-1",
-    roll_out: Annotated[bool, typer.Option(help="Begin to give them to devices.")] = True,
-) -> None:
-    """Make releases of what a campaign has trained so far, one for each group, and roll them out."""
+def make_releases(folder: Path, campaign: str, roll_out: bool) -> None:
+    """Carry out `shoal models release`."""
     print(submit(folder, MakeReleases(campaign, roll_out)))
 
 
-def rollout(
-    folder: Folder,
-    campaign: Campaign = "",
-    pause: Annotated[bool, typer.Option("--pause", help="Give the releases to no further device.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after a pause.")] = False,
-    promote: Annotated[bool, typer.Option("--promote", help="Take the next step, whatever devices say.")] = False,
-    fleet: Fleet = "default",
-    database: Database = "",
-) -> None:
-    """Show how far rollouts are; or pause one, resume it, or take it to its next step."""
+def rollout(folder: Path, campaign: str, pause: bool, resume: bool, promote: bool, fleet: str, database: str, as_json: bool) -> None:
+    """Carry out `shoal models rollout`."""
     state = _state(folder, fleet, database)
     if pause + resume + promote > 1:
         raise ConfigError("--pause, --resume and --promote: one at a time")
     if not (pause or resume or promote):
-        for name, each in state.rollouts.items():
-            if campaign in ("", name):
-                _print(progress_of(state, name, each))
-        if not any(campaign in ("", name) for name in state.rollouts):
+        shown = [progress_of(state, name, each) for name, each in state.rollouts.items() if campaign in ("", name)]
+        if as_json:
+            print_json(shown)
+            return
+        for progress in shown:
+            _print(progress)
+        if not shown:
             print(f"nothing was rolled out yet in fleet {fleet}" + (f" by campaign {campaign}" if campaign else ""))
         return
     name = _under_way(state, campaign)
@@ -91,15 +80,8 @@ def rollout(
         print(submit(folder, PauseRollout(name) if pause else ResumeRollout(name)))
 
 
-def roll_back(
-    folder: Folder,
-    to: Annotated[int, typer.Option(min=0, help="The release whose group returns to its model; 0: end the rollout that goes on.")] = 0,
-    group: Annotated[str, typer.Option(help="The group that returns to it, if it is not the release's own.")] = "",
-    campaign: Campaign = "",
-    fleet: Fleet = "default",
-    database: Database = "",
-) -> None:
-    """Return to an earlier release, on all devices of its group at once; or end a rollout, so that devices get back what they had."""
+def roll_back(folder: Path, to: int, group: str, campaign: str, fleet: str, database: str) -> None:
+    """Carry out `shoal models rollback`."""
     state = _state(folder, fleet, database)
     if not to:
         print(submit(folder, EndRollout(_under_way(state, campaign))))
@@ -164,6 +146,10 @@ def _print_counts(name: str, counts: Counts) -> None:
         print(f"      {counts.alone} confirmed without what they have kept, which is of another model")
     for reason, devices in sorted(counts.reasons.items()):
         print(f"      {devices} failed: {reason}")
+
+
+def _row(number: int, release: Release, used: Mapping[int, int]) -> dict[str, Any]:
+    return {"number": number, **msgspec.to_builtins(release), "in_use": used.get(number, 0)}
 
 
 def _words(step: RolloutStep) -> str:

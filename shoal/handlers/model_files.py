@@ -1,49 +1,38 @@
 """`shoal models export`, `inspect` and `diff`: the models that a service holds, one by one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
-import typer
 
-from shoal.arguments import Database, Folder, Run
 from shoal.folders import prepare_folder
 from shoal.held_model import HeldModel, chosen_of_run, chosen_release, groups_of_run, read_model, read_release, state_of
+from shoal.printing import print_json
 from wire.errors import ConfigError, DataError
+from wire.tensors import Array
 
 if TYPE_CHECKING:
     from algorithms.core.contract import Probe
 
+
 TOGETHER = ("safetensors", "pt", "onnx")
 """The forms that are written into a folder."""
-Group = Annotated[str, typer.Option(help="The group whose model is meant; it may be left out where there is one model.")]
-Released = Annotated[int | None, typer.Option("--release", min=1, help="The number of a release, in place of a campaign's model.")]
-Fleet = Annotated[str, typer.Option(help="Name of the fleet, for --release.")]
-Round = Annotated[
-    int | None, typer.Option("--round", min=0, help="The round that made the model; the one on offer now when it is left out.")
-]
 
 
 def export_model(
-    folder: Folder,
-    to: Annotated[
-        Path,
-        typer.Option(
-            help="The file to write: *.onnx, *.pte, *.pt or *.safetensors. Or a folder, a name without an ending, for *.safetensors, "
-            "*.pt and *.onnx of every group."
-        ),
-    ],
-    run: Run = "run-1",
-    group: Group = "",
-    made_in: Round = None,
-    release: Released = None,
-    fleet: Fleet = "default",
-    probe: Annotated[Path | None, typer.Option(help="For *.pte: server.pt2 of the bundle's folder.")] = None,
-    max_batch: Annotated[int, typer.Option(min=8, help="For *.pte: windows in a batch, at most.")] = 64,
-    database: Database = "",
+    folder: Path,
+    to: Path,
+    run: str,
+    group: str,
+    made_in: int | None,
+    release: int | None,
+    fleet: str,
+    probe: Path | None,
+    max_batch: int,
+    database: str,
 ) -> None:
-    """Write a model with its weights inside into a file that other programs read, or the models of all groups into a folder."""
+    """Carry out `shoal models export`."""
     if to.suffix:
         held = _chosen(folder, run, group, made_in, release, fleet, database)
         _write(held, to, _payload(held, to, probe, max_batch))
@@ -94,33 +83,34 @@ def _write(held: HeldModel, to: Path, payload: bytes) -> None:
 
 
 def inspect_model(
-    folder: Folder,
-    run: Run = "run-1",
-    group: Group = "",
-    made_in: Round = None,
-    release: Released = None,
-    fleet: Fleet = "default",
-    database: Database = "",
+    folder: Path, run: str, group: str, made_in: int | None, release: int | None, fleet: str, database: str, as_json: bool
 ) -> None:
-    """Print what a model is made of: its bundle, and each tensor with its norm."""
+    """Carry out `shoal models inspect`."""
     held = _chosen(folder, run, group, made_in, release, fleet, database)
+    tensors = [
+        {"name": name, "shape": tensor.shape, "norm": float(np.linalg.norm(tensor.astype(np.float64).ravel()))}
+        for name, tensor in held.exchanged.items()
+    ]
+    if as_json:
+        print_json({**held.about, "classes": held.bundle.manifest.classes, "tensors": tensors})
+        return
     for key, value in held.about.items():
         print(f"{key:<10} {value.replace(chr(10), ', ')}")
     print(f"\n{'tensor':<44} {'shape':>16} {'norm':>10}")
-    for name, tensor in held.exchanged.items():
-        print(f"{name:<44} {'x'.join(map(str, tensor.shape)) or '-':>16} {np.linalg.norm(tensor.astype(np.float64).ravel()):>10.4g}")
+    for row in tensors:
+        print(f"{row['name']:<44} {'x'.join(map(str, row['shape'])) or '-':>16} {row['norm']:>10.4g}")
 
 
 def diff_models(
-    folder: Folder,
-    one: Annotated[str, typer.Argument(help="GROUP, or GROUP@ROUND for the model that a round made.")],
-    other: Annotated[str, typer.Argument(help="The model to compare with it.")],
-    run: Run = "run-1",
-    data: Annotated[Path | None, typer.Option(help="Windows (*.npy, *.npz or *.csv): how often do both say the same?")] = None,
-    database: Database = "",
+    folder: Path,
+    one: str,
+    other: str,
+    run: str,
+    data: Path | None,
+    database: str,
+    as_json: bool,
 ) -> None:
-    """Compare two models tensor by tensor, and by what they say of windows."""
-    from edge_client.adapters.windows import read_windows
+    """Carry out `shoal models diff`."""
     from export.model_file import agreement, norms, to_onnx_file
     from export.runtimes import load_whole
 
@@ -128,16 +118,34 @@ def diff_models(
     first, second = models
     if first.exchanged.keys() != second.exchanged.keys():
         raise ConfigError(f"{one} and {other} are of bundles with other tensors: {first.about['bundle']} and {second.about['bundle']}")
-    print(f"{'tensor':<44} {'difference':>10} {'relative':>9}")
-    for name, distance, relative in norms(first.exchanged, second.exchanged):
-        print(f"{name:<44} {distance:>10.4g} {relative:>9.2%}")
-    if data is None:
-        return
-    x = read_windows(data, first.bundle.manifest.window)
-    if x.shape[1:] != first.bundle.manifest.window.shape or not len(x):
-        raise DataError(f"{data}: windows {list(x.shape)}, expected some of shape {list(first.bundle.manifest.window.shape)}")
-    answers = [load_whole(to_onnx_file(held.bundle, held.tensors, {}))(np.ascontiguousarray(x, np.float32)) for held in models]
-    print(f"both say the same of {agreement(*answers):.2%} of {len(x)} windows")
+    tensors = norms(first.exchanged, second.exchanged)
+    if not as_json:
+        print(f"{'tensor':<44} {'difference':>10} {'relative':>9}")
+        for name, distance, relative in tensors:
+            print(f"{name:<44} {distance:>10.4g} {relative:>9.2%}")
+    x = None if data is None else _windows(data, first)
+    same = None
+    if x is not None:
+        answers = [load_whole(to_onnx_file(held.bundle, held.tensors, {}))(np.ascontiguousarray(x, np.float32)) for held in models]
+        same = agreement(*answers)
+    if as_json:
+        fields = ("name", "difference", "relative")
+        print_json({"tensors": [dict(zip(fields, each, strict=True)) for each in tensors], "agreement": same})
+    elif x is not None:
+        print(f"both say the same of {same:.2%} of {len(x)} windows")
+
+
+def _windows(data: Path, held: HeldModel) -> Array:
+    """
+    Raises:
+        DataError: the file has no windows of the model's shape.
+    """
+    from edge_client.adapters.windows import read_windows
+
+    x = read_windows(data, held.bundle.manifest.window)
+    if x.shape[1:] != held.bundle.manifest.window.shape or not len(x):
+        raise DataError(f"{data}: windows {list(x.shape)}, expected some of shape {list(held.bundle.manifest.window.shape)}")
+    return x
 
 
 def _chosen(folder: Path, run: str, group: str, made_in: int | None, release: int | None, fleet: str, database: str) -> HeldModel:

@@ -1,0 +1,11 @@
+"""`shoal backup`: a copy of a service's folder, made while the service runs."""
+
+from pathlib import Path
+
+from aggregator.doctor.backup import back_up
+
+
+def backup(folder: Path, to: Path) -> None:
+    """Carry out `shoal backup`."""
+    copied = back_up(folder, to)
+    print(f"{to}: {', '.join(copied.runs) or 'no run'}, {copied.blobs} blobs, {copied.bytes / 1e6:.1f} MB; `shoal restore` puts it back")

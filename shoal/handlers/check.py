@@ -1,0 +1,28 @@
+"""`shoal check`: whether a choice of one's own keeps the contract of every choice."""
+
+from functools import partial
+
+import typer
+
+from shoal.printing import print_json
+from simulation.contract.devices import has_executorch
+from simulation.contract.suite import checks_of, run_checks
+
+
+def check(choice: str, phones: bool, as_json: bool) -> None:
+    """Carry out `shoal check`."""
+    phones = phones and has_executorch()
+    kind, name, checks = checks_of(choice, phones)
+    say = (lambda _: None) if as_json else partial(print, flush=True)
+    say(f"{choice}: the {kind} {name}, {len(checks)} checks")
+    outcomes = []
+    for outcome in run_checks(checks):
+        outcomes.append(outcome)
+        told = f": {outcome.failure or outcome.remark}" if outcome.failure or outcome.remark else ""
+        say(f"{'FAILED' if outcome.failure else 'ok    '}  {outcome.title}{told}")
+    failed = sum(bool(outcome.failure) for outcome in outcomes)
+    say(f"{len(checks) - failed} of {len(checks)} checks passed")
+    if as_json:
+        print_json(outcomes)
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,199 @@
+"""`shoal demo`: the whole product on this machine. A broker, the aggregator and one process per device, on real data."""
+
+import json
+import shutil
+import signal
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.status import Status
+
+from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.adapters.engine import sqlite_url
+from aggregator.adapters.sql_store import SqlStore
+from aggregator.core.summary import EdgeSummary, PhonesSummary, Summary, summarize
+from algorithms.registry import AlgorithmSpec, read_algorithm
+from export.describe import MIN_BATCH
+from export.publish import TRUST_FILE, Publication, own_key, publish
+from export.runtimes import ONNX
+from shoal.beside import comparison_of, model_of_the_group, newcomers_without_labels, training_alone
+from shoal.folders import prepare_folder
+from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
+from shoal.warn import warn
+from simulation.datasets.catalog import load_data
+from simulation.datasets.windows import FleetData, able_to_train, check_trainable, one_class, select_devices
+from simulation.local.broker import EmbeddedBroker, free_port
+from simulation.local.fleet import LocalFleet, start_process, stop_processes
+from simulation.local.phones import phone_command
+from simulation.objective import objective_for_fleet
+from simulation.simulate import SimulationSettings
+from wire.bundle import EXECUTORCH
+from wire.errors import ConfigError, ShoalError
+from wire.keys import PrivateKey
+
+FLEET = "demo"
+
+
+FEDAVG = read_algorithm("fedavg")
+"""What the run is compared with."""
+
+
+def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str, local_epochs: int, seed: int, phones: int) -> None:
+    """Carry out `shoal demo`."""
+    console, spec = Console(), read_algorithm(algorithm)
+    fleet = select_devices(load_data(data), devices)
+    check_trainable(fleet, MIN_BATCH)
+    warn(one_class(fleet))
+    if phones > len(fleet.devices):
+        raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
+    chosen = sorted(fleet.devices)[:phones]
+    if chosen:
+        with console.status("compiling the phone client"):
+            phone_command()  # what is missing is said before anything begins
+    runtimes = (ONNX, EXECUTORCH) if chosen else (ONNX,)
+    _make_room(prepare_folder(out))
+    others = len(fleet.devices) - len(chosen)
+    console.print(
+        f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.", soft_wrap=True
+    )
+    with console.status("exporting") as status:
+        folder = prepare_folder(out / "bundle")
+        key = own_key(folder)
+        published = _publish(fleet, spec, seed, key, runtimes, status)
+        published.write(folder, key)
+        bundle, error = published.bundle, published.parity.step_error
+        plain = folder
+        if not spec.trains_as_fedavg:
+            plain = prepare_folder(out / "bundle-fedavg")
+            _publish(fleet, FEDAVG, seed, key, runtimes, status).write(plain)
+    size = f"{len(bundle.payload) / 1000:.0f} KB"
+    console.print(f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's scale", soft_wrap=True)
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker())
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # not before: the broker's process would inherit it
+        edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, folder / TRUST_FILE, chosen))
+        console.print(
+            f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and {out}/devices/ID/edge.log", soft_wrap=True
+        )
+        trainers = len(able_to_train(fleet, MIN_BATCH))
+        common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": trainers}
+        common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
+        common["--start-from"] = "initial"  # both begin with the same weights, or they could not be compared
+        summary, store = _serve(console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds)
+        other = summary
+        if spec != FEDAVG:
+            other, _ = _serve(console, out, FEDAVG, {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
+        edge = EdgeSummary(processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded())
+        phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.phones_rss_bytes())
+    with console.status("beside it, simulated: training alone, and two newcomers without labels"):
+        settings = SimulationSettings(algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed)
+        comparison = {"fedavg": comparison_of(other), "alone": training_alone(fleet, settings)}
+        if group := model_of_the_group(summary, store.rounds()):
+            comparison["group, a round before"] = group
+        joined = newcomers_without_labels(fleet, settings)
+    summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison=comparison)
+    blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
+    files = write_report(out, summary, store.rounds(), blobs, recipe=spec.recipe)
+    store.close()
+    console.print(device_table(summary))
+    console.print(verdict(summary), style="bold", soft_wrap=True)
+    for line in joined:
+        console.print(line, soft_wrap=True)
+    traffic = f"{megabytes(summary.bytes.up)} up, {megabytes(summary.bytes.down)} down"
+    if chosen:
+        console.print(
+            f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: {', '.join(chosen)}", soft_wrap=True
+        )
+    rss = edge.max_rss_bytes / 2**20
+    console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if edge.torch_loaded else 'no'}", soft_wrap=True)
+    console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
+
+
+def _publish(
+    fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], status: Status
+) -> Publication:
+    return publish(
+        *(objective_for_fleet(fleet, algorithm, seed), fleet.window, fleet.classes, fleet.sample(), key),
+        name=fleet.name,
+        runtimes=runtimes,
+        on_progress=lambda text: status.update(f"exporting {algorithm}: {text}"),
+    )
+
+
+def _serve(
+    console: Console, out: Path, algorithm: AlgorithmSpec, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
+) -> tuple[Summary, SqlStore]:
+    """Run one aggregator to the end of its run, showing progress; returns its summary and its store."""
+    port, name = free_port(), str(algorithm)
+    options = {**options, "--algorithm": name, "--run": slug(name), "--port": port}
+    arguments = [part for name, value in options.items() for part in (name, str(value))]
+    process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=8),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[say]}"),
+    )
+    store: SqlStore | None = None
+    opened_s = time.monotonic()
+    try:
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task(f"{name:7}", total=rounds, say="starting")
+            while True:
+                time.sleep(0.25)
+                if process.poll() is not None:
+                    raise ShoalError(f"the aggregator stopped with status {process.returncode}; see {out / 'aggregator.log'}")
+                if dead := [d for d, p in edges.processes.items() if p.poll() is not None]:
+                    raise ShoalError(f"device {dead[0]} stopped; see {edges.log(dead[0])}")
+                run = _get(port, "/run")
+                if run is None:
+                    continue
+                closed = _get(port, "/rounds") or []
+                if run["round"] <= 1 and not closed:
+                    opened_s = time.monotonic()
+                progress.update(task, completed=min(len(closed), rounds), say=_progress_text(run, closed, num_devices))
+                if run["phase"] == "finished":
+                    progress.update(task, completed=rounds)
+                    break
+        wall_s = time.monotonic() - opened_s
+        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(name))
+        state = store.load()
+        assert state is not None
+        return summarize(state, store.rounds(), wall_s), store
+    finally:
+        stop_processes([process])
+
+
+def _processes(num_edges: int, phones: list[str]) -> str:
+    alone = f"{num_edges} processes of shoal-edge, no torch in them" if phones else "one process each, no torch in them"
+    return f"{alone}; {len(phones)} Kotlin phones with ExecuTorch in one process of Java" if phones else alone
+
+
+def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_devices: int) -> str:
+    accuracy = closed[-1]["accuracy"]["mean"] if len(closed) > 1 else None
+    if run["phase"] == "waiting":
+        return f"devices {run['online']}/{num_devices}"
+    return f"updates {run['received']:2}/{run['cohort']}, groups {run['groups']}, accuracy {percent(accuracy)}"
+
+
+def _get(port: int, path: str) -> Any:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            return json.load(response)
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return None
+
+
+def _make_room(out: Path) -> None:
+    """A demonstration starts afresh: what an earlier one left in its own folders is removed, nothing else."""
+    for name in ("aggregator", "devices", "bundle", "bundle-fedavg"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    (out / "aggregator.log").unlink(missing_ok=True)

@@ -1,0 +1,78 @@
+"""`shoal export`: model + algorithm -> what devices and the aggregator are given; `shoal export inspect`: what is in a bundle."""
+
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from export.inspect import inspect_bundle
+from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE
+from shoal.api.exporting import write_bundle
+from shoal.printing import print_json
+from shoal.warn import warn
+from simulation.datasets.catalog import load_data
+from simulation.datasets.windows import one_class
+from wire.bundle import unpack
+from wire.errors import BundleError, ConfigError
+
+
+def write(
+    out: Path | None,
+    data: str,
+    algorithm: str,
+    model: str,
+    pretrain: str,
+    privacy: str,
+    seed: int,
+    bundle_version: int,
+    key: Path | None,
+    runtimes: str,
+    max_batch: int,
+) -> None:
+    """Carry out `shoal export`."""
+    if out is None:
+        raise ConfigError("shoal export needs --out, a folder to write to; `shoal export inspect FILE` looks into a bundle")
+    console = Console()
+    fleet = load_data(data)
+    warn(one_class(fleet))
+    with console.status("making the model") as status:
+        model_and_more = (algorithm, model, pretrain, privacy, seed, bundle_version, key, runtimes.split(","), max_batch)
+        published = write_bundle(fleet, out, *model_and_more, lambda text: status.update(f"exporting: {text}"))
+    bundle = published.bundle
+    console.print(f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
+    for row in inspect_bundle(bundle):
+        console.print(f"  {row.file}: {row.num_bytes:,} bytes, {row.num_operators} operators")
+    console.print(f"largest difference to float64 after one step: {published.parity.step_error:.1e} of a tensor's scale")
+    console.print(f"devices trust {out / TRUST_FILE}; keep {key or out / KEY_FILE} to yourself", soft_wrap=True)
+
+
+def show(bundle: Path, operators: bool, as_json: bool) -> None:
+    """Carry out `shoal export inspect`."""
+    path = bundle / DEVICE_FILE if bundle.is_dir() else bundle
+    try:
+        read = unpack(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"bundle {path}: {error.strerror}") from None
+    except BundleError as error:
+        raise BundleError(f"{path}: expected a bundle that `shoal export` wrote: {error}") from None
+    manifest, console, rows = read.manifest, Console(), inspect_bundle(read)
+    if as_json:
+        about = {"name": manifest.name, "version": manifest.version, "algorithm": manifest.algorithm, "num_bytes": len(read.payload)}
+        print_json({**about, "created_by": manifest.created_by, "graphs": rows})
+        return
+    made_with = ", ".join(f"{name} {number}" for name, number in manifest.created_by.items())
+    console.print(f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} bytes, made with {made_with}")
+    table = Table(
+        "graph", "runtime", "size", "batch", "memory", "operators", "XNNPACK", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    for row in rows:
+        largest = f"{row.max_batch:,}" if row.max_batch else ""
+        memory = f"{row.memory_bytes / 1e6:.1f} MB" if row.memory_bytes else ""
+        size = f"{row.num_bytes / 1e3:.1f} KB"
+        table.add_row(row.graph, row.runtime, size, largest, memory, str(row.num_operators), str(row.num_delegated or ""))
+    console.print(table)
+    for row in rows if operators else []:
+        console.print(
+            f"{row.graph} on {row.runtime}: " + ", ".join(f"{name} {count}" for name, count in row.operators.items()), soft_wrap=True
+        )
