@@ -20,6 +20,7 @@ import io.shoal.core.wire.checkLayout
  * afterwards: `private/NAME` and `column/COLUMN`, from which its next plan goes on, and `kept/ROLE/NAME`, what it made of that model for
  * itself alone, which is of use with that model only.
  */
+@InternalShoalApi
 public class PlanResult internal constructor(
     public val model: String,
     public val evaluated: Metrics,
@@ -35,6 +36,7 @@ public class PlanResult internal constructor(
  *
  * @throws DataException the windows do not fit the bundle
  */
+@InternalShoalApi
 public class Executor(
     private val bundle: Bundle,
     private val graphs: Graphs,

@@ -22,6 +22,7 @@ import java.util.TreeMap
  *
  * @throws ConfigException the folder cannot be made or written
  */
+@InternalShoalApi
 public class FolderStorage @JvmOverloads constructor(private val folder: File, private val log: Log = Log.SILENT) : Storage {
     private val blobs = File(folder, "blobs")
     private val sessionFile = File(folder, "session.json")

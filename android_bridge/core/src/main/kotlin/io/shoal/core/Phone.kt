@@ -20,6 +20,7 @@ import io.shoal.core.wire.encode
  * @param mostBytes of the largest model and update
  * @throws ConfigException neither trusted keys nor [insecure], or a name that cannot be one
  */
+@InternalShoalApi
 public class Phone(
     private val deviceId: String,
     fleet: String,

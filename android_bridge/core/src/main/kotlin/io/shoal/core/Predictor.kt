@@ -11,6 +11,7 @@ import java.io.Closeable
  * @param trusted one of these keys must have signed the model's bundle; none: it is checked for damage alone
  * @param onReplaced told when another model answers from then on, before it does, by the thread that predicts
  */
+@InternalShoalApi
 public class Predictor @JvmOverloads constructor(
     private val storage: Storage,
     loader: GraphLoader,
