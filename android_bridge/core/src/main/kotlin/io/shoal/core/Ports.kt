@@ -46,6 +46,19 @@ public data class Health(
     val idle: Boolean? = null,
 )
 
+/** What a device is doing, for somebody who looks on. */
+@InternalShoalApi
+public sealed class Progress {
+    /** It trains: [step] of [of] steps of the plan are done. */
+    public class Training(public val step: Long, public val of: Long) : Progress()
+
+    /** A finished update awaits its answer. */
+    public object Uploading : Progress()
+
+    /** It waits for what comes next. */
+    public object Waiting : Progress()
+}
+
 /** What time it is. */
 @InternalShoalApi
 public fun interface Clock {

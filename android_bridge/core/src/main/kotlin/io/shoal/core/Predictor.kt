@@ -25,6 +25,9 @@ public class Predictor @JvmOverloads constructor(
     /** The model that answers now, or null before there is one. */
     public val current: Current? get() = storage.current()
 
+    /** The classes of the model that answered last, in the order of its probabilities; empty before one has. */
+    public val classes: List<String> get() = answering?.let { loaded.verified(it.bundle).manifest.classes }.orEmpty()
+
     /**
      * Class probabilities (n, classes) float32 of examples [x] (n, window). What fails, but for [x] itself, is counted and reported.
      *
