@@ -1,3 +1,5 @@
+import org.jetbrains.kotlin.gradle.dsl.KotlinVersion
+
 plugins {
     alias(libs.plugins.android.library)
     `maven-publish`
@@ -18,10 +20,16 @@ android {
     publishing { singleVariant("release") { withSourcesJar() } }
 }
 
+// An app's compiler, from Kotlin 2.1 on, reads this library and the standard library that it brings.
 kotlin {
+    coreLibrariesVersion = libs.versions.kotlin.oldest.get()
     compilerOptions {
+        languageVersion = KotlinVersion.KOTLIN_2_1
+        apiVersion = KotlinVersion.KOTLIN_2_1
+        optIn.add("io.shoal.core.InternalShoalApi")
         freeCompilerArgs.addAll(
             "-Xexplicit-api=strict",
+            "-Xsuppress-version-warnings",
             "-Xno-source-debug-extension",
             "-Xno-call-assertions",
             "-Xno-param-assertions",

@@ -1,4 +1,5 @@
 import org.jetbrains.kotlin.gradle.dsl.JvmTarget
+import org.jetbrains.kotlin.gradle.dsl.KotlinVersion
 
 plugins {
     alias(libs.plugins.kotlin.jvm)
@@ -12,12 +13,18 @@ java {
     withSourcesJar()
 }
 
+// An app's compiler, from Kotlin 2.1 on, reads this library and the standard library that it brings.
 kotlin {
+    coreLibrariesVersion = libs.versions.kotlin.oldest.get()
     compilerOptions {
+        languageVersion = KotlinVersion.KOTLIN_2_1
+        apiVersion = KotlinVersion.KOTLIN_2_1
+        optIn.add("io.shoal.core.InternalShoalApi")
         jvmTarget = JvmTarget.JVM_1_8
         freeCompilerArgs.addAll(
             "-Xjdk-release=8",
             "-Xexplicit-api=strict",
+            "-Xsuppress-version-warnings",
             "-Xno-source-debug-extension",
             "-Xno-call-assertions",
             "-Xno-param-assertions",

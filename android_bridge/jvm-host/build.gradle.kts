@@ -3,6 +3,7 @@
 plugins { alias(libs.plugins.kotlin.jvm) }
 
 kotlin {
+    compilerOptions { optIn.add("io.shoal.core.InternalShoalApi") }
     sourceSets.main { kotlin.srcDir("../executorch/src/main/kotlin") }
 }
 

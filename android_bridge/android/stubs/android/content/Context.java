@@ -10,6 +10,7 @@ public abstract class Context {
   public Context getApplicationContext() { throw new RuntimeException("Stub!"); }
   public java.io.File getNoBackupFilesDir() { throw new RuntimeException("Stub!"); }
   public android.content.pm.PackageManager getPackageManager() { throw new RuntimeException("Stub!"); }
+  public android.content.res.AssetManager getAssets() { throw new RuntimeException("Stub!"); }
   public final String getString(int resId) { throw new RuntimeException("Stub!"); }
   public Intent registerReceiver(BroadcastReceiver receiver, IntentFilter filter) { throw new RuntimeException("Stub!"); }
   public Object getSystemService(String name) { throw new RuntimeException("Stub!"); }

@@ -3,6 +3,7 @@ package androidx.work;
 public abstract class ListenableWorker {
   public ListenableWorker(android.content.Context appContext, WorkerParameters workerParams) { throw new RuntimeException("Stub!"); }
   public final android.content.Context getApplicationContext() { throw new RuntimeException("Stub!"); }
+  public final Data getInputData() { throw new RuntimeException("Stub!"); }
   public final boolean isStopped() { throw new RuntimeException("Stub!"); }
   public final com.google.common.util.concurrent.ListenableFuture<Void> setForegroundAsync(ForegroundInfo foregroundInfo) { throw new RuntimeException("Stub!"); }
   public abstract static class Result {

@@ -25,16 +25,16 @@ import javax.net.ssl.TrustManagerFactory
  * The device's own key (ECDSA, P-256): made in the Android Keystore, in a secure element where the phone has one, and never outside it.
  * The fleet's authority signs a [request] for it; the certificate then opens the broker's door.
  */
-internal class DeviceKey(private val context: Context) {
+internal class DeviceKey(private val context: Context, private val alias: String) {
     private val store: KeyStore = KeyStore.getInstance(PROVIDER).apply { load(null) }
 
     /** A certificate signing request (PKCS#10, PEM) whose common name is [deviceId]; the key is made where there is none yet. */
     fun request(deviceId: String): String {
-        if (!store.containsAlias(ALIAS)) make()
-        val publicKey = store.getCertificate(ALIAS).publicKey.encoded
+        if (!store.containsAlias(alias)) make()
+        val publicKey = store.getCertificate(alias).publicKey.encoded
         return signingRequest(deviceId, publicKey) { bytes ->
             Signature.getInstance("SHA256withECDSA").run {
-                initSign(store.getKey(ALIAS, null) as PrivateKey)
+                initSign(store.getKey(alias, null) as PrivateKey)
                 update(bytes)
                 sign()
             }
@@ -47,17 +47,17 @@ internal class DeviceKey(private val context: Context) {
      * @throws ConfigException not certificates, or the first is not for this device's key
      */
     fun install(pem: String) {
-        if (!store.containsAlias(ALIAS)) throw ConfigException("certificate: this phone has no key yet; ask for a signing request first")
+        if (!store.containsAlias(alias)) throw ConfigException("certificate: this phone has no key yet; ask for a signing request first")
         val chain = certificates(pem)
-        if (!chain[0].publicKey.encoded.contentEquals(store.getCertificate(ALIAS).publicKey.encoded)) {
+        if (!chain[0].publicKey.encoded.contentEquals(store.getCertificate(alias).publicKey.encoded)) {
             throw ConfigException("certificate: it is not for this phone's key")
         }
-        store.setKeyEntry(ALIAS, store.getKey(ALIAS, null), null, chain.toTypedArray())
+        store.setKeyEntry(alias, store.getKey(alias, null), null, chain.toTypedArray())
     }
 
     /** TLS with the device's key where it has a certificate ([withKey]), trusting [caPem], or Android's authorities without one. */
     fun tls(caPem: String?, withKey: Boolean): SSLContext {
-        val keys = if (withKey) arrayOf<KeyManager>(OneKey(store, ALIAS)) else null
+        val keys = if (withKey) arrayOf<KeyManager>(OneKey(store, alias)) else null
         val trust = caPem?.let { pem ->
             val authorities = KeyStore.getInstance(KeyStore.getDefaultType()).apply { load(null) }
             certificates(pem).forEachIndexed { i, certificate -> authorities.setCertificateEntry("ca$i", certificate) }
@@ -70,7 +70,7 @@ internal class DeviceKey(private val context: Context) {
     }
 
     /** Makes the key unusable for good. */
-    fun delete() = store.deleteEntry(ALIAS)
+    fun delete() = store.deleteEntry(alias)
 
     private fun make() {
         val features = context.packageManager
@@ -84,7 +84,7 @@ internal class DeviceKey(private val context: Context) {
     }
 
     private fun generate(strong: Boolean) {
-        val spec = KeyGenParameterSpec.Builder(ALIAS, KeyProperties.PURPOSE_SIGN)
+        val spec = KeyGenParameterSpec.Builder(alias, KeyProperties.PURPOSE_SIGN)
             .setAlgorithmParameterSpec(ECGenParameterSpec("secp256r1"))
             .setDigests(KeyProperties.DIGEST_NONE, KeyProperties.DIGEST_SHA256, KeyProperties.DIGEST_SHA384)
         if (strong && Build.VERSION.SDK_INT >= 28) spec.setIsStrongBoxBacked(true)
@@ -103,6 +103,5 @@ internal class DeviceKey(private val context: Context) {
 
     private companion object {
         const val PROVIDER = "AndroidKeyStore"
-        const val ALIAS = "io.shoal.device"
     }
 }

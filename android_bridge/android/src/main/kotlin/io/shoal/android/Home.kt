@@ -1,21 +1,22 @@
 package io.shoal.android
 
-import android.content.Context
 import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
 import java.io.File
 import java.io.FileOutputStream
+import java.io.IOException
 import java.security.MessageDigest
 import java.security.SecureRandom
 import java.util.Locale
 import java.util.Properties
 
 /**
- * The library's folder. It lies where Android's backup does not look: a device id, a session and private tensors restored on another phone
+ * A fleet's folder. It lies where Android's backup does not look: a device id, a session and private tensors restored on another phone
  * would make two phones out of one.
  */
 internal class Home(private val root: File) {
-    constructor(context: Context) : this(File(context.noBackupFilesDir, "shoal"))
+    /** Where all of it lies. */
+    val folder: File get() = root
 
     /**
      * What the phone's session needs over restarts: a folder for each fleet and broker, since a session, private tensors and the model of one
@@ -43,7 +44,7 @@ internal class Home(private val root: File) {
     /** @throws ConfigException the phone is not enrolled, or what is kept cannot be used */
     fun settings(): ShoalSettings {
         val kept = read(SETTINGS)
-        if (kept.isEmpty) throw ConfigException("this phone is not enrolled: call Shoal.enrol first")
+        if (kept.isEmpty) throw ConfigException("fleet ${root.name}: this phone has no settings of it: call Shoal.fleet with settings first")
         return ShoalSettings.read(kept)
     }
 
@@ -62,15 +63,14 @@ internal class Home(private val root: File) {
         made
     }
 
-    fun status(): ShoalStatus = read(STATUS).let { kept ->
-        ShoalStatus(enrolled, kept.getProperty("lastJobAtMs")?.toLongOrNull(), kept.getProperty("lastJob").orEmpty())
-    }
+    /** The state that the last job left. */
+    val lastState: FleetState get() = FleetState.parse(read(STATUS).getProperty("state").orEmpty())
 
     /** Notes what came of a job; not of one that ends after the phone has left. */
-    fun noteJob(nowMs: Long, text: String): Unit = changeStatus {
-        setProperty("lastJobAtMs", nowMs.toString())
-        setProperty("lastJob", text)
-    }
+    fun noteState(state: FleetState): Unit = changeStatus { setProperty("state", state.write()) }
+
+    /** The name of the phone's key in the Keystore. */
+    val keyAlias: String get() = read(STATUS).getProperty("keyAlias") ?: "io.shoal.device.${root.name}"
 
     /** When jobs ran in the foreground. */
     var foregroundTimes: ForegroundTimes
@@ -99,22 +99,38 @@ internal class Home(private val root: File) {
         replace(File(root, name), bytes)
     }
 
-    private fun replace(file: File, bytes: ByteArray) {
-        root.mkdirs()
-        val made = File(root, file.name + ".new")
-        FileOutputStream(made).use {
-            it.write(bytes)
-            it.fd.sync()
+    companion object {
+        /**
+         * The folder of a fleet below [root]. What lies in [root] itself from the time before an app could have several fleets is moved there,
+         * the settings last: a move that was interrupted goes on.
+         */
+        fun of(root: File, fleet: String): Home = synchronized(LOCK) {
+            val folder = File(root, "fleets/$fleet")
+            val before = Home(root)
+            if (before.enrolled && before.read(SETTINGS).getProperty("fleet") == fleet) {
+                before.changeStatus { setProperty("keyAlias", "io.shoal.device") }
+                folder.mkdirs()
+                val names = listOf("state", "programs", "recordings", "certificate.pem", STATUS, SETTINGS)
+                for (file in names.map { File(root, it) }.filter(File::exists)) {
+                    if (!file.renameTo(File(folder, file.name))) throw IOException("$file: cannot be moved to $folder")
+                }
+            }
+            Home(folder)
         }
-        if (!made.renameTo(file)) throw java.io.IOException("$file: cannot be replaced")
-    }
 
-    private companion object {
-        const val SETTINGS = "settings.properties"
-        const val STATUS = "status.properties"
-        val LOCK = Any()
+        private const val SETTINGS = "settings.properties"
+        private const val STATUS = "status.properties"
+        private val LOCK = Any()
     }
 }
 
-/** How it went: whether this phone is enrolled, when a job last ran (Unix time in ms), and what came of it, in words for a log. */
-public class ShoalStatus internal constructor(public val enrolled: Boolean, public val lastJobAtMs: Long?, public val lastJob: String)
+/** Writes a file so that after a crash it is the old one or the new one, never a part. */
+internal fun replace(file: File, bytes: ByteArray) {
+    file.parentFile.mkdirs()
+    val made = File(file.path + ".new")
+    FileOutputStream(made).use {
+        it.write(bytes)
+        it.fd.sync()
+    }
+    if (!made.renameTo(file)) throw IOException("$file: cannot be replaced")
+}

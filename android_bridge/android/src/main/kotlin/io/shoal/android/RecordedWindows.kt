@@ -3,6 +3,7 @@ package io.shoal.android
 import android.content.Context
 import io.shoal.core.Windows
 import io.shoal.core.windowsOf
+import java.io.File
 
 /**
  * What the fleet's model looks at; the same as the bundle's window (`shoal export inspect` shows it), or the phone declines its plans.
@@ -39,8 +40,8 @@ public enum class RecordedSensor(internal val type: Int, internal val channel: S
 
 /** Windows cut from what [SensorRecorder] recorded. An app extends it with its own [spec], and enrols with that class. */
 public abstract class RecordedWindows(public val spec: WindowSpec) : WindowSource {
-    override fun load(context: Context): Windows? {
-        val recordings = RecordingFolder(Home(context.applicationContext).recordings).read(spec.channels, spec.classes)
+    override fun load(context: Context, fleet: String): Windows? {
+        val recordings = RecordingFolder(Home.of(File(context.noBackupFilesDir, "shoal"), fleet).recordings).read(spec.channels, spec.classes)
         return if (recordings.none { it.labels.size >= spec.length }) null else windowsOf(recordings, spec.length, spec.stride)
     }
 }

@@ -4,75 +4,124 @@ import android.content.Context
 import android.os.Build
 import androidx.work.Worker
 import androidx.work.WorkerParameters
+import io.shoal.android.FleetState.Blocked
+import io.shoal.android.FleetState.Waiting
 import io.shoal.core.ConfigException
+import io.shoal.core.DataException
+import io.shoal.core.FolderStorage
 import io.shoal.core.LinkException
+import io.shoal.core.Log
 import io.shoal.core.Phone
+import io.shoal.core.Progress
 import io.shoal.core.ShoalException
+import io.shoal.core.Windows
 import java.io.IOException
 import java.util.concurrent.ExecutionException
 import java.util.concurrent.locks.ReentrantLock
 
 /**
- * One job: connect, check in, carry out the plans that come, disconnect. Made by WorkManager, on its own thread; all jobs are one chain of
- * unique work, and a lock holds off a second one. Where Android stops it, in the midst of training or of an upload, the next job goes on from
- * what lies on disk.
+ * One job of one fleet: connect, check in, carry out the plans that come, disconnect. Made by WorkManager, on its own thread; all jobs of a
+ * fleet are one chain of unique work, and a lock holds off the job of another fleet. Where Android stops it, in the midst of training or of an
+ * upload, the next job goes on from what lies on disk. Where consent is withdrawn, it ends before its next batch.
  */
-public class RoundWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
+internal class RoundWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     override fun doWork(): Result {
         if (!RUNNING.tryLock()) return Result.retry()
-        val home = Home(applicationContext)
         return try {
-            val (result, text) = work(home, home.settings())
-            home.noteJob(System.currentTimeMillis(), text)
-            result
-        } catch (error: IOException) {
-            failed(home, "waiting: $error", Result.retry())
-        } catch (error: ConfigException) {
-            failed(home, "failed: ${error.message}", Result.failure())
-        } catch (error: Throwable) { // a defect: the app it lives in must not end by it
-            failed(home, "failed: $error", Result.failure())
+            val fleet = Shoal.fleet(applicationContext, inputData.getString(AndroidPlatform.FLEET).orEmpty())
+            fleet.running.lock()
+            try {
+                finished(fleet, state(fleet))
+            } finally {
+                fleet.running.unlock()
+            }
+        } catch (error: ConfigException) { // the phone has left meanwhile
+            LogcatLog.write(Log.Level.ERROR, error.message.orEmpty())
+            Result.failure()
         } finally {
             RUNNING.unlock()
         }
     }
 
-    private fun failed(home: Home, text: String, result: Result): Result {
-        LogcatLog.write(io.shoal.core.Log.Level.ERROR, text)
+    private fun finished(fleet: Fleet, state: FleetState): Result {
+        LogcatLog.write(if (state is Blocked) Log.Level.ERROR else Log.Level.INFO, "fleet ${fleet.name}: $state")
+        fleet.states.set(state)
         try {
-            home.noteJob(System.currentTimeMillis(), text)
+            fleet.home.noteState(state)
         } catch (error: IOException) {
-            LogcatLog.write(io.shoal.core.Log.Level.ERROR, "the job cannot be noted: $error")
+            LogcatLog.write(Log.Level.ERROR, "the job cannot be noted: $error")
         }
-        return result
+        return when (state) {
+            is Waiting -> if (state.why == Waiting.Why.WINDOWS) Result.success() else Result.retry()
+            is Blocked -> Result.failure()
+            else -> Result.success()
+        }
     }
 
-    private fun work(home: Home, settings: ShoalSettings): Pair<Result, String> {
+    /** Does the job; the state that it leaves. */
+    private fun state(fleet: Fleet): FleetState = try {
+        work(fleet, fleet.settings)
+    } catch (error: LinkException) {
+        LogcatLog.write(Log.Level.WARNING, error.message.orEmpty())
+        Waiting(Waiting.Why.NETWORK)
+    } catch (error: IOException) { // the disk is full, for instance
+        LogcatLog.write(Log.Level.WARNING, "$error")
+        Waiting(Waiting.Why.STORAGE)
+    } catch (error: DataException) {
+        Blocked(Blocked.Reason.FAILED, error.message.orEmpty())
+    } catch (error: ShoalException) {
+        Blocked(Blocked.Reason.SETTINGS, error.message.orEmpty())
+    } catch (error: Throwable) { // a defect: the app it lives in must not end by it
+        Blocked(Blocked.Reason.FAILED, error.toString())
+    }
+
+    private fun work(fleet: Fleet, settings: ShoalSettings): FleetState {
+        if (!fleet.consent.granted) return Blocked(Blocked.Reason.CONSENT, "no consent")
         val health = DeviceHealth(applicationContext)
-        val freeBytes = health.freeBytes()
-        if (freeBytes < settings.minFreeBytes) return Result.retry() to "waiting: $freeBytes bytes of storage are free, ${settings.minFreeBytes} are needed"
-        return try {
-            val windows = settings.windows.getDeclaredConstructor().newInstance().load(applicationContext)
-                ?: return Result.success() to "nothing to train on yet"
-            val phone = phone(applicationContext, home, settings, windows)
-            val startedMs = System.currentTimeMillis()
-            val (foreground, limitMs) = begin(home, settings)
-            val outcome = try {
-                phone.job(settings.idleMinutes * 60_000L, limitMs, CONNECT_MS, ::isStopped)
-            } finally {
-                if (foreground) home.foregroundTimes = home.foregroundTimes.plus(startedMs, System.currentTimeMillis())
-            }
-            when (outcome) {
-                Phone.Outcome.IDLE -> Result.success() to "done"
-                Phone.Outcome.UNFINISHED -> Result.retry() to "to be continued: the time was up"
-                Phone.Outcome.STOPPED -> Result.retry() to "to be continued: Android stopped the job"
-            }
-        } catch (error: LinkException) {
-            Result.retry() to "waiting: ${error.message}"
+        if (health.freeBytes() < settings.minFreeBytes) return Waiting(Waiting.Why.STORAGE)
+        val windows = windows(fleet, settings) ?: return Waiting(Waiting.Why.WINDOWS)
+        fleet.states.set(Waiting(Waiting.Why.JOB))
+        val phone = phone(fleet, settings, windows, health)
+        val startedMs = System.currentTimeMillis()
+        val (foreground, limitMs) = begin(fleet.home, settings)
+        val outcome = try {
+            phone.job(settings.idleMinutes * 60_000L, limitMs, CONNECT_MS) { isStopped || !fleet.consent.granted }
+        } finally {
+            if (foreground) fleet.home.foregroundTimes = fleet.home.foregroundTimes.plus(startedMs, System.currentTimeMillis())
+        }
+        return if (outcome == Phone.Outcome.IDLE) FleetState.Idle else Waiting(Waiting.Why.JOB)
+    }
+
+    /** @throws ConfigException the app's class cannot be made */
+    private fun windows(fleet: Fleet, settings: ShoalSettings): Windows? {
+        val source = try {
+            settings.windows.getDeclaredConstructor().newInstance()
         } catch (error: ReflectiveOperationException) {
             throw ConfigException("${settings.windows.name}: it cannot be made by a public constructor without parameters: $error", error)
-        } catch (error: ShoalException) {
-            throw ConfigException(error.message.orEmpty(), error)
         }
+        return source.load(applicationContext, fleet.name)
+    }
+
+    private fun phone(fleet: Fleet, settings: ShoalSettings, windows: Windows, health: DeviceHealth) = Phone(
+        fleet.deviceId,
+        settings.fleet,
+        fleet.address(),
+        windows,
+        FolderStorage(fleet.home.state(settings), LogcatLog),
+        fleet.loader(),
+        settings.trusted,
+        settings.insecure,
+        settings.policy,
+        health = health::now,
+        clock = PhoneClock,
+        log = LogcatLog,
+        progress = { fleet.states.set(stateOf(it)) },
+    )
+
+    private fun stateOf(progress: Progress): FleetState = when (progress) {
+        is Progress.Training -> FleetState.Training(progress.step, progress.of)
+        Progress.Uploading -> FleetState.Uploading
+        Progress.Waiting -> Waiting(Waiting.Why.JOB)
     }
 
     /** Asks for the foreground where that is wanted and allowed; whether it was given, and how long the job may run, in ms. */
@@ -83,10 +132,10 @@ public class RoundWorker(context: Context, parameters: WorkerParameters) : Worke
             setForegroundAsync(foregroundInfo(applicationContext, rules)).get()
             true
         } catch (error: ExecutionException) { // from API 31 on it may be refused to an app in the background
-            LogcatLog.write(io.shoal.core.Log.Level.INFO, "not in the foreground: ${error.cause}")
+            LogcatLog.write(Log.Level.INFO, "not in the foreground: ${error.cause}")
             false
         } catch (error: IllegalStateException) {
-            LogcatLog.write(io.shoal.core.Log.Level.INFO, "not in the foreground: $error")
+            LogcatLog.write(Log.Level.INFO, "not in the foreground: $error")
             false
         }
         return foreground to rules.limitMs(foreground, settings.maxMinutes * 60_000L, usedMs)

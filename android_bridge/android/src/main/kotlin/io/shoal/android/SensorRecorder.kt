@@ -10,26 +10,31 @@ import android.os.HandlerThread
 import io.shoal.core.ConfigException
 import java.io.Closeable
 
+/** Is told what came of a recording. */
+public fun interface RecordingListener {
+    /** So many seconds were kept; 0 where nothing was. */
+    public fun onKept(seconds: Double)
+}
+
 /**
  * Records the spec's sensors while the user does something that has a name: [start] with the label, [stop] to keep it. Recordings stay on
- * the phone, where no backup takes them. Android gives an app no sensors in the background: record in an activity, or in a foreground
- * service of the app's own.
- *
- * @param maxBytes the oldest recordings are deleted beyond this
- * @throws ConfigException the phone lacks one of the sensors, or the rate needs a permission of its own (above 200 Hz)
+ * the phone, where no backup takes them; they are written by a thread of the library's. Android gives an app no sensors in the background:
+ * record in an activity, or in a foreground service of the app's own. [Fleet.recorder] makes one.
  */
-public class SensorRecorder @JvmOverloads constructor(
+public class SensorRecorder internal constructor(
     context: Context,
+    private val fleet: Fleet,
     private val spec: WindowSpec,
-    private val maxBytes: Long = 64L * 1024 * 1024,
+    private val maxBytes: Long,
 ) : Closeable {
-    private val folder = RecordingFolder(Home(context.applicationContext).recordings)
+    private val folder = RecordingFolder(fleet.home.recordings)
     private val manager = context.getSystemService(Context.SENSOR_SERVICE) as SensorManager
     private val sensors = spec.sensors.map { manager.getDefaultSensor(it.type) ?: throw ConfigException("this phone has no ${it.channel}") }
     private var current: Take? = null
 
     init {
         if (spec.rateHz > MAX_RATE_HZ) throw ConfigException("rateHz is ${spec.rateHz}, expected at most $MAX_RATE_HZ")
+        fleet.consent.whenWithdrawn(::discard)
     }
 
     /** Whether it records now. */
@@ -38,10 +43,12 @@ public class SensorRecorder @JvmOverloads constructor(
     /**
      * Begins to record what [label] names, or without one what the user does not name; what was being recorded is kept first.
      *
-     * @throws ConfigException the spec has no such class, or Android does not give the sensors
+     * @throws ConfigException there is no consent, the spec has no such class, or Android does not give the sensors
      */
     @JvmOverloads
+    @Throws(ConfigException::class)
     public fun start(label: String? = null) {
+        if (!fleet.consent.granted) throw ConfigException("fleet ${fleet.name}: nobody has consented to recordings")
         if (label != null && label !in spec.classes) throw ConfigException("label '$label', expected one of ${spec.classes}")
         stop()
         val take = Take(label.orEmpty())
@@ -55,15 +62,31 @@ public class SensorRecorder @JvmOverloads constructor(
         current = take
     }
 
-    /** Ends and keeps the recording; how many seconds it has, 0 where there was none. */
-    public fun stop(): Double {
-        val take = current ?: return 0.0
-        current = null
-        take.end()
+    /** Ends the recording, and keeps it unless consent is withdrawn meanwhile; [listener] is told by the thread that writes. */
+    @JvmOverloads
+    public fun stop(listener: RecordingListener? = null) {
+        val take = ended()
+        fleet.disk.execute {
+            val seconds = take?.let(::keep) ?: 0.0
+            listener?.onKept(seconds)
+        }
+    }
+
+    private fun keep(take: Take): Double {
+        if (!fleet.consent.granted) return 0.0
         val stretches = resample(take.tracks, spec.rateHz).filter { it.rows >= spec.length }
         stretches.forEach { folder.add(it, spec.channels, take.label) }
         folder.trim(maxBytes)
         return stretches.sumOf { it.rows } / spec.rateHz
+    }
+
+    private fun discard() {
+        ended()
+    }
+
+    private fun ended(): Take? = current.also {
+        current = null
+        it?.end()
     }
 
     override fun close() {

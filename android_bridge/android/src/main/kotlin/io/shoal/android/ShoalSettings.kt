@@ -6,44 +6,24 @@ import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
 import java.util.Properties
 
-/**
- * How a phone takes part. What an app enrols with is kept, and holds until it enrols again.
- *
- * @param broker `mqtts://HOST[:PORT]`; `mqtt://`, which anybody on the way can read and change, only if [insecure]
- * @param fleet the fleet's name, as given to `shoal serve --fleet`
- * @param windows the class that gives the phone's examples; it is made by its public constructor without parameters
- * @param deviceId 1 to 64 of `A-Z a-z 0-9 . _ -`; null: a random one, made at the first enrolment and kept
- * @param trustedKeyPem the root keys, one PEM block after the other (`trust.pem` of `shoal export`): one of them must have signed a bundle, or
- *   vouched for who signs plans; null, only if [insecure]: whoever can write to the broker rules this phone
- * @param brokerCaPem the authority of the broker's certificate; null: those that Android trusts
- * @param everyHours a job is due this often, while the constraints hold; Android may delay it
- * @param requireCharging only while charging
- * @param requireUnmetered only on a network that does not count bytes
- * @param requireIdle only while the phone is not in use
- * @param foreground ask to run as a foreground service, with a notification, so that a job may take longer than ten minutes
- * @param idleMinutes a job ends when nothing came for this long
- * @param maxMinutes a job begins no more work after this long; a job without foreground ends before ten minutes in any case
- * @param minFreeBytes below this much free storage nothing is fetched and nothing trained
- * @param insecure permits a missing [trustedKeyPem], and a [broker] without TLS; for tests
- * @param policy what plans may ask of this phone; null: what is usual
- */
-public class ShoalSettings @JvmOverloads constructor(
-    public val broker: String,
-    public val fleet: String,
-    public val windows: Class<out WindowSource>,
-    public val deviceId: String? = null,
-    public val trustedKeyPem: String? = null,
-    public val brokerCaPem: String? = null,
-    public val everyHours: Int = 6,
-    public val requireCharging: Boolean = true,
-    public val requireUnmetered: Boolean = true,
-    public val requireIdle: Boolean = false,
-    public val foreground: Boolean = true,
-    public val idleMinutes: Int = 2,
-    public val maxMinutes: Int = 60,
-    public val minFreeBytes: Long = 200L * 1024 * 1024,
-    public val insecure: Boolean = false,
-    public val policy: Policy? = null,
+/** What [FleetBuilder] was told; it is kept, and holds until the app says something else. */
+internal class ShoalSettings(
+    val broker: String,
+    val fleet: String,
+    val windows: Class<out WindowSource>,
+    val deviceId: String? = null,
+    val trustedKeyPem: String? = null,
+    val brokerCaPem: String? = null,
+    val everyHours: Int = 6,
+    val requireCharging: Boolean = true,
+    val requireUnmetered: Boolean = true,
+    val requireIdle: Boolean = false,
+    val foreground: Boolean = true,
+    val idleMinutes: Int = 2,
+    val maxMinutes: Int = 60,
+    val minFreeBytes: Long = 200L * 1024 * 1024,
+    val insecure: Boolean = false,
+    val policy: Policy? = null,
 ) {
     init {
         if (trustedKeyPem == null && !insecure) throw ConfigException("trustedKeyPem is missing: only with 'insecure' is everybody believed")
@@ -54,13 +34,12 @@ public class ShoalSettings @JvmOverloads constructor(
         if (idleMinutes < 1 || maxMinutes < idleMinutes) {
             throw ConfigException("idleMinutes is $idleMinutes and maxMinutes $maxMinutes, expected 1 <= idleMinutes <= maxMinutes")
         }
-        for ((what, name) in listOf("fleet" to fleet, "deviceId" to (deviceId ?: "any"))) {
-            if (!NAME.matches(name)) throw ConfigException("$what is '$name', expected 1 to 64 of A-Z a-z 0-9 . _ -")
-        }
+        checkName("fleet", fleet)
+        deviceId?.let { checkName("deviceId", it) }
     }
 
     /** The root keys; none if [insecure]. */
-    internal val trusted: List<PublicKey> by lazy {
+    val trusted: List<PublicKey> by lazy {
         try {
             trustedKeyPem?.let(PublicKey.Companion::parse).orEmpty()
         } catch (error: BundleException) {
@@ -68,7 +47,7 @@ public class ShoalSettings @JvmOverloads constructor(
         }
     }
 
-    internal fun write(): Properties = Properties().apply {
+    fun write(): Properties = Properties().apply {
         setProperty("broker", broker)
         setProperty("fleet", fleet)
         setProperty("windows", windows.name)
@@ -87,9 +66,7 @@ public class ShoalSettings @JvmOverloads constructor(
         policy?.let { setProperty("policy", it.toJson()) }
     }
 
-    internal companion object {
-        private val NAME = Regex("[A-Za-z0-9._-]{1,64}")
-
+    companion object {
         /** @throws ConfigException a value is missing or wrong, or the app no longer has the class of its windows */
         fun read(kept: Properties): ShoalSettings {
             fun text(name: String) = kept.getProperty(name) ?: throw ConfigException("kept settings: no '$name'; enrol again")
@@ -119,4 +96,11 @@ public class ShoalSettings @JvmOverloads constructor(
             )
         }
     }
+}
+
+private val NAME = Regex("[A-Za-z0-9._-]{1,64}")
+
+/** @throws ConfigException a name that cannot be one; it is part of topics and of folders */
+internal fun checkName(what: String, name: String) {
+    if (!NAME.matches(name) || name.all { it == '.' }) throw ConfigException("$what is '$name', expected 1 to 64 of A-Z a-z 0-9 . _ -")
 }

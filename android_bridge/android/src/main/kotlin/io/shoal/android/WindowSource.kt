@@ -1,6 +1,7 @@
 package io.shoal.android
 
 import android.content.Context
+import io.shoal.core.DataException
 import io.shoal.core.Windows
 
 /**
@@ -9,9 +10,10 @@ import io.shoal.core.Windows
  */
 public interface WindowSource {
     /**
-     * The examples as they are now, or null where there are none yet: then this job does nothing.
+     * The phone's examples for this [fleet], as they are now, or null where there are none yet: then this job does nothing.
      *
-     * @throws io.shoal.core.DataException they cannot be used
+     * @throws DataException they cannot be used
      */
-    public fun load(context: Context): Windows?
+    @Throws(DataException::class)
+    public fun load(context: Context, fleet: String): Windows?
 }

@@ -61,7 +61,7 @@ class HomeTest {
     lateinit var folder: File
 
     class Source : WindowSource {
-        override fun load(context: android.content.Context) = null
+        override fun load(context: android.content.Context, fleet: String) = null
     }
 
     private fun settings(
@@ -90,17 +90,18 @@ class HomeTest {
         home.save(settings())
         val id = home.deviceId(home.settings())
         assertEquals(id, Home(folder).deviceId(home.settings()))
-        home.noteJob(5, "done")
+        home.noteState(FleetState.Waiting(FleetState.Waiting.Why.NETWORK))
         assertEquals(id, Home(folder).deviceId(home.settings()))
-        assertEquals("done", home.status().lastJob)
+        assertEquals("waiting NETWORK", home.lastState.toString())
         val storage = FolderStorage(home.state(home.settings()))
         File(home.recordings.apply { mkdirs() }, "r.csv").writeText("x")
         home.clear(recordings = false)
         assertFailsWith<IOException>("a job that still runs ends") { storage.save(Session()) }
-        home.noteJob(6, "it ended")
+        home.noteState(FleetState.Uploading)
         home.foregroundTimes = ForegroundTimes()
         assertEquals(listOf("recordings"), folder.list()!!.toList())
-        assertFalse(home.status().enrolled)
+        assertFalse(home.enrolled)
+        assertEquals("idle", home.lastState.toString())
     }
 
     @Test
@@ -114,7 +115,33 @@ class HomeTest {
     }
 
     @Test
+    fun `what lay under one name is the fleet's that it was made for, also after a move that was interrupted`() {
+        val before = Home(folder)
+        before.save(settings(fleet = "old"))
+        before.certificates = "pem"
+        val id = before.deviceId(before.settings())
+        File(before.recordings.apply { mkdirs() }, "r.csv").writeText("x")
+        val state = before.state(settings(fleet = "old")).apply { mkdirs() }.name
+        assertFalse(Home.of(folder, "new").enrolled)
+        File(folder, "fleets/old").mkdirs()
+        before.recordings.renameTo(File(folder, "fleets/old/recordings"))
+        repeat(2) {
+            val home = Home.of(folder, "old")
+            assertEquals(listOf("old", id, "pem"), listOf(home.settings().fleet, home.deviceId(home.settings()), home.certificates))
+            assertTrue(File(home.recordings, "r.csv").exists() && File(home.folder, "state/$state").isDirectory)
+            assertEquals("io.shoal.device", home.keyAlias, "a key stays where it was made")
+        }
+        assertEquals(listOf("fleets"), folder.list()!!.toList())
+        assertEquals("io.shoal.device.new", Home.of(folder, "new").keyAlias)
+    }
+
+    @Test
     fun `settings that cannot be used are refused`() {
+        assertFailsWith<ConfigException> { checkName("fleet", "..") }
+        assertFailsWith<ConfigException> { FleetBuilder("f").broker("mqtts://b").trust(KEY).build() }
+        assertFailsWith<ConfigException> { FleetBuilder("f").broker("mqtts://b").trust("no key").windows(Source::class.java).build() }
+        val built = FleetBuilder("f").broker("mqtts://b").trust(KEY).windows(Source::class.java).everyHours(3).build()
+        assertEquals(ShoalSettings("mqtts://b", "f", Source::class.java, null, KEY, everyHours = 3).write(), built.write())
         assertFailsWith<ConfigException> { settings(fleet = "f/g") }
         assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f", Source::class.java, trustedKeyPem = KEY, everyHours = 0) }
         assertFailsWith<ConfigException> {

@@ -40,6 +40,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private val own = KeptModels(storage)
     private val releases = Releases(deviceId, storage, loaded, own, policy, Trial(around.windows, policy), log)
     private val traffic = Traffic(storage, clock)
+    private val progress = around.progress
     private val outbox = Outbox(self, topics, link, traffic, around)
     private val downloads =
         Downloads(topics, link, storage, log, { admission.piecesIn(it, around.mostBytes) }, around.mostBytes, outbox::fetch)
@@ -176,6 +177,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         when {
             action == Action.Drop -> {
                 storage.dropUpdate()
+                progress(Progress.Waiting)
                 rest()
             }
             reply is Busy && reply.update == session.update && session.stage == Stage.PENDING -> retry.after(reply.retryS)
@@ -262,7 +264,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
             if (opened !is Contained.Done) return giveUp(plan, opened as Contained.Failed)
             save(session.copy(versions = session.versions + (opened.value.name to opened.value.version)))
             val done = contained {
-                planWork.carryOut(plan, storage.private(plan.runId, plan.round), bytesReceived, ::checkpoint)
+                planWork.carryOut(plan, storage.private(plan.runId, plan.round), bytesReceived, ::onStep, ::checkpoint)
             }
             if (done !is Contained.Done) return giveUp(plan, done as Contained.Failed)
             finish(plan, done.value)
@@ -290,9 +292,12 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         save(Rounds.onExecuted(session, plan, digest(finished.payload)))
         log.write(Log.Level.INFO, "round done device=$deviceId round=${plan.round} steps=${finished.numSteps}")
         bytesReceived = 0
+        progress(Progress.Uploading)
         retry.begin()
         sendUpdate()
     }
+
+    private fun onStep(step: Long, of: Long) = progress(Progress.Training(step, of))
 
     private fun checkpoint() {
         if (stop()) throw Stopped()
@@ -309,6 +314,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     /** The plan is not carried out. What it had loaded is let go, in case that is what was wrong. */
     private fun giveUp(plan: Plan, failed: Contained.Failed) {
         contained { loaded.close() }
+        progress(Progress.Waiting)
         val (changed, action) = Rounds.onDeclined(session, plan, failed.reason, failed.detail)
         save(changed)
         if (action is Action.Decline) decline(plan, action)

@@ -25,8 +25,7 @@ internal fun batchRanges(numExamples: Int, batchSize: Int, minBatch: Int): List<
  */
 internal fun trainingBatches(train: Train, examples: IntArray, numUnlabelled: Int, minBatch: Int, random: Generator): Sequence<IntArray> = sequence {
     val parts = batchRanges(examples.size, train.batchSize, minBatch)
-    val whole = batchRanges(examples.size + numUnlabelled, train.batchSize, minBatch).size
-    var left = train.steps ?: (train.epochs * minOf(whole.toLong(), train.mostPasses.toLong() * parts.size))
+    var left = numTrainingBatches(train, examples.size, numUnlabelled, minBatch)
     while (left > 0) {
         val order = random.permutation(examples.size)
         for (part in parts.take(minOf(left, parts.size.toLong()).toInt())) {
@@ -34,4 +33,11 @@ internal fun trainingBatches(train: Train, examples: IntArray, numUnlabelled: In
         }
         left -= parts.size
     }
+}
+
+/** How many batches a training takes, of so many examples. */
+internal fun numTrainingBatches(train: Train, numExamples: Int, numUnlabelled: Int, minBatch: Int): Long {
+    val parts = batchRanges(numExamples, train.batchSize, minBatch).size
+    val whole = batchRanges(numExamples + numUnlabelled, train.batchSize, minBatch).size
+    return train.steps ?: (train.epochs * minOf(whole.toLong(), train.mostPasses.toLong() * parts))
 }

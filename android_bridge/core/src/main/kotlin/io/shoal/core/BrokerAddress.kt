@@ -8,6 +8,7 @@ import javax.net.ssl.SSLContext
 /**
  * Where a broker is, and how to speak to it. With [tls] its certificate must be valid for [host]; null: no TLS.
  */
+@InternalShoalApi
 public class BrokerAddress(
     public val host: String,
     public val port: Int,

@@ -10,6 +10,7 @@ import kotlin.math.sqrt
  * Whether a device's data have moved since its last survey (`edge_client/live/drift.py`, which says why and how far). An app keeps the
  * [features] of the windows that it had when it was surveyed, and says in [Health.moved] whether those since then have moved against them.
  */
+@InternalShoalApi
 public object Drift {
     /** Two sets of windows that are farther apart are not one device's data as they were. */
     public const val MOVED: Double = 0.02

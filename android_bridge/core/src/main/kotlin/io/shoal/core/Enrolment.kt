@@ -10,6 +10,7 @@ import java.security.GeneralSecurityException
 import java.security.cert.X509Certificate
 
 /** A device's P-256 key, wherever it is kept: it need not be able to leave that place. */
+@InternalShoalApi
 public interface EnrolmentKey {
     /** The SubjectPublicKeyInfo, DER. */
     public val publicKey: ByteArray
@@ -19,6 +20,7 @@ public interface EnrolmentKey {
 }
 
 /** All that an enrolled device needs to take part; [certificate], [authority] and [trust] are PEM, [policy] is a suggestion (TOML). */
+@InternalShoalApi
 public class Enrolled internal constructor(
     public val deviceId: String,
     public val fleet: String,
@@ -30,6 +32,7 @@ public class Enrolled internal constructor(
 )
 
 /** What a service answers to a device that wants to be enrolled. */
+@InternalShoalApi
 public sealed class EnrolmentAnswer {
     /** The device is enrolled. */
     public class Done internal constructor(public val enrolled: Enrolled) : EnrolmentAnswer()
@@ -39,6 +42,7 @@ public sealed class EnrolmentAnswer {
 }
 
 /** Enrolls a device at the service at [address], and renews its certificate (`wire/SPEC.md`, "Enrolment"). It blocks; it keeps nothing. */
+@InternalShoalApi
 public class Enrolment(private val address: String, private val nowMs: () -> Long = System::currentTimeMillis) {
     private val service = EnrolmentService(address)
 

@@ -7,6 +7,7 @@ import java.util.Base64
  * What a person hands a device so that it is enrolled (`wire/SPEC.md`, "Enrolment"). [authority] is the SHA-256 of the certificate of the
  * service's authority, by which the device knows the service.
  */
+@InternalShoalApi
 public class EnrolmentToken private constructor(public val text: String, internal val secret: ByteArray, public val authority: String) {
     public companion object {
         private const val PREFIX = "shoal1."

@@ -30,34 +30,38 @@ public class DataException(message: String) : ShoalException(message)
 public class ConfigException(message: String, cause: Throwable? = null) : ShoalException(message, cause)
 
 /** The broker cannot be reached, or refuses the connection. */
+@InternalShoalApi
 public class LinkException(message: String, cause: Throwable? = null) : ShoalException(message, cause)
 
 /** Something arrived that the protocol does not allow. */
+@InternalShoalApi
 public open class WireException(message: String) : ShoalException(message)
 
 /** A topic that this protocol version does not have. */
-public class UnknownTopic(message: String) : WireException(message)
+internal class UnknownTopic(message: String) : WireException(message)
 
 /** Bytes that are no message of this protocol. */
+@InternalShoalApi
 public class Malformed(message: String) : WireException(message)
 
 /** Larger than the limits allow; thrown before memory for it is taken. */
-public class LimitExceeded(message: String) : WireException(message)
+internal class LimitExceeded(message: String) : WireException(message)
 
 /** Tensors whose names, data types or shapes are not those expected. */
-public class WrongLayout(message: String) : WireException(message)
+internal class WrongLayout(message: String) : WireException(message)
 
 /** A message that no trusted key has vouched for. */
-public class Untrusted(message: String) : WireException(message)
+internal class Untrusted(message: String) : WireException(message)
 
 /** A bundle that must not be loaded. */
+@InternalShoalApi
 public open class BundleException(message: String) : WireException(message)
 
 /** A file's hash, or the manifest's signature, does not fit. */
-public class TamperedBundle(message: String) : BundleException(message)
+internal class TamperedBundle(message: String) : BundleException(message)
 
 /** An older bundle offered in place of a newer one. */
-public class StaleBundle(message: String) : BundleException(message)
+internal class StaleBundle(message: String) : BundleException(message)
 
 /**
  * Text on one line: control characters, line breaks and lone surrogates are escaped. What came from somebody else can so neither forge a line

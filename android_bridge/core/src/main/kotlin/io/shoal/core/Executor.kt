@@ -20,6 +20,7 @@ import io.shoal.core.wire.checkLayout
  * afterwards: `private/NAME` and `column/COLUMN`, from which its next plan goes on, and `kept/ROLE/NAME`, what it made of that model for
  * itself alone, which is of use with that model only.
  */
+@InternalShoalApi
 public class PlanResult internal constructor(
     public val model: String,
     public val evaluated: Metrics,
@@ -35,6 +36,7 @@ public class PlanResult internal constructor(
  *
  * @throws DataException the windows do not fit the bundle
  */
+@InternalShoalApi
 public class Executor(
     private val bundle: Bundle,
     private val graphs: Graphs,
@@ -52,7 +54,8 @@ public class Executor(
 
     /**
      * Carries out every verb in order, starting from the tensors in [model] (shared, statistic, received) and what the device has kept.
-     * [fetch] gives the tensors of a blob that the plan names; [checkpoint] is called before every run of a graph, and may throw.
+     * [fetch] gives the tensors of a blob that the plan names; [checkpoint] is called before every run of a graph, and may throw;
+     * [onStep] after each step of training, with how many are done and how many the plan has.
      *
      * @throws WrongLayout the model's tensors are not the manifest's
      * @throws DataException training is asked of a device with fewer than `min_batch` windows, or in batches larger than the graphs take
@@ -62,6 +65,7 @@ public class Executor(
         model: Tensors,
         private: Tensors,
         fetch: (String) -> Tensors,
+        onStep: (Long, Long) -> Unit = { _, _ -> },
         checkpoint: () -> Unit = {},
     ): PlanResult {
         val checked = object : Graphs by graphs {
@@ -70,7 +74,7 @@ public class Executor(
                 return graphs.run(graph, inputs)
             }
         }
-        val job = Job(bundle, checked, windows, plan, fitting(private), fetch, noise)
+        val job = Job(bundle, checked, windows, plan, fitting(private), fetch, noise, onStep)
         job.receive(plan.model, model)
         for (verb in plan.verbs) {
             when (verb) {

@@ -22,6 +22,7 @@ import java.util.TreeMap
  *
  * @throws ConfigException the folder cannot be made or written
  */
+@InternalShoalApi
 public class FolderStorage @JvmOverloads constructor(private val folder: File, private val log: Log = Log.SILENT) : Storage {
     private val blobs = File(folder, "blobs")
     private val sessionFile = File(folder, "session.json")
@@ -87,10 +88,34 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     }
 
     override fun saveCurrent(current: Current) {
-        val about = linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run)
-        val text = jsonText(about + linkedMapOf("release" to current.release, "group" to current.group, "kept" to current.kept))
         if (currentIn(currentFile, "the model before stays") != null) writeAtomically(beforeFile, currentFile.readBytes())
         delete(failuresFile)
+        writeCurrent(current)
+    }
+
+    /**
+     * Forgets what the device has learned from its windows: private tensors, what it has kept of models, a finished update, the plan. The model
+     * in use stays, without what the device has for itself, and so do the numbers by which older bundles and releases are told.
+     */
+    public fun erase() {
+        val (known, model) = Pair(session(), current())
+        model?.let { writeCurrent(Current(it.bundle, it.model, it.run, emptyMap(), it.release, it.group)) }
+        val session = Session(
+            versions = known.versions,
+            offeredEpoch = known.offeredEpoch,
+            released = known.released,
+            releasedEpoch = known.releasedEpoch,
+        )
+        save(session)
+        dropUpdate()
+        delete(beforeFile)
+        privateFiles().values.flatMap { it.values }.forEach(::delete)
+        keepBlobs(setOfNotNull(model?.bundle, model?.model))
+    }
+
+    private fun writeCurrent(current: Current) {
+        val about = linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run)
+        val text = jsonText(about + linkedMapOf("release" to current.release, "group" to current.group, "kept" to current.kept))
         writeChecked(currentFile, encodeTensors(current.private, text))
     }
 

@@ -23,4 +23,5 @@ internal class Surroundings(
     val log: Log = Log.SILENT,
     val noise: Noise = Noise.fromEntropy(),
     val mostBytes: Int = Limits.PROTOCOL.totalBytes,
+    val progress: (Progress) -> Unit = {},
 )

@@ -24,6 +24,7 @@ internal class Job(
     private: Tensors,
     private val fetch: (String) -> Tensors,
     private val noise: Noise,
+    private val onStep: (Long, Long) -> Unit = { _, _ -> },
 ) {
     private val manifest = bundle.manifest
     private val initial = bundle.initial
@@ -44,6 +45,12 @@ internal class Job(
     private var evaluated = Metrics()
     private var trained = Metrics()
     private var numSteps = 0L
+
+    /** The steps of all the plan's training. */
+    private val plannedSteps = plan.verbs.filterIsInstance<Train>().sumOf { verb ->
+        val examples = windows.numTrain - numHeldOut(windows.numTrain, verb.holdout)
+        if (examples < maxOf(verb.least, 1L)) 0L else numTrainingBatches(verb, examples, windows.numUnlabelled, manifest.minBatch)
+    }
 
     /** Starts from this model. */
     fun receive(digest: String, received: Tensors) {
@@ -70,6 +77,7 @@ internal class Job(
             val outputs = graphs.run(verb.graph, inputs)
             advance(outputs, verb.report)
             numSteps++
+            onStep(numSteps, plannedSteps)
             numExamples += chosen.size
             lossSum += metric(verb.graph, outputs, "loss_sum")
             numCorrect += metric(verb.graph, outputs, "num_correct")

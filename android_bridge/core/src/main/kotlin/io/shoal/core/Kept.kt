@@ -1,6 +1,7 @@
 package io.shoal.core
 
 /** What a device has kept of a model of a bundle, in a run: [tensors] is the digest of the blob that holds it. */
+@InternalShoalApi
 public data class Kept(val run: String, val bundle: String, val model: String, val tensors: String)
 
 /**

@@ -14,6 +14,7 @@ import io.shoal.core.wire.Release
  * @param latencyMs what a prediction of one window takes
  * @param alone why it is used without what the device has kept; empty where that is used, or nothing was kept
  */
+@InternalShoalApi
 public data class Offer(
     val epoch: Long,
     val run: String,

@@ -10,6 +10,7 @@ import kotlin.concurrent.thread
  * One thread that owns a runtime which must not be used by two: graphs are loaded, run and let go on it alone, whoever trains or predicts.
  * A prediction waits for one batch of a training, not for its end.
  */
+@InternalShoalApi
 public class OwnerThread(name: String) {
     private val tasks = Executors.newSingleThreadExecutor { task -> thread(start = false, isDaemon = true, name = name) { task.run() } }
 

@@ -18,8 +18,10 @@ import io.shoal.core.wire.encode
  * @param health asked at every check-in
  * @param noise where private noise comes from
  * @param mostBytes of the largest model and update
+ * @param progress told what the device is doing, by the thread that does it
  * @throws ConfigException neither trusted keys nor [insecure], or a name that cannot be one
  */
+@InternalShoalApi
 public class Phone(
     private val deviceId: String,
     fleet: String,
@@ -35,12 +37,13 @@ public class Phone(
     private val log: Log = Log.SILENT,
     noise: Noise = Noise.fromEntropy(),
     mostBytes: Int = Limits.PROTOCOL.totalBytes,
+    progress: (Progress) -> Unit = {},
 ) {
     private val topics = Topics(fleet)
     private val status = topics.device(deviceId, "status")
     private val clientId = "$fleet.$deviceId"
     private val self = Identity(deviceId, fleet, trusted, policy)
-    private val around = Surroundings(windows, storage, loader, health, clock, log, noise, mostBytes)
+    private val around = Surroundings(windows, storage, loader, health, clock, log, noise, mostBytes, progress)
 
     init {
         if (trusted.isEmpty() && !insecure) throw ConfigException("no trusted key: anybody could rule this device; 'insecure' permits that")

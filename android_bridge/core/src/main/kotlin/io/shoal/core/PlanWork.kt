@@ -58,9 +58,9 @@ internal class PlanWork(
      * @throws PolicyBroken it took longer than the policy permits
      * @throws ShoalException it cannot be carried out
      */
-    fun carryOut(plan: Plan, private: Tensors, bytesReceived: Long, checkpoint: () -> Unit): FinishedPlan {
+    fun carryOut(plan: Plan, private: Tensors, bytesReceived: Long, onStep: (Long, Long) -> Unit, checkpoint: () -> Unit): FinishedPlan {
         val startedS = clock.steadySeconds()
-        val result = loaded.executor(plan.bundle).execute(plan, loaded.tensors(plan.model), private, loaded::tensors) {
+        val result = loaded.executor(plan.bundle).execute(plan, loaded.tensors(plan.model), private, loaded::tensors, onStep) {
             checkpoint()
             val workedS = clock.steadySeconds() - startedS
             if (policy.maxSeconds != null && workedS > policy.maxSeconds) {

@@ -4,6 +4,7 @@ import io.shoal.core.wire.Bundle
 import java.io.Closeable
 
 /** The graphs of one bundle, ready to run. Used by one thread at a time. */
+@InternalShoalApi
 public interface Graphs : Closeable {
     /** The most examples that a batch may have, the least over all graphs; null: no limit. */
     public val maxBatch: Int?
@@ -17,6 +18,7 @@ public interface Graphs : Closeable {
 }
 
 /** Makes a verified bundle's graphs ready. */
+@InternalShoalApi
 public interface GraphLoader {
     /** What a check-in says of the runtime, such as `executorch`. */
     public val runtime: String
@@ -29,6 +31,7 @@ public interface GraphLoader {
  * What a device says of itself when it checks in; null where it cannot know. [moved]: its data are no longer those of its last survey
  * ([Drift]); a service that surveys devices then surveys it again.
  */
+@InternalShoalApi
 public data class Health(
     val batteryPercent: Double? = null,
     val unmetered: Boolean? = null,
@@ -43,7 +46,21 @@ public data class Health(
     val idle: Boolean? = null,
 )
 
+/** What a device is doing, for somebody who looks on. */
+@InternalShoalApi
+public sealed class Progress {
+    /** It trains: [step] of [of] steps of the plan are done. */
+    public class Training(public val step: Long, public val of: Long) : Progress()
+
+    /** A finished update awaits its answer. */
+    public object Uploading : Progress()
+
+    /** It waits for what comes next. */
+    public object Waiting : Progress()
+}
+
 /** What time it is. */
+@InternalShoalApi
 public fun interface Clock {
     /** Unix time in seconds, as the device believes it to be: it may be wrong, and may be set. */
     public fun nowSeconds(): Double
@@ -58,6 +75,7 @@ public fun interface Clock {
 }
 
 /** Where lines for people go; never data of the device's windows. */
+@InternalShoalApi
 public fun interface Log {
     /** Takes one line, without its end. */
     public fun write(level: Level, line: String)

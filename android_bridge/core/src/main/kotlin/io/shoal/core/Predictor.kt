@@ -11,6 +11,7 @@ import java.io.Closeable
  * @param trusted one of these keys must have signed the model's bundle; none: it is checked for damage alone
  * @param onReplaced told when another model answers from then on, before it does, by the thread that predicts
  */
+@InternalShoalApi
 public class Predictor @JvmOverloads constructor(
     private val storage: Storage,
     loader: GraphLoader,
@@ -23,6 +24,9 @@ public class Predictor @JvmOverloads constructor(
 
     /** The model that answers now, or null before there is one. */
     public val current: Current? get() = storage.current()
+
+    /** The classes of the model that answered last, in the order of its probabilities; empty before one has. */
+    public val classes: List<String> get() = answering?.let { loaded.verified(it.bundle).manifest.classes }.orEmpty()
 
     /**
      * Class probabilities (n, classes) float32 of examples [x] (n, window). What fails, but for [x] itself, is counted and reported.

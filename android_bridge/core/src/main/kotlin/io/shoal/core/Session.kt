@@ -4,6 +4,7 @@ import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.Plan
 
 /** How far a device is with the last plan that it took. */
+@InternalShoalApi
 public enum class Stage {
     /** It works on it, or waits for what it needs. */
     WORKING,
@@ -32,6 +33,7 @@ public enum class Stage {
  * @param released the number of the last release that was given; [releasedEpoch] is the epoch that it came from
  * @param kept what the device has kept, of which models
  */
+@InternalShoalApi
 public data class Session(
     val plan: Plan? = null,
     val taken: String = "",

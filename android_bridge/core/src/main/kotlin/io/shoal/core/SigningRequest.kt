@@ -10,6 +10,7 @@ import java.util.Base64
  * @param publicKey the key's SubjectPublicKeyInfo, DER
  * @param sign ECDSA with SHA-256 over the bytes it is given, DER
  */
+@InternalShoalApi
 public fun signingRequest(name: String, publicKey: ByteArray, sign: (ByteArray) -> ByteArray): String {
     val commonName = sequence(objectId(85, 4, 3), der(UTF8_STRING, name.toByteArray()))
     val subject = if (name.isEmpty()) sequence() else sequence(der(SET, commonName))

@@ -8,6 +8,7 @@ import io.shoal.core.wire.Pieces
  * the model answers alone. [release] is the release's number, 0 if a finished run offered it;
  * [group] is what its group is called.
  */
+@InternalShoalApi
 public class Current(
     public val bundle: String,
     public val model: String,
@@ -19,6 +20,7 @@ public class Current(
 )
 
 /** A blob that comes in pieces; those that are here outlive a restart. */
+@InternalShoalApi
 public interface BlobPart {
     /** What it is cut into. */
     public val pieces: Pieces
@@ -34,6 +36,7 @@ public interface BlobPart {
  * What must survive a restart of the device. Every write is complete or did not happen. What was damaged since it was written is taken
  * for missing.
  */
+@InternalShoalApi
 public interface Storage {
     /** The session as last saved; a new one at first. */
     public fun session(): Session

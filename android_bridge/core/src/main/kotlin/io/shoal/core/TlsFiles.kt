@@ -15,6 +15,7 @@ import javax.net.ssl.SSLContext
 import javax.net.ssl.TrustManagerFactory
 
 /** TLS settings from PEM files; a key in the Android keystore needs none of this, but an [SSLContext] of its own. */
+@InternalShoalApi
 public object TlsFiles {
     /**
      * A context that trusts the authorities in [ca] alone (null: the system's), and shows the certificate in [certificate] with the private

@@ -53,7 +53,9 @@ class ExecutorTest {
         val executor = Executor(Fixture.bundle, graphs, Fixture.windows)
         val model = decodeTensors(Fixture.model).tensors
         val verbs = listOf(Evaluate(), Evaluate("train"), Annotate("weigh", "weight"), Train(5), Train(6))
-        executor.execute(Fixture.plan(verbs = verbs), model, emptyMap(), ::tensors)
+        val steps = ArrayList<Pair<Long, Long>>()
+        val result = executor.execute(Fixture.plan(verbs = verbs), model, emptyMap(), ::tensors, { step, of -> steps += Pair(step, of) })
+        assertEquals((1..result.numSteps).map { Pair(it, result.numSteps) }, steps, "how far the training is")
         executor.predict(model, emptyMap(), Fixture.windows.trainX)
         assertEquals(6, graphs.batches.max())
         val error = assertFailsWith<DataException> {

@@ -49,10 +49,10 @@ object Fixture {
         attempt: Long = 0,
     ): Plan = Plan(run, epoch, round, attempt, "phone", digest(payload), digest(model), verbs, 7, deadlineAtS)
 
-    fun finish(run: String = "run", epoch: Long = 5, bundle: ByteArray = payload, model: ByteArray = this.model): Finish =
+    internal fun finish(run: String = "run", epoch: Long = 5, bundle: ByteArray = payload, model: ByteArray = this.model): Finish =
         Finish("phone", run, epoch, digest(bundle), digest(model))
 
-    fun release(number: Long, model: ByteArray = this.model, bundle: ByteArray = payload, run: String = "run", epoch: Long = 5): Release =
+    internal fun release(number: Long, model: ByteArray = this.model, bundle: ByteArray = payload, run: String = "run", epoch: Long = 5): Release =
         Release("phone", epoch, number, "left", run, digest(bundle), digest(model))
 
     /** A message as the aggregator of the fleet `f` signs it, with the service key that the Python side had vouched for. */

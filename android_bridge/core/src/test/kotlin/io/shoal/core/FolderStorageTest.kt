@@ -31,6 +31,29 @@ class FolderStorageTest {
     )
 
     @Test
+    fun `what was learned is erased and the model stays`() {
+        val (bundle, model) = Pair("b".repeat(64), digest(blob))
+        storage().apply {
+            save(session)
+            putBlob(digest(blob), blob)
+            putBlob(digest(byteArrayOf(9)), byteArrayOf(9))
+            putUpdate("r", 4, byteArrayOf(3), tensors(4f))
+            for (number in 1L..2L) saveCurrent(Current(bundle, model, "r", tensors(1f), number, kept = digest(byteArrayOf(9))))
+            erase()
+        }
+        storage().apply {
+            assertEquals(Session(versions = session.versions, offeredEpoch = 5, released = 7, releasedEpoch = 6), session())
+            assertNull(update())
+            assertNull(before())
+            assertEquals(emptyMap(), private("r", 5))
+            assertEquals(listOf(bundle, model, "2", ""), current()!!.let { listOf(it.bundle, it.model, "${it.release}", it.kept) })
+            assertEquals(emptyMap(), current()!!.private)
+            assertContentEquals(blob, blob(digest(blob)))
+            assertNull(blob(digest(byteArrayOf(9))))
+        }
+    }
+
+    @Test
     fun `what was saved is there after a restart`() {
         storage().apply {
             assertEquals(Session(), session())

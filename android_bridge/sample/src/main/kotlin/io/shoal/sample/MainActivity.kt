@@ -8,7 +8,6 @@ import android.widget.TextView
 import io.shoal.android.RecordedWindows
 import io.shoal.android.SensorRecorder
 import io.shoal.android.Shoal
-import io.shoal.android.ShoalSettings
 import io.shoal.android.WindowSpec
 
 /** What the fleet's model looks at: 128 samples at 50 Hz of accelerometer and gyroscope. */
@@ -20,34 +19,49 @@ MCowBQYDK2VwAyEAn/rFkoLLld3De0DiKH8u//+pUFKvAcZSdt/7dblJoss=
 -----END PUBLIC KEY-----
 """
 
-/** Enrols the phone, and records what the user says they are doing. */
+/** Joins a fleet once the user agrees, and records what the user says they are doing. */
 public class MainActivity : Activity() {
     private var recorder: SensorRecorder? = null
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
         // A real app has its broker's address from its own server, and the root key of its fleet's `trust.pem` here.
-        val settings = ShoalSettings("mqtts://broker.example", "activities", Activities::class.java, trustedKeyPem = TRUST_PEM)
-        val deviceId = Shoal.enrol(this, settings)
+        val fleet = Shoal.fleet(this, "activities") {
+            broker("mqtts://broker.example")
+            trust(TRUST_PEM)
+            windows(Activities::class.java)
+        }
         val spec = Activities().spec
-        val recorder = SensorRecorder(this, spec).also { this.recorder = it }
+        val recorder = fleet.recorder(spec).also { this.recorder = it }
         val state = TextView(this)
-        state.setText("$deviceId: ${Shoal.status(this).lastJob}")
+        state.setText("${fleet.state}")
         val layout = LinearLayout(this)
         layout.setOrientation(LinearLayout.VERTICAL)
         layout.addView(state)
+        val consent = Button(this)
+        consent.setText("take part")
+        consent.setOnClickListener {
+            fleet.consent.grant("terms-1")
+            state.setText("${fleet.state}")
+        }
+        layout.addView(consent)
         for (label in spec.classes) {
             val button = Button(this)
             button.setText(label)
             button.setOnClickListener {
-                recorder.start(label)
-                state.setText("recording $label")
+                if (fleet.consent.granted) {
+                    recorder.start(label)
+                    state.setText("recording $label")
+                }
             }
             layout.addView(button)
         }
         val stop = Button(this)
         stop.setText("stop")
-        stop.setOnClickListener { state.setText("kept ${recorder.stop().toInt()} s") }
+        stop.setOnClickListener {
+            recorder.stop()
+            state.setText("kept")
+        }
         layout.addView(stop)
         setContentView(layout)
     }

@@ -1,9 +1,11 @@
 package io.shoal.core.random
 
+import io.shoal.core.InternalShoalApi
 import java.nio.ByteBuffer
 import java.security.SecureRandom
 
 /** Standard normal numbers that the aggregator cannot repeat. */
+@InternalShoalApi
 public fun interface Noise {
     /** The next number. */
     public fun next(): Double

@@ -1,6 +1,7 @@
 package io.shoal.core.wire
 
 import io.shoal.core.BundleException
+import io.shoal.core.InternalShoalApi
 import io.shoal.core.LimitExceeded
 import io.shoal.core.Malformed
 import io.shoal.core.StaleBundle
@@ -9,6 +10,7 @@ import io.shoal.core.Tensor
 import io.shoal.core.Tensors
 
 /** A verified bundle: [files] holds the bytes of each file by name, [digest] is the hash of the whole archive. */
+@InternalShoalApi
 public class Bundle private constructor(
     public val manifest: Manifest,
     public val files: Map<String, ByteArray>,

@@ -1,5 +1,6 @@
 package io.shoal.core.wire
 
+import io.shoal.core.InternalShoalApi
 import io.shoal.core.LimitExceeded
 import io.shoal.core.Malformed
 import io.shoal.core.Tensors
@@ -45,6 +46,7 @@ internal inline fun <reified T : Message> decode(payload: ByteArray): T {
  * @throws LimitExceeded more than 64 KiB
  * @throws Malformed not JSON, another type, or a field missing or wrong; the text says which
  */
+@InternalShoalApi
 public fun decodeAny(payload: ByteArray): Message {
     if (payload.size > MESSAGE_BYTES) throw LimitExceeded("message of ${payload.size} bytes: at most $MESSAGE_BYTES are accepted")
     return messageOf(Fields(parseJson(payload), "message"))

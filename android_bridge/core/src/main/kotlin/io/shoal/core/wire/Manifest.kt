@@ -1,12 +1,14 @@
 package io.shoal.core.wire
 
 import io.shoal.core.DType
+import io.shoal.core.InternalShoalApi
 import io.shoal.core.Malformed
 
 /** The name, type and shape of a tensor that a message must carry. */
 internal data class TensorLayout(val name: String, val dtype: DType, val shape: List<Int>)
 
 /** One tensor of a bundle: its name without the role, its role (`shared statistic private slot received`), type and shape. */
+@InternalShoalApi
 public data class TensorSpec(val name: String, val role: String, val dtype: DType, val shape: List<Int>) {
     /** The name it has in graphs and tensor files: `ROLE/NAME`. */
     val key: String get() = Names.key(role, name)
@@ -18,6 +20,7 @@ public data class TensorSpec(val name: String, val role: String, val dtype: DTyp
  * A graph as a program of one runtime, with the graph's inputs and outputs by position; its method is `forward`. It takes batches of at
  * most [maxBatch] examples; [operators] counts what it is made of.
  */
+@InternalShoalApi
 public data class Program(
     val file: String,
     val maxBatch: Int,
@@ -27,6 +30,7 @@ public data class Program(
 )
 
 /** One graph of a bundle. [inputs] and [outputs] are in the graph's order; [programs] by runtime (`executorch`, `executorch-portable`). */
+@InternalShoalApi
 public data class Graph(
     val file: String,
     val inputs: List<String>,
@@ -36,6 +40,7 @@ public data class Graph(
 )
 
 /** What one training example is: [channels] x [length] samples, cut every [stride] samples at [rateHz]; with a [height] an image. */
+@InternalShoalApi
 public data class Window(
     val channels: List<String>,
     val length: Int,
@@ -52,6 +57,7 @@ public data class Window(
 }
 
 /** What a bundle holds (`wire/SPEC.md`, 'Bundles'). */
+@InternalShoalApi
 public data class Manifest(
     val name: String,
     val version: Long,

@@ -1,20 +1,23 @@
 package io.shoal.core.wire
 
+import io.shoal.core.InternalShoalApi
 import java.util.Locale
 
 /** One message of the protocol (`wire/messages.py`, `wire/SPEC.md`); [type] says which on the wire. */
+@InternalShoalApi
 public sealed interface Message {
     /** The value of the field `type`. */
     public val type: String
 }
 
 /** What an aggregator writes to a device's `reply` topic. */
-public sealed interface Reply : Message {
+internal sealed interface Reply : Message {
     /** The device that it is for. */
-    public val deviceId: String
+    val deviceId: String
 }
 
 /** Sums over the examples a graph saw; a mean is made only where it is shown. */
+@InternalShoalApi
 public data class Metrics(val numExamples: Long = 0, val lossSum: Double = 0.0, val numCorrect: Long = 0)
 
 /**
@@ -22,7 +25,7 @@ public data class Metrics(val numExamples: Long = 0, val lossSum: Double = 0.0, 
  * owner permits, so that the aggregator need not ask in vain. [moved]: its data are no longer those of its last survey. What is null is not
  * known to the device, or not told.
  */
-public data class CheckIn(
+internal data class CheckIn(
     val deviceId: String,
     val numTrain: Long,
     val numTest: Long,
@@ -63,7 +66,7 @@ public data class CheckIn(
  * Device to aggregator: publish this blob, or this piece of one (again), I lack it. [pieces]: the device can put pieces together; for one that
  * cannot, a large blob is published whole.
  */
-public data class Fetch(val deviceId: String, val digest: String, val pieces: Boolean = false) : Message {
+internal data class Fetch(val deviceId: String, val digest: String, val pieces: Boolean = false) : Message {
     override val type: String get() = "fetch"
 }
 
@@ -71,32 +74,33 @@ public data class Fetch(val deviceId: String, val digest: String, val pieces: Bo
  * Aggregator to device, signed: what is retained in place of a large blob; and part of an [UpdateOffer]. The bytes with the SHA-256 [digest] are
  * these [pieces], by their own SHA-256, in order. Each has [pieceBytes] but for the last, which has the rest.
  */
+@InternalShoalApi
 public data class Pieces(val digest: String, val numBytes: Long, val pieceBytes: Long, val pieces: List<String>) : Message {
     override val type: String get() = "pieces"
 }
 
 /** Device to aggregator: an update that is too large to be sent whole, of this round. The aggregator says which pieces it wants. */
-public data class UpdateOffer(val deviceId: String, val runId: String, val round: Long, val pieces: Pieces) : Message {
+internal data class UpdateOffer(val deviceId: String, val runId: String, val round: Long, val pieces: Pieces) : Message {
     override val type: String get() = "offer"
 }
 
 /** Device to aggregator: a piece of the update with this digest. Its bytes follow after a line feed. */
-public data class Piece(val deviceId: String, val update: String, val index: Int) : Message {
+internal data class Piece(val deviceId: String, val update: String, val index: Int) : Message {
     override val type: String get() = "piece"
 }
 
 /** Aggregator to device, signed: these pieces of the update that was offered, by index, are to be sent next. */
-public data class Want(val deviceId: String, val update: String, val pieces: List<Int>) : Message {
+internal data class Want(val deviceId: String, val update: String, val pieces: List<Int>) : Message {
     override val type: String get() = "want"
 }
 
 /** On the device's status topic, retained, at least every minute; the broker publishes online=false as the device's last will. */
-public data class DeviceStatus(val deviceId: String, val online: Boolean) : Message {
+internal data class DeviceStatus(val deviceId: String, val online: Boolean) : Message {
     override val type: String get() = "status"
 }
 
 /** Device to aggregator: the result of a plan; the tensors travel beside it in the same payload. */
-public data class Update(
+internal data class Update(
     val runId: String,
     val epoch: Long,
     val round: Long,
@@ -114,6 +118,7 @@ public data class Update(
 }
 
 /** Why a device does not carry out a plan (`wire/SPEC.md`, 'Declines'); on the wire in lower case. */
+@InternalShoalApi
 public enum class DeclineReason {
     STALE,
     EXPIRED,
@@ -132,7 +137,7 @@ public enum class DeclineReason {
  * Device to aggregator: the plan of this round is not carried out here, and why. [proof] goes with the reason `stale`: the signed plan of a
  * greater epoch that the device holds, as it came.
  */
-public data class Decline(
+internal data class Decline(
     val runId: String,
     val epoch: Long,
     val round: Long,
@@ -150,6 +155,7 @@ public data class Decline(
  * repeatable, after [deadlineAtS] (the aggregator's clock, Unix time in seconds) updates are refused. [epoch] says which start of the
  * aggregator speaks; [attempt] counts how often the device was asked for this round again.
  */
+@InternalShoalApi
 public data class Plan(
     val runId: String,
     val epoch: Long,
@@ -168,7 +174,7 @@ public data class Plan(
 }
 
 /** Aggregator to device, signed: the update with these bytes is safe, or no longer needed; delete it. */
-public data class Acknowledge(override val deviceId: String, val update: String) : Reply {
+internal data class Acknowledge(override val deviceId: String, val update: String) : Reply {
     override val type: String get() = "acknowledge"
 }
 
@@ -176,7 +182,7 @@ public data class Acknowledge(override val deviceId: String, val update: String)
  * Aggregator to device, signed: not accepted, and why. [about] is the kind of the topic it came on; [update], where that was an update, the
  * digest of its bytes. The device deletes that update.
  */
-public data class Refuse(
+internal data class Refuse(
     override val deviceId: String,
     val reason: String,
     val detail: String,
@@ -187,7 +193,7 @@ public data class Refuse(
 }
 
 /** Aggregator to device, signed: the update with these bytes cannot be taken now; send it again after [retryS] seconds. */
-public data class Busy(override val deviceId: String, val update: String, val retryS: Double) : Reply {
+internal data class Busy(override val deviceId: String, val update: String, val retryS: Double) : Reply {
     override val type: String get() = "busy"
 }
 
@@ -197,7 +203,7 @@ public data class Busy(override val deviceId: String, val update: String, val re
  * windows that the device holds back, with the release offered and with the one that was in use; [failures] counts predictions that failed
  * since the one in use was taken up. [alone] says why the release offered is used without what the device has kept, if it is.
  */
-public data class InUse(
+internal data class InUse(
     val deviceId: String,
     val number: Long = 0,
     val offered: Long = 0,
@@ -215,7 +221,7 @@ public data class InUse(
  * Aggregator to device, signed, retained on the device's own topic: the model to use. [number] only grows: a device takes no smaller one
  * than it was given. [runId] is the run that trained it, of which the device may keep private tensors; [group] what its group is called.
  */
-public data class Release(
+internal data class Release(
     val deviceId: String,
     val epoch: Long,
     val number: Long,
@@ -231,7 +237,7 @@ public data class Release(
  * Aggregator to device, signed: the run is over; [model] is the one to use from now on. With [releases] it is not: models to use come as a
  * [Release].
  */
-public data class Finish(
+internal data class Finish(
     override val deviceId: String,
     val runId: String,
     val epoch: Long,
@@ -247,7 +253,7 @@ public data class Finish(
  * aggregator's clock (Unix time, seconds) when it was written; [paused] says why it takes no updates now, or is empty;
  * [pieces] whether it takes them in pieces.
  */
-public data class AggregatorStatus(
+internal data class AggregatorStatus(
     val online: Boolean,
     val bootId: String,
     val epoch: Long,
@@ -260,6 +266,6 @@ public data class AggregatorStatus(
 }
 
 /** A trusted key vouches that [key] (an Ed25519 public key in hexadecimal digits) may speak for a fleet until [notAfterS] (Unix time). */
-public data class Voucher(val fleet: String, val key: String, val notAfterS: Double) : Message {
+internal data class Voucher(val fleet: String, val key: String, val notAfterS: Double) : Message {
     override val type: String get() = "voucher"
 }

@@ -1,9 +1,12 @@
 package io.shoal.core.wire
 
+import io.shoal.core.InternalShoalApi
+
 /**
  * Every name of a tensor is built and parsed here and nowhere else (`wire/SPEC.md`, 'Names of tensors'). A name is `ROLE/NAME`: what stands
  * before its first `/` is its role, and NAME says nothing of the role.
  */
+@InternalShoalApi
 public object Names {
     internal const val SHARED = "shared"
     internal const val STATISTIC = "statistic"

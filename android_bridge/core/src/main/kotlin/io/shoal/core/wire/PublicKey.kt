@@ -1,9 +1,11 @@
 package io.shoal.core.wire
 
 import io.shoal.core.BundleException
+import io.shoal.core.InternalShoalApi
 import java.util.Base64
 
 /** An Ed25519 public key: a root key that signs bundles and vouches for services, or the key of a service. */
+@InternalShoalApi
 public class PublicKey private constructor(private val point: Ed25519.Point, private val encoded: ByteArray) {
     /** Whether [signature] (64 bytes) over [message] was made with this key's private half. */
     public fun verify(signature: ByteArray, message: ByteArray): Boolean = Ed25519.verify(point, encoded, signature, message)

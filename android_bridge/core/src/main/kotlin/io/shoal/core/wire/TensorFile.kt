@@ -1,6 +1,7 @@
 package io.shoal.core.wire
 
 import io.shoal.core.DType
+import io.shoal.core.InternalShoalApi
 import io.shoal.core.LimitExceeded
 import io.shoal.core.Malformed
 import io.shoal.core.Tensor
@@ -10,6 +11,7 @@ import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
 /** What one tensor file may hold. The defaults are the protocol's upper bounds. */
+@InternalShoalApi
 public data class Limits(
     val totalBytes: Int = 64 * 1024 * 1024,
     val headerBytes: Int = 1024 * 1024,
@@ -29,12 +31,14 @@ public data class Limits(
 }
 
 /** Tensors in the order of their names, and the message that came beside them; empty where there was none. */
+@InternalShoalApi
 public data class TensorFile(val tensors: Tensors, val message: String)
 
 private const val MESSAGE_KEY = "shoal"
 private const val METADATA = "__metadata__"
 
 /** Packs tensors, and a message of JSON text beside them, to the bytes that safetensors writes: widest type first, then by name. */
+@InternalShoalApi
 public fun encodeTensors(tensors: Tensors, message: String = ""): ByteArray {
     val widestFirst = compareByDescending<Map.Entry<String, Tensor>> { it.value.dtype }
     val sorted = tensors.entries.sortedWith(widestFirst.then { a, b -> compareUtf8(a.key, b.key) })
@@ -63,6 +67,7 @@ public fun encodeTensors(tensors: Tensors, message: String = ""): ByteArray {
  * @throws LimitExceeded larger, or with more or longer tensors, than [limits] allow
  * @throws Malformed not a safetensors file, or a type the protocol does not have
  */
+@InternalShoalApi
 public fun decodeTensors(payload: ByteArray, limits: Limits = Limits.PROTOCOL): TensorFile {
     if (payload.size > limits.totalBytes) {
         throw LimitExceeded("tensor file of ${payload.size} bytes: at most ${limits.totalBytes} are accepted")

@@ -1,6 +1,9 @@
 package io.shoal.core.wire
 
+import io.shoal.core.InternalShoalApi
+
 /** One thing that a plan asks of a device (`wire/SPEC.md`, 'Plans'). */
+@InternalShoalApi
 public sealed interface Verb {
     /** The value of the field `type`. */
     public val type: String
@@ -11,7 +14,7 @@ public sealed interface Verb {
  * Where the device has windows without labels as well, it is as many batches as a pass over all of its windows would have, in [mostPasses]
  * passes over those for training at most. A device that has fewer than [least] windows besides those held out leaves the verb out.
  */
-public data class Train(
+internal data class Train(
     val batchSize: Int,
     val epochs: Int = 1,
     val steps: Long? = null,
@@ -29,7 +32,7 @@ public data class Train(
  * Sum a graph's metrics over a split (`train test holdout windows`), on the tensors as they are (`received`) or the bundle's `initial` ones.
  * The split `windows` is the training windows and after them those without labels.
  */
-public data class Evaluate(
+internal data class Evaluate(
     val split: String = "test",
     val graph: String = "evaluate",
     val model: String = "received",
@@ -40,26 +43,26 @@ public data class Evaluate(
 }
 
 /** Go on from the one of these models with the least mean loss on the training windows, the first such. */
-public data class Choose(val models: List<String>, val graph: String = "evaluate") : Verb {
+internal data class Choose(val models: List<String>, val graph: String = "evaluate") : Verb {
     override val type: String get() = "choose"
 }
 
 /** Store a graph's per-example output as a column of the training windows; it stays on the device. */
-public data class Annotate(val graph: String, val column: String) : Verb {
+internal data class Annotate(val graph: String, val column: String) : Verb {
     override val type: String get() = "annotate"
 }
 
 /** Run a graph once over the tensors alone. What it measures goes back only with [report]. */
-public data class Apply(val graph: String, val report: Boolean = true) : Verb {
+internal data class Apply(val graph: String, val report: Boolean = true) : Verb {
     override val type: String get() = "apply"
 }
 
 /** Run a graph on the tensor `x` of the blob [inputs], and return its output. */
-public data class Respond(val inputs: String, val graph: String = "predict") : Verb {
+internal data class Respond(val inputs: String, val graph: String = "predict") : Verb {
     override val type: String get() = "respond"
 }
 
 /** Clip what training changed to the Euclidean norm [clipNorm], and add Gaussian noise to it. */
-public data class Protect(val clipNorm: Double, val noiseStd: Double = 0.0) : Verb {
+internal data class Protect(val clipNorm: Double, val noiseStd: Double = 0.0) : Verb {
     override val type: String get() = "protect"
 }

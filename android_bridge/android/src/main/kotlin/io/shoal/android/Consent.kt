@@ -1,0 +1,81 @@
+package io.shoal.android
+
+import java.io.File
+import java.util.concurrent.CopyOnWriteArrayList
+import java.util.concurrent.Executor
+
+/**
+ * Whether the phone's owner agrees to take part, and to which terms. It is kept on disk. Without it nothing is trained, recorded or sent.
+ */
+public class Consent internal constructor(
+    folder: File,
+    private val disk: Executor,
+    private val onGranted: () -> Unit,
+    private val onWithdrawn: () -> Unit,
+    private val erase: () -> Boolean,
+) {
+    private val file = File(folder, "consent.txt")
+    private val erasing = File(folder, "erase.txt")
+    private val lock = Any()
+    private val work = CopyOnWriteArrayList<() -> Unit>()
+
+    /** The version of the terms that were agreed to, or null without consent. */
+    @Volatile
+    public var version: String? = file.takeIf { it.exists() }?.readText()?.takeIf(VERSION::matches)
+        private set
+
+    /** Whether there is consent. */
+    public val granted: Boolean get() = version != null
+
+    init {
+        if (erasing.exists()) eraseSoon() // the process ended before all was erased
+    }
+
+    /**
+     * The owner agrees to these terms. Returns at once; the record is written by a thread of the library's.
+     *
+     * @param version 1 to 64 of `A-Z a-z 0-9 . _ -`
+     * @throws IllegalArgumentException another [version]
+     */
+    public fun grant(version: String) {
+        require(VERSION.matches(version)) { "version '$version', expected 1 to 64 of A-Z a-z 0-9 . _ -" }
+        synchronized(lock) { this.version = version }
+        disk.execute {
+            val written = synchronized(lock) { (this.version == version).also { if (it) replace(file, version.toByteArray()) } }
+            if (written) onGranted()
+        }
+    }
+
+    /**
+     * The owner agrees no longer: training ends before its next batch, and recording at once. When this returns the record is gone from disk.
+     * With [eraseLocal] recordings are deleted, and what the phone has learned from them; the fleet's model stays, so that predictions go on.
+     * That is done by a thread of the library's, and after a restart if the process ends before.
+     */
+    @JvmOverloads
+    public fun withdraw(eraseLocal: Boolean = false) {
+        synchronized(lock) {
+            version = null
+            if (eraseLocal) {
+                if (!file.renameTo(erasing)) replace(erasing, ByteArray(0))
+            } else {
+                file.delete()
+            }
+        }
+        work.forEach { it() }
+        disk.execute(onWithdrawn)
+        if (eraseLocal) eraseSoon()
+    }
+
+    /** Has [stop] called when consent is withdrawn. */
+    internal fun whenWithdrawn(stop: () -> Unit) {
+        work += stop
+    }
+
+    private fun eraseSoon() = disk.execute {
+        if (erase()) erasing.delete() // else the next process tries again
+    }
+
+    private companion object {
+        val VERSION = Regex("[A-Za-z0-9._-]{1,64}")
+    }
+}

@@ -1,0 +1,97 @@
+package io.shoal.android
+
+import io.shoal.core.ConfigException
+import io.shoal.core.wire.Policy
+
+/** An app's settings of a fleet: a lambda in Kotlin and in Java. */
+public fun interface FleetConfiguration {
+    /** Says how the phone takes part. */
+    public fun FleetBuilder.configure()
+}
+
+/** How a phone takes part in a fleet. What is needed: [broker], [trust] and [windows]; the rest is as usual if it is not said. */
+public class FleetBuilder internal constructor(private val fleet: String) {
+    private var broker: String? = null
+    private var trusted: String? = null
+    private var authority: String? = null
+    private var windows: Class<out WindowSource>? = null
+    private var deviceId: String? = null
+    private var everyHours = 6
+    private var requireCharging = true
+    private var requireUnmetered = true
+    private var requireIdle = false
+    private var foreground = true
+    private var idleMinutes = 2
+    private var maxMinutes = 60
+    private var minFreeBytes = 200L * 1024 * 1024
+    private var insecure = false
+    private var policy: Policy? = null
+
+    /** The broker: `mqtts://HOST[:PORT]`. [authorityPem] is the authority of its certificate; null: those that Android trusts. */
+    @JvmOverloads
+    public fun broker(address: String, authorityPem: String? = null): FleetBuilder = apply {
+        broker = address
+        authority = authorityPem
+    }
+
+    /**
+     * The root keys, one PEM block after the other (`trust.pem` of `shoal export`): one of them must have signed a bundle, or vouched for who
+     * signs plans.
+     */
+    public fun trust(pem: String): FleetBuilder = apply { trusted = pem }
+
+    /** The class that gives the phone's examples; it is made by its public constructor without parameters. */
+    public fun windows(source: Class<out WindowSource>): FleetBuilder = apply { windows = source }
+
+    /** What plans may ask of this phone. */
+    public fun policy(policy: Policy): FleetBuilder = apply { this.policy = policy }
+
+    /** The phone's id in the fleet, 1 to 64 of `A-Z a-z 0-9 . _ -`; else a random one, made once and kept. */
+    public fun deviceId(id: String): FleetBuilder = apply { deviceId = id }
+
+    /** A job is due this often, while the constraints hold; Android may delay it. */
+    public fun everyHours(hours: Int): FleetBuilder = apply { everyHours = hours }
+
+    /** Jobs run only while charging, on a network that does not count bytes, while nobody uses the phone. */
+    @JvmOverloads
+    public fun constraints(charging: Boolean = true, unmetered: Boolean = true, idle: Boolean = false): FleetBuilder = apply {
+        requireCharging = charging
+        requireUnmetered = unmetered
+        requireIdle = idle
+    }
+
+    /** Whether a job asks to run as a foreground service, with a notification, so that it may take longer than ten minutes. */
+    public fun foreground(wanted: Boolean): FleetBuilder = apply { foreground = wanted }
+
+    /** A job ends when nothing came for [idle] minutes, and begins no more work after [most]. */
+    public fun minutes(idle: Int, most: Int): FleetBuilder = apply {
+        idleMinutes = idle
+        maxMinutes = most
+    }
+
+    /** Below this much free storage nothing is fetched and nothing trained. */
+    public fun minFreeBytes(bytes: Long): FleetBuilder = apply { minFreeBytes = bytes }
+
+    /** Permits a fleet without [trust], and a broker without TLS. For tests: whoever can write to the broker then rules the phone. */
+    public fun insecure(): FleetBuilder = apply { insecure = true }
+
+    /** @throws ConfigException a setting is missing, or cannot be used */
+    internal fun build(): ShoalSettings = ShoalSettings(
+        broker ?: throw ConfigException("fleet $fleet: no broker"),
+        fleet,
+        windows ?: throw ConfigException("fleet $fleet: no windows: the class that gives the phone's examples"),
+        deviceId,
+        trusted,
+        authority,
+        everyHours,
+        requireCharging,
+        requireUnmetered,
+        requireIdle,
+        foreground,
+        idleMinutes,
+        maxMinutes,
+        minFreeBytes,
+        insecure,
+        policy,
+    ).also { it.trusted }
+}

@@ -1,0 +1,106 @@
+package io.shoal.android
+
+import java.util.concurrent.CopyOnWriteArrayList
+import java.util.concurrent.Executor
+
+/** What a phone does for a fleet. */
+public sealed class FleetState {
+    /** Nothing is left to do until a job is due. */
+    public object Idle : FleetState()
+
+    /** There is something to do, which a later job does. */
+    public class Waiting(public val why: Why) : FleetState() {
+        /** What it waits for. */
+        public enum class Why {
+            /** The broker cannot be reached. */
+            NETWORK,
+
+            /** Too little storage is free. */
+            STORAGE,
+
+            /** The phone has no windows yet. */
+            WINDOWS,
+
+            /** A job is running, or was ended by Android or by the clock: the next one goes on. */
+            JOB,
+        }
+    }
+
+    /** It trains: [step] of [of] steps of the plan are done. */
+    public class Training(public val step: Long, public val of: Long) : FleetState()
+
+    /** A finished update is on its way. */
+    public object Uploading : FleetState()
+
+    /** Nothing is done until somebody acts; [detail] says it in words, for a log. */
+    public class Blocked(public val reason: Reason, public val detail: String) : FleetState() {
+        /** What stands in the way. */
+        public enum class Reason {
+            /** Nobody has consented, or consent was withdrawn. */
+            CONSENT,
+
+            /** A setting cannot be used, or the app no longer has the class of its windows. */
+            SETTINGS,
+
+            /** The job failed, by a defect or with windows that cannot be used. */
+            FAILED,
+        }
+    }
+
+    /** The text that [parse] reads; of states that outlive a process. */
+    internal fun write(): String = when (this) {
+        Idle -> "idle"
+        is Waiting -> "waiting ${why.name}"
+        is Blocked -> "blocked ${reason.name} $detail"
+        is Training, Uploading -> "waiting ${Waiting.Why.JOB.name}"
+    }
+
+    override fun toString(): String = when (this) {
+        is Training -> "training $step/$of"
+        Uploading -> "uploading"
+        else -> write()
+    }
+
+    internal companion object {
+        /** Reads what [write] wrote; what is no such text is [Idle]. */
+        fun parse(text: String): FleetState {
+            val (kind, name, detail) = text.split(" ", limit = 3) + listOf("", "")
+            return when (kind) {
+                "waiting" -> Waiting.Why.values().firstOrNull { it.name == name }?.let { Waiting(it) }
+                "blocked" -> Blocked.Reason.values().firstOrNull { it.name == name }?.let { Blocked(it, detail) }
+                else -> null
+            } ?: Idle
+        }
+    }
+}
+
+/** Is told of each state that a [Fleet] comes into. */
+public fun interface FleetListener {
+    /** The state is another one from now on. */
+    public fun onState(state: FleetState)
+}
+
+/** A state, and who is told of the next. */
+internal class States(initial: FleetState) {
+    private val listeners = CopyOnWriteArrayList<Pair<FleetListener, Executor>>()
+
+    @Volatile
+    var now: FleetState = initial
+        private set
+
+    fun set(state: FleetState) {
+        now = state
+        for ((listener, executor) in listeners) executor.execute { listener.onState(state) }
+    }
+
+    /** Tells [listener] of the state as it is now, and of each that follows. */
+    fun add(listener: FleetListener, executor: Executor) {
+        listeners += Pair(listener, executor)
+        val state = now
+        executor.execute { listener.onState(state) }
+    }
+
+    fun remove(listener: FleetListener) {
+        listeners.removeIf { it.first === listener }
+    }
+}

@@ -1,0 +1,119 @@
+package io.shoal.android
+
+import android.content.Context
+import android.os.SystemClock
+import android.util.Log
+import androidx.work.BackoffPolicy
+import androidx.work.Constraints
+import androidx.work.Data
+import androidx.work.ExistingPeriodicWorkPolicy
+import androidx.work.ExistingWorkPolicy
+import androidx.work.NetworkType
+import androidx.work.OneTimeWorkRequest
+import androidx.work.PeriodicWorkRequest
+import androidx.work.WorkManager
+import io.shoal.core.Clock
+import io.shoal.core.GraphLoader
+import io.shoal.core.OwnerThread
+import io.shoal.executorch.ExecutorchLoader
+import java.io.File
+import java.util.concurrent.Executor
+import java.util.concurrent.Executors
+import java.util.concurrent.TimeUnit
+import kotlin.concurrent.thread
+
+/** What a fleet needs of Android: jobs, keys, sensors, and the runtime of its models. */
+internal interface Platform {
+    /** Where files are written. */
+    val disk: Executor
+
+    /** Plans jobs from now on; those that are planned already stay. */
+    fun schedule(settings: ShoalSettings)
+
+    /** Plans one job as soon as the constraints hold, unless one is waiting or running. */
+    fun scheduleOnce(settings: ShoalSettings)
+
+    /** Plans no job any more. */
+    fun cancel()
+
+    /** What loads programs, whose files go into [folder]. */
+    fun loader(folder: File): GraphLoader
+
+    /** The fleet's key, under this name in the Keystore. */
+    fun key(alias: String): DeviceKey
+
+    /** Something that records the spec's sensors into a fleet's folder. */
+    fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder
+}
+
+/** The same by WorkManager, the Keystore and ExecuTorch. Work is named by the fleet. */
+internal class AndroidPlatform(private val context: Context, private val fleet: String) : Platform {
+    override val disk: Executor get() = DISK
+
+    override fun schedule(settings: ShoalSettings) {
+        val manager = WorkManager.getInstance(context)
+        manager.cancelUniqueWork("io.shoal.rounds") // the name of the time before an app could have several fleets
+        val request = PeriodicWorkRequest.Builder(DueWorker::class.java, settings.everyHours.toLong(), TimeUnit.HOURS)
+            .setConstraints(constraints(settings))
+            .setInputData(input())
+        manager.enqueueUniquePeriodicWork("io.shoal.rounds.$fleet", ExistingPeriodicWorkPolicy.UPDATE, request.build())
+    }
+
+    override fun scheduleOnce(settings: ShoalSettings) {
+        val request = OneTimeWorkRequest.Builder(RoundWorker::class.java).setConstraints(constraints(settings)).setInputData(input())
+        // WorkManager refuses a back-off together with an idle phone: it tries again when the phone is idle again.
+        if (!settings.requireIdle) request.setBackoffCriteria(BackoffPolicy.EXPONENTIAL, 1, TimeUnit.MINUTES)
+        WorkManager.getInstance(context).enqueueUniqueWork("io.shoal.round.$fleet", ExistingWorkPolicy.KEEP, request.build())
+    }
+
+    override fun cancel() {
+        val manager = WorkManager.getInstance(context)
+        manager.cancelUniqueWork("io.shoal.rounds.$fleet")
+        manager.cancelUniqueWork("io.shoal.round.$fleet")
+    }
+
+    override fun loader(folder: File): GraphLoader = RUNTIME.owned(ExecutorchLoader(folder))
+
+    override fun key(alias: String): DeviceKey = DeviceKey(context, alias)
+
+    override fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder = SensorRecorder(context, fleet, spec, maxBytes)
+
+    private fun input() = Data.Builder().putString(FLEET, fleet).build()
+
+    private fun constraints(settings: ShoalSettings): Constraints = Constraints.Builder()
+        .setRequiresCharging(settings.requireCharging)
+        .setRequiresDeviceIdle(settings.requireIdle)
+        .setRequiresBatteryNotLow(true)
+        .setRequiresStorageNotLow(true)
+        .setRequiredNetworkType(if (settings.requireUnmetered) NetworkType.UNMETERED else NetworkType.CONNECTED)
+        .build()
+
+    companion object {
+        /** Under this name a job is told its fleet. */
+        const val FLEET = "fleet"
+
+        /** One thread of the process owns ExecuTorch, for the jobs and predictions of all fleets. */
+        private val RUNTIME = OwnerThread("shoal-executorch")
+        private val DISK = Executors.newSingleThreadExecutor { task -> thread(start = false, isDaemon = true, name = "shoal-disk") { task.run() } }
+    }
+}
+
+/** The system's clocks; the one that cannot be set goes on while the phone sleeps. */
+internal object PhoneClock : Clock {
+    override fun nowSeconds(): Double = System.currentTimeMillis() / 1000.0
+
+    override fun steadySeconds(): Double = SystemClock.elapsedRealtimeNanos() / 1e9
+}
+
+/** Core's lines in Android's log, under the tag `Shoal`. */
+internal object LogcatLog : io.shoal.core.Log {
+    override fun write(level: io.shoal.core.Log.Level, line: String) {
+        when (level) {
+            io.shoal.core.Log.Level.INFO -> Log.i(TAG, line)
+            io.shoal.core.Log.Level.WARNING -> Log.w(TAG, line)
+            io.shoal.core.Log.Level.ERROR -> Log.e(TAG, line)
+        }
+    }
+
+    private const val TAG = "Shoal"
+}

@@ -1,0 +1,163 @@
+package io.shoal.android
+
+import io.shoal.android.FleetState.Blocked
+import io.shoal.android.FleetState.Waiting
+import io.shoal.core.Current
+import io.shoal.core.GraphLoader
+import io.shoal.core.Log
+import io.shoal.core.Session
+import io.shoal.core.Tensor
+import io.shoal.core.wire.Metrics
+import java.io.File
+import java.util.concurrent.Executor
+import kotlin.test.Test
+import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertFalse
+import kotlin.test.assertIs
+import kotlin.test.assertNull
+import kotlin.test.assertTrue
+import org.junit.jupiter.api.io.TempDir
+
+/** What a fleet asks of Android, in a list; files are written when [write] is called, as another thread would. */
+private class FakePlatform : Platform {
+    val asked = ArrayList<String>()
+    private val waiting = ArrayDeque<Runnable>()
+
+    override val disk = Executor { waiting += it }
+
+    fun write() {
+        while (waiting.isNotEmpty()) waiting.removeFirst().run()
+    }
+
+    override fun schedule(settings: ShoalSettings) {
+        asked += "jobs"
+    }
+
+    override fun scheduleOnce(settings: ShoalSettings) {
+        asked += "job"
+    }
+
+    override fun cancel() {
+        asked += "none"
+    }
+
+    override fun loader(folder: File): GraphLoader = throw AssertionError("no program is loaded")
+
+    override fun key(alias: String): DeviceKey = throw AssertionError("no key is used")
+
+    override fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder = throw AssertionError("nothing is recorded")
+}
+
+class FleetTest {
+    @TempDir
+    lateinit var root: File
+
+    private var platform = FakePlatform()
+
+    /** The fleet as a process that has just started sees it. */
+    private fun started(name: String = "f"): Fleet {
+        platform = FakePlatform()
+        return Fleet(name, Home.of(root, name), platform, Log.SILENT)
+    }
+
+    private fun configured(name: String = "f"): Fleet = started(name).also { fleet ->
+        fleet.configure(FleetBuilder(name).broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().build())
+        platform.write()
+    }
+
+    @Test
+    fun `without consent no job is planned, and with it jobs are, also after a restart`() {
+        val fleet = configured()
+        fleet.trainSoon()
+        assertEquals(emptyList(), platform.asked)
+        assertEquals(Blocked.Reason.CONSENT, assertIs<Blocked>(fleet.state).reason)
+        fleet.consent.grant("terms-3")
+        platform.write()
+        fleet.trainSoon()
+        assertEquals(listOf("jobs", "job"), platform.asked)
+        assertIs<FleetState.Idle>(fleet.state)
+        assertEquals("terms-3", configured().consent.version)
+        assertEquals(listOf("jobs"), platform.asked)
+        assertNull(configured("g").consent.version, "each fleet is agreed to by itself")
+        assertFailsWith<IllegalArgumentException> { fleet.consent.grant("terms 3") }
+    }
+
+    @Test
+    fun `withdrawal ends work before it returns, and stays whenever the process ends`() {
+        val fleet = configured()
+        fleet.consent.grant("terms-3")
+        platform.write()
+        var ended = false
+        fleet.consent.whenWithdrawn { ended = true }
+        fleet.consent.withdraw()
+        assertTrue(ended)
+        assertFalse(fleet.consent.granted)
+        assertFalse(started().consent.granted, "the process ended before anything else was written")
+        fleet.consent.grant("terms-4")
+        fleet.consent.withdraw()
+        platform.write()
+        assertFalse(started().consent.granted, "what was to be written before the withdrawal is not written after it")
+    }
+
+    @Test
+    fun `what is to be erased is erased, also by the next process, and the model stays`() {
+        val fleet = configured()
+        fleet.consent.grant("terms-3")
+        platform.write()
+        val bundle = "b".repeat(64)
+        fleet.storage().saveCurrent(Current(bundle, "c".repeat(64), "r", mapOf("private/p" to Tensor.of(floatArrayOf(1f))), 2))
+        File(fleet.home.recordings.apply { mkdirs() }, "r.csv").writeText("x")
+        fleet.consent.withdraw(eraseLocal = true) // and the process ends
+        val next = started()
+        assertFalse(next.consent.granted)
+        platform.write()
+        assertFalse(next.home.recordings.exists())
+        assertEquals(emptyMap(), next.storage().current()!!.private)
+        assertEquals(listOf("r", "2"), next.model!!.let { listOf(it.run, "${it.release}") })
+        File(next.home.recordings.apply { mkdirs() }, "r.csv").writeText("x")
+        started()
+        platform.write()
+        assertTrue(next.home.recordings.exists(), "it is erased once")
+    }
+
+    @Test
+    fun `listeners are told of states, and the last one of a job outlives the process`() {
+        val fleet = configured()
+        fleet.consent.grant("terms-3")
+        val told = ArrayList<String>()
+        val listener = FleetListener { told += it.toString() }
+        fleet.addListener(listener, Runnable::run)
+        fleet.states.set(FleetState.Training(3, 40))
+        fleet.states.set(FleetState.Uploading)
+        fleet.removeListener(listener)
+        fleet.states.set(Waiting(Waiting.Why.NETWORK))
+        assertEquals(listOf("idle", "training 3/40", "uploading"), told)
+        for (state in listOf(FleetState.Idle, Waiting(Waiting.Why.STORAGE), Blocked(Blocked.Reason.FAILED, "a b c"))) {
+            fleet.home.noteState(state)
+            assertEquals(state.toString(), started().states.now.toString())
+        }
+        assertEquals("idle", FleetState.parse("what is this").toString())
+    }
+
+    @Test
+    fun `metrics are those of the windows held out, and nothing where nothing was measured`() {
+        val fleet = configured()
+        assertNull(fleet.model)
+        assertNull(fleet.metrics)
+        val offer = io.shoal.core.Offer(1, "r", "b".repeat(64), "c".repeat(64), evaluated = Metrics(4, 2.0, 3))
+        fleet.storage().save(Session(offer = offer))
+        val metrics = fleet.metrics!!
+        assertNull(metrics.before)
+        assertEquals(listOf(4.0, 0.5, 0.75), metrics.after!!.let { listOf(it.windows.toDouble(), it.loss, it.accuracy) })
+    }
+
+    @Test
+    fun `probabilities are of examples, by class`() {
+        val answer = Probabilities(listOf("still", "walking"), Tensor.of(floatArrayOf(0.75f, 0.25f, 0.5f, 0.5f), listOf(2, 2)))
+        assertEquals(2, answer.size)
+        assertEquals(listOf(0.75f, 0.25f), answer.of(0).toList())
+        assertEquals(listOf("still", "still"), listOf(answer.best(0), answer.best(1)), "the first of equal ones")
+        assertFailsWith<IndexOutOfBoundsException> { answer.of(2) }
+    }
+}

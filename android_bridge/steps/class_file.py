@@ -1,0 +1,80 @@
+"""Reads a class file (JVM specification, chapter 4): its constants, its members and what annotates them."""
+
+import struct
+from dataclasses import dataclass
+
+UTF8, INTEGER = 1, 3
+SIZES = {INTEGER: 5, 4: 5, 5: 9, 6: 9, 7: 3, 8: 3, 9: 5, 10: 5, 11: 5, 12: 5, 15: 4, 16: 3, 17: 5, 18: 5, 19: 3, 20: 3}
+"""Bytes that a constant takes, by its tag; a text says its own length."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A field or a method: its access flags, its name, its descriptor, and the contents of its attributes by name."""
+
+    access: int
+    name: str
+    descriptor: str
+    attributes: dict[bytes, bytes]
+
+
+class ClassFile:
+    """The parts of a class file. `constants` are by number, from 1; `attributes` are the class's own, which begin at `attributes_at`."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.constants: dict[int, bytes] = {}
+        (self.count,) = struct.unpack_from(">H", content, 8)
+        at, index = 10, 1
+        while index < self.count:
+            tag = content[at]
+            size = 3 + struct.unpack_from(">H", content, at + 1)[0] if tag == UTF8 else SIZES[tag]
+            self.constants[index] = content[at : at + size]
+            index += 2 if tag in (5, 6) else 1  # long and double take two numbers
+            at += size
+        self.constants_end = at
+        self.access, own, base, interfaces = struct.unpack_from(">HHHH", content, at)
+        self.name, self.base = self.class_name(own), self.class_name(base)
+        self.interfaces = [self.class_name(number) for number in struct.unpack_from(f">{interfaces}H", content, at + 8)]
+        at, self.fields = self._members(at + 8 + 2 * interfaces)
+        self.attributes_at, self.methods = self._members(at)
+        _, self.attributes = self._attributes(self.attributes_at)
+
+    def text(self, index: int) -> bytes:
+        """A constant's text."""
+        return self.constants[index][3:]
+
+    def class_name(self, index: int) -> str:
+        """The name, with slashes, of a constant that stands for a class."""
+        return self.text(struct.unpack_from(">H", self.constants[index], 1)[0]).decode()
+
+    def annotated(self, attributes: dict[bytes, bytes], annotation: str) -> bool:
+        """Whether among the annotations in a class's or member's attributes is this one, which has no values."""
+        found = attributes.get(b"RuntimeInvisibleAnnotations", b"\0\0")
+        (count,) = struct.unpack_from(">H", found)
+        at, names = 2, []
+        for _ in range(count):
+            name, values = struct.unpack_from(">HH", found, at)
+            names.append(self.text(name).decode())
+            if values:  # what follows one with values is not looked at: Kotlin writes opt-in markers without any
+                break
+            at += 4
+        return f"L{annotation};" in names
+
+    def _members(self, at: int) -> tuple[int, list[Member]]:
+        (count,) = struct.unpack_from(">H", self.content, at)
+        at, members = at + 2, []
+        for _ in range(count):
+            access, name, descriptor = struct.unpack_from(">HHH", self.content, at)
+            at, attributes = self._attributes(at + 6)
+            members.append(Member(access, self.text(name).decode(), self.text(descriptor).decode(), attributes))
+        return at, members
+
+    def _attributes(self, at: int) -> tuple[int, dict[bytes, bytes]]:
+        (count,) = struct.unpack_from(">H", self.content, at)
+        at, attributes = at + 2, {}
+        for _ in range(count):
+            name, size = struct.unpack_from(">HI", self.content, at)
+            attributes[self.text(name)] = self.content[at + 6 : at + 6 + size]
+            at += 6 + size
+        return at, attributes
