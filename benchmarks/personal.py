@@ -1,7 +1,8 @@
 """What devices keep: ``python -m benchmarks.personal``.
 
 The grid of `shoal compare --scenarios` on the watches and UCI HAR, with every number of labels and three seeds; and what the choice costs a
-board beside its usual round. It goes on where it was stopped. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
+board beside its usual round. It goes on where it was stopped, and may be made in parts (``--labels 20,5,1``): cells that another part has
+made stay. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,9 @@ from wire.tensors import Tensors
 OUT = Path(__file__).parent / "results" / "personal.json"
 EPOCHS = (1, 2, 5)
 ALGORITHMS = "fedavg,local,distfl,lg-net,ditto,apfl,dbe,pfedme,ifca:k=2,fedavg+knn-per,personal"
+LABELS = ("all", "20", "5", "1", "none")
+NEAR = 0.005
+"""So far below the best counts as the best."""
 DIGEST = "a" * 64
 
 
@@ -76,24 +81,23 @@ def text(results: dict[str, Any]) -> str:
     machine = f"Machine: {results['machine']}. Made by `python -m benchmarks.personal`; numbers in `results/personal.json`."
     asked = f"`shoal compare --scenarios {' '.join(results['arguments'])}`"
     lines = [machine, "", f"{asked}. Mean accuracy over devices, and in brackets the worst tenth of them, in %, mean of the seeds.", ""]
-    rows = results["grid"]["cells"]
-    names = [row["algorithm"] for row in rows[0]["algorithms"]]
+    rows, names = results["cells"], ALGORITHMS.split(",")
     lines += [f"| data, split, labels | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for cell in rows:
-        told = [_told(row["accuracy"]) for row in cell["algorithms"]]
+        own = _by_name(cell)
+        told = [_told(own[name]["accuracy"]) if name in own else "-" for name in names]
         lines += [f"| {cell['data']}, {cell['split']}, {cell['labels']} | {' | '.join(told)} |"]
     lines += [
         "",
-        "| over all cells | mean | worst tenth | macro F1 | below the best, mean | best or within 0.5 points |",
+        "| over the cells that have all | mean | worst tenth | macro F1 | below the best, mean | best or within 0.5 points |",
         "|---|---|---|---|---|---|",
     ]
-    for row in results["grid"]["overall"]:
-        near = f"{row['near_best']} of {row['cells']}"
-        shares = [
-            f"{100 * value:.1f}"
-            for value in (*(row["accuracy"][key] for key in ("mean", "worst_tenth")), row["macro_f1"]["mean"], row["below_best"])
-        ]
-        lines += [f"| {row['algorithm']} | {' | '.join(shares)} | {near} |"]
+    whole = [own for cell in rows if set(names) <= (own := _by_name(cell)).keys()]
+    for name in names if whole else []:
+        measured = [(own[name]["accuracy"]["mean"], own[name]["accuracy"]["worst_tenth"], own[name]["macro_f1"]["mean"]) for own in whole]
+        below = [max(own[n]["accuracy"]["mean"] for n in names) - own[name]["accuracy"]["mean"] for own in whole]
+        shares = [f"{100 * fmean(values):.1f}" for values in (*zip(*measured, strict=True), below)]
+        lines += [f"| {name} | {' | '.join(shares)} | {sum(lost <= NEAR for lost in below)} of {len(whole)} |"]
     lines += ["", "A board with onnxruntime: what it does after the last round, in usual rounds of its own (evaluate, train).", ""]
     lines += ["| data | epochs of a round | windows | usual round, ms | `personal` | `lg-net` |", "|---|---|---|---|---|---|"]
     for made in results["cost"]:
@@ -101,6 +105,16 @@ def text(results: dict[str, Any]) -> str:
         ratios = f"{made['ratio']['personal']:.2f} | {made['ratio']['lg-net']:.2f}"
         lines += [f"| {made['data']} | {made['epochs']} | {made['windows']} | {usual:.0f} | {ratios} |"]
     return "\n".join(lines)
+
+
+def _by_name(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["algorithm"]: row for row in cell["algorithms"]}
+
+
+def _merged(before: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells of a grid, in their order, those that were made now in the place of those before."""
+    cells = {(str(cell["data"]), str(cell["split"]), str(cell["labels"])): cell for cell in (*before, *made)}
+    return [cells[key] for key in sorted(cells, key=lambda key: (key[0] != "watch", key[0], key[1], LABELS.index(key[2])))]
 
 
 def _told(accuracy: dict[str, Any]) -> str:
@@ -113,14 +127,16 @@ def main() -> None:
     reader.add_argument("--folder", type=Path, default=Path("runs/personal-grid"), help="where finished runs are kept")
     reader.add_argument("--data", default="watch,uci-har", help="data sets of the grid")
     reader.add_argument("--split", default="time,session", help="splits of the grid")
+    reader.add_argument("--labels", default=",".join(LABELS), help="numbers of labels of the grid")
     options = reader.parse_args()
-    arguments = ["--algorithms", ALGORITHMS, "--reference", "fedavg", "--data", options.data, "--split", options.split]
-    arguments += ["--rounds", "12", "--local-epochs", "2"]
+    usual = ["--algorithms", ALGORITHMS, "--reference", "fedavg", "--rounds", "12", "--local-epochs", "2"]
+    asked = ["--data", options.data, "--split", options.split, "--labels", options.labels]
+    before = json.loads(OUT.read_text())["cells"] if OUT.exists() else []
     results = {
         "machine": describe_machine(),
-        "arguments": arguments,
+        "arguments": usual,
         "cost": [cost(data, epochs) for data in ("watch", "uci-har") for epochs in EPOCHS],
-        "grid": grid(options.folder, arguments),
+        "cells": _merged(before, grid(options.folder, usual + asked)["cells"]),
     }
     OUT.write_text(json.dumps(results, indent=1) + "\n")
     put("personal", f"## What devices keep\n\n{text(results)}")
