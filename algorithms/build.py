@@ -10,7 +10,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.from_file import is_file, model_from_file
 from algorithms.models.registry import default_model, make_model
 from algorithms.registry import AlgorithmSpec, make_objective, task_of
-from wire.bundle import CLASSIFICATION, Window
+from wire.bundle import Window
 from wire.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ def outputs_of(algorithm: AlgorithmSpec, window: Window, num_classes: int) -> in
         ConfigError: the task cannot be learned of ids.
     """
     task = task_of(algorithm)
-    if window.vocabulary and task.of != CLASSIFICATION:
+    if window.vocabulary and not algorithm.has_classes:
         raise ConfigError(f"algorithm {str(algorithm)!r}: {task.name} is of measurements, and these windows hold ids")
     return task.outputs(window.shape, num_classes)
 

@@ -234,6 +234,11 @@ class AlgorithmSpec:
         return {choice.name: choice.source for choice in self.named if choice.source}
 
     @property
+    def has_classes(self) -> bool:
+        """Whether its task is about classes: windows have one, and models answer by them."""
+        return task_of(self).of == CLASSIFICATION
+
+    @property
     def candidates(self) -> tuple[str, ...]:
         """The names of what devices choose from when a run is over; empty where they do not choose."""
         return _make_personalisation(self).candidates
@@ -357,7 +362,7 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
         server_optimizer,
         secret=secret,
         arithmetic=arithmetic,
-        has_classes=task_of(spec).of == CLASSIFICATION,
+        has_classes=spec.has_classes,
     )
 
 
@@ -417,7 +422,7 @@ def task_of(spec: AlgorithmSpec) -> Task:
 def _check_task(spec: AlgorithmSpec, task: Task, device: type[Supervised], text: str) -> None:
     if not task.plain and not device.follows_task:
         raise ConfigError(f"algorithm {text!r}: {device.name} trains by a loss of its own, in which {str(spec.task)!r} has no place")
-    if task.of != CLASSIFICATION and spec.personalisation.name != "served":
+    if not spec.has_classes and spec.personalisation.name != "served":
         raise ConfigError(
             f"algorithm {text!r}: by {spec.personalisation.name} devices choose what they keep by the classes of their windows, and "
             f"{task.name} has none: name an objective, as in 'fedavg+{spec.task}'"

@@ -147,7 +147,8 @@ class Work:
         check_version(bundle.manifest, self._memory.session.versions)
         if self._live is not None:
             self._stored, self._executor = self._live.now(bundle.manifest.window, bundle.manifest.classes), None
-        self.windows = windows_for(bundle.manifest, self._stored)
+        if self._executor is None:  # another bundle, or other windows
+            self.windows = windows_for(bundle.manifest, self._stored)
         counts = self.windows.num_train, self.windows.num_test
         rule = broken_rule(self._policy, plan, bundle.manifest.name, measuring(bundle.manifest), *counts)
         if rule is not None:

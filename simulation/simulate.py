@@ -42,7 +42,7 @@ from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
 from wire import names
-from wire.bundle import CLASSIFICATION, Bundle
+from wire.bundle import Bundle
 from wire.errors import ConfigError
 from wire.quantised import change_bytes
 from wire.tensors import Array
@@ -130,7 +130,7 @@ def simulate(
         if result.state.ended == "order":
             summary = msgspec.structs.replace(summary, ended="a callback stopped it")
         summary = _with_scenario(summary, settings)
-        has_classes = task_of(settings.algorithm).of == CLASSIFICATION
+        has_classes = settings.algorithm.has_classes
         if has_classes:
             summary = _with_f1(summary, result, data)
         if result.schedule is not None:
@@ -230,8 +230,7 @@ def _of_epoch(windows: Windows) -> int:
 
 def _with_scenario(summary: Summary, settings: SimulationSettings) -> Summary:
     """The summary with what was asked of the fleet."""
-    task = task_of(settings.algorithm)
-    what = "" if task.of == CLASSIFICATION else task.accuracy
+    what = "" if settings.algorithm.has_classes else task_of(settings.algorithm).accuracy
     return msgspec.structs.replace(summary, labels=str(settings.labels), split=str(settings.split), accuracy_is=what)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from torch import nn
 
-from algorithms.registry import task_of
 from algorithms.spec import DEFAULT_ALGORITHM
 from shoal.api.callbacks import Callback
 from shoal.api.data import fleet_of
@@ -17,7 +16,6 @@ from simulation import simulate as simulation
 from simulation.datasets.windows import FleetData, one_class
 from simulation.engine.progress import STOP, RunProgress, Stop
 from simulation.objective import ModelMaker, objective_on
-from wire.bundle import CLASSIFICATION
 from wire.errors import ConfigError
 
 
@@ -96,7 +94,7 @@ def simulate(
     if callbacks and backend == "messages":
         raise ConfigError("callbacks: backend messages has none; expected another backend")
     fleet = fleet_of(data, partition, devices, seed, settings.scenario)
-    if task_of(settings.algorithm).of == CLASSIFICATION and (said := one_class(fleet)):
+    if settings.algorithm.has_classes and (said := one_class(fleet)):
         warnings.warn(said, stacklevel=2)
     ids = frozenset(fleet.devices)
 

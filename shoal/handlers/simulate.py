@@ -9,7 +9,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from aggregator.core.summary import Heterogeneity
 from algorithms.blame import blaming
-from algorithms.registry import task_of
 from shoal.api.result import Result
 from shoal.api.settings import engine_options, make_settings
 from shoal.api.written import why_left_out
@@ -24,7 +23,6 @@ from simulation.engine.progress import RunProgress
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
 from simulation.scenario import check_scenario
-from wire.bundle import CLASSIFICATION
 from wire.errors import ConfigError
 
 MODELS = ("auto", "all", "groups", "none")
@@ -66,7 +64,7 @@ def simulate(
     check_scenario(settings.scenario, assigned)
     fleet = make_fleet(data, assigned, devices, seed)
     held = simulation.scene_of(fleet, settings).some(SHOWN)
-    if task_of(settings.algorithm).of == CLASSIFICATION:
+    if settings.algorithm.has_classes:
         warn(one_class(held))
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", held)
     heterogeneity = measure(held)

@@ -6,6 +6,10 @@ import io.shoal.core.wire.Window
 /** These windows as the task of a bundle takes them: all of them as windows to train and test on where it needs no labels. */
 internal fun Windows.takenFor(manifest: Manifest): Windows = if (manifest.needsLabels || numUnlabelled == 0) this else withoutLabels()
 
+/** How many windows [takenFor] has for training, and how many for testing. */
+internal fun Windows.countsFor(manifest: Manifest): Pair<Int, Int> =
+    if (manifest.needsLabels) Pair(numTrain, numTest) else splitUnlabelled(numTrain, numTest, numUnlabelled)
+
 /**
  * How many windows a device trains on and how many it tests on, in a task that needs no labels: those without a label come after those with
  * one, and where none was set apart for testing, the last quarter of all is.

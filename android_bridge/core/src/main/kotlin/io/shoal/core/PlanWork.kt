@@ -43,9 +43,9 @@ internal class PlanWork(
     fun open(plan: Plan, versions: Map<String, Long>): Manifest {
         val manifest = loaded.verified(plan.bundle).manifest
         Bundle.checkVersion(manifest, versions)
-        val taken = windows.takenFor(manifest)
+        val (numTrain, numTest) = windows.countsFor(manifest)
         val measuring = manifest.graphs.filterValues { it.responses.isNotEmpty() }.keys
-        check(policy, plan, manifest.name, measuring, taken.numTrain, taken.numTest)
+        check(policy, plan, manifest.name, measuring, numTrain, numTest)
         val unknown = plan.verbs.mapNotNull(::graphOf).firstOrNull { it !in manifest.graphs }
         if (unknown != null) throw Malformed("plan: no graph '$unknown', bundle ${manifest.name} has ${manifest.graphs.keys.sorted()}")
         loaded.executor(plan.bundle)
@@ -74,7 +74,7 @@ internal class PlanWork(
             attempt = plan.attempt,
             deviceId = deviceId,
             model = result.model,
-            numTrain = windows.takenFor(loaded.verified(plan.bundle).manifest).numTrain.toLong(),
+            numTrain = windows.countsFor(loaded.verified(plan.bundle).manifest).first.toLong(),
             numSteps = result.numSteps,
             evaluated = result.evaluated,
             trained = result.trained,
