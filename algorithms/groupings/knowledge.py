@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from algorithms.core.contract import Probe, TorchTensors
+from algorithms.optimizers.adam import Adam
 from wire import names
 from wire.tensors import Array, Tensors
 
@@ -57,17 +58,20 @@ def extract_knowledge(model: Tensors, probe: Probe, settings: Extraction, seed: 
         scale = tensors.get(names.shared(f"{layer}.weight"), torch.ones_like(mean)).abs()
         chosen = torch.topk(scale, max(1, round(settings.channel_share * len(scale)))).indices
         targets.append((probe.norm_layers.index(layer), chosen, mean[chosen], variance[chosen]))
-    inputs = torch.from_numpy(plain_noise(probe, settings.num_inputs, seed)).requires_grad_()
-    optimiser = torch.optim.Adam([inputs], lr=settings.lr)
+    adam = Adam(settings.lr)  # torch.optim's loads torch's compiler, 1.6 s of work, of which it needs nothing
+    hyper = {name: torch.tensor(value) for name, value in adam.hyper.items()}
+    inputs = torch.from_numpy(plain_noise(probe, settings.num_inputs, seed))
+    held = {names.X: inputs} | adam.slots(names.X, inputs)
     losses: list[float] = []
     for _ in range(settings.iterations):
+        inputs = held[names.X].requires_grad_()
         _, met = probe.run(tensors, inputs)
         loss = torch.zeros(())
         for layer_at, chosen, running_mean, running_var in targets:
             mean, variance = met[layer_at]
             loss = loss + (mean[chosen] - running_mean).norm() + (variance[chosen] - running_var).norm()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+        (gradient,) = torch.autograd.grad(loss, inputs)
+        with torch.no_grad():
+            held |= adam.move(names.X, gradient, held, hyper, hyper["lr"])
         losses.append(float(loss.detach()))
-    return inputs.detach().numpy(), losses
+    return held[names.X].numpy(), losses

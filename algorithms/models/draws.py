@@ -18,6 +18,11 @@ class _Draws(TorchDispatchMode):
         super().__init__()
         self.met: list[str] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under it: torch would otherwise load its compiler, 1.6 s of work, at the first operator."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs is not None:
             self.met.append(str(func))

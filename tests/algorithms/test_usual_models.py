@@ -115,8 +115,14 @@ def test_three_steps_equal_those_of_plain_torch(name: str) -> None:
     assert_same(trained(model, SHAPES[name], eager), plainly_trained(model, SHAPES[name]))
 
 
-@pytest.mark.parametrize("backend", [compiled, batched])
-@pytest.mark.parametrize("name", ["vit", "transformer encoder", "lora", "frozen body", "inceptiontime"])
+LONG = [pytest.param(name, compiled, marks=pytest.mark.slow) for name in ("vit", "transformer encoder", "frozen body", "inceptiontime")]
+"""Half a minute of a compiler each."""
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [*((name, batched) for name in ("vit", "transformer encoder", "lora", "frozen body", "inceptiontime")), ("lora", compiled), *LONG],
+)
 def test_every_backend_makes_the_same_steps(name: str, backend: Callable[..., Callable[[TorchTensors], TorchTensors]]) -> None:
     model = made(name)
     assert_same(trained(model, SHAPES[name], backend), plainly_trained(model, SHAPES[name]))

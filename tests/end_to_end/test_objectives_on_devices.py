@@ -35,10 +35,7 @@ ALGORITHMS = [
     "fedavg",
     "fedprox:mu=0.1",
     "scaffold",
-    "moon",
-    "fedbn",
     "fedper",
-    "fedrep",
     "fedrod",
     "ditto",
     "lg-net:fine_tune_epochs=1",
@@ -48,6 +45,9 @@ ALGORITHMS = [
     "dbe+distfl+irls",
 ]
 MORE = [
+    "moon",
+    "fedbn",
+    "fedrep",
     "fedbabu:fine_tune_epochs=1",
     "dbe",
     "feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:density_units=4",

@@ -118,7 +118,7 @@ def test_a_real_fleet_of_processes_trains_with_it_and_a_service_finds_it_again(e
 
 
 def test_a_service_says_what_its_bundle_was_exported_for(elsewhere: Path) -> None:
-    shoal("export", "--algorithm", "examples/mixup.py:MixupHead", "--out", "bundle")
+    shoal("export", "--algorithm", "examples/mixup.py:MixupHead", "--runtimes", "onnx", "--out", "bundle")
     words = ["serve", "--folder", "served", "--bundle", "bundle", "--broker", "mqtt://localhost"]
     done = subprocess.run([sys.executable, "-m", "shoal", *words], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2

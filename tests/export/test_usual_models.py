@@ -7,7 +7,7 @@ from benchmarks.usual_models import IMAGES, WINDOWS
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
 
-QUICK = ("vit", "lora")
+QUICK = ("lora",)
 EVERY = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in WINDOWS | IMAGES]
 
 

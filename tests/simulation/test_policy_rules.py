@@ -110,7 +110,7 @@ class TestOverSelect:
 
 
 class TestBuffered:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=20, deadline=None)
     @given(fleet=fleets, concurrency=st.integers(1, 12), buffer=st.integers(1, 12), deadline=st.sampled_from([20.0, 900.0]))
     def test_is_what_a_server_does_event_by_event(self, fleet: Watched, concurrency: int, buffer: int, deadline: float) -> None:
         text = f"buffered:concurrency={concurrency}:buffer={buffer}:deadline={deadline}"
