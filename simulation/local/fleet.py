@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +23,15 @@ STOP_S = 10.0
 
 
 def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
-    """Write a device's windows as ``train.npz`` and ``test.npz``, and those without labels as ``unlabelled.npz``."""
+    """Write a device's windows as ``train.npz`` and ``test.npz``, and those without labels as ``unlabelled.npz``; each says its channels,
+    and of ids, how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
-    windows = data.devices[device_id]
-    np.savez(folder / "train.npz", X=windows.train_x, y=windows.train_y)
-    np.savez(folder / "test.npz", X=windows.test_x, y=windows.test_y)
+    windows, vocabulary = data.devices[device_id], data.window.vocabulary
+    said: dict[str, Any] = {"channel_names": np.array(data.window.channels)} | ({"vocabulary": np.array(vocabulary)} if vocabulary else {})
+    np.savez(folder / "train.npz", X=windows.train_x, y=windows.train_y, **said)
+    np.savez(folder / "test.npz", X=windows.test_x, y=windows.test_y, **said)
     if windows.num_unlabelled:
-        np.savez(folder / UNLABELLED, X=windows.unlabelled_x)
+        np.savez(folder / UNLABELLED, X=windows.unlabelled_x, **said)
 
 
 def start_process(arguments: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:

@@ -10,10 +10,13 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import shoal
+from edge_client.core.ports import Windows
 from simulation.datasets.catalog import load_data
+from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
 from tests.conftest import synthetic_fleet
 from tests.simulation.test_device_folders import recording
+from wire.bundle import Window
 
 PARTS = ("train_x", "train_y", "test_x", "test_y")
 
@@ -198,3 +201,15 @@ def test_device_folders_are_those_of_boards(tmp_path: Path) -> None:
     for device_id in fleet.devices:
         write_device_folder(fleet, device_id, tmp_path / device_id)
     same(shoal.load(tmp_path), load_data(str(tmp_path)))
+
+
+@pytest.mark.parametrize("window", [Window(tuple("abcdefghi"), 4, 4), Window(("word",), 6, 6, vocabulary=5)])
+def test_device_folders_say_what_an_array_cannot(tmp_path: Path, window: Window) -> None:
+    """More channels than samples, and whole numbers that are ids."""
+    draw, y = np.random.default_rng(0), np.arange(12) % 2
+    x = draw.integers(window.vocabulary, size=(12, *window.shape)) if window.vocabulary else draw.random((12, *window.shape), np.float32)
+    data = FleetData("mine", window, ("0", "1"), {"d0": Windows(x[:8], y[:8], x[8:], y[8:])})
+    write_device_folder(data, "d0", tmp_path / "d0")
+    found = shoal.load(tmp_path)
+    assert (found.window.channels, found.window.vocabulary) == (window.channels, window.vocabulary)
+    np.testing.assert_array_equal(found.devices["d0"].train_x, x[:8])
