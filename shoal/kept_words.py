@@ -1,6 +1,6 @@
 """What devices keep when a run is over, and why, in words for the report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from algorithms.personalisation.keeping import FEWEST, Recipe
 from algorithms.personalisation.kept import Kept
@@ -28,8 +28,10 @@ def rule_text(recipe: Recipe | None) -> str:
 
 
 def margin_text(kept: Kept | None, candidates: Sequence[str]) -> str:
-    """How far the loss of what a device keeps is above the least, and the losses of those before it, which the device passed over; empty
-    where it has not told. `candidates`: in the order in which devices consider them."""
+    """How far the loss of what a device keeps is above the least, and the losses of those before it, which the device passed over.
+
+    Each with its standard error where the device told that; empty where it has told nothing. `candidates`: in the order in which devices
+    consider them."""
     if kept is None:
         return ""
     if kept.loss is None:
@@ -42,7 +44,12 @@ def margin_text(kept: Kept | None, candidates: Sequence[str]) -> str:
     if kept.loss <= losses[best]:
         text += ", the least"
     else:
-        text += f", margin {kept.loss - losses[best]:.3f} to the least ({best})"
+        text += f", {_margin(kept, losses, kept.candidate)} to the least ({best})"
     passed = [name for name in candidates[: candidates.index(kept.candidate)] if name in losses]
-    margins = ", ".join(f"{name} (margin {losses[name] - losses[best]:.3f})" for name in passed)
+    margins = ", ".join(f"{name} ({_margin(kept, losses, name)})" for name in passed)
     return f"{text}; passed over: {margins}" if margins else text
+
+
+def _margin(kept: Kept, losses: Mapping[str, float], name: str) -> str:
+    error = kept.errors.get(name)
+    return f"margin {losses[name] - min(losses.values()):.3f}" + ("" if error is None else f", standard error {error:.3f}")

@@ -33,7 +33,7 @@ from algorithms.models.frozen import fixed_norms
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised, following_values, metrics_of_answers
 from algorithms.optimizers.base import slot_of
-from algorithms.personalisation.kept import CHOOSE, KEPT, LOSS, WINDOWS, WORST
+from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, WINDOWS, WORST
 from algorithms.personalisation.memory import KEYS, LABELS, SHARE, Memory, answer, empty, unit
 from wire import names
 from wire.messages import Apply, Evaluate, Train, Verb
@@ -191,6 +191,7 @@ class Keeping(Supervised):
             apart = torch.stack([(tensors[key] - tensors[slot_of(key, "before")]).abs().sum() for key in self.moving(tensors)]).sum()
             usable = 1 - is_tuned * (1 - ((memory.guess.sum() >= 0) & (apart > 0)).to(every.dtype))
         kept = first_good(every, judged, recipe.errors, usable, recipe.unjudged)
+        _, error = margins(every, judged, usable)
         shares = torch.tensor([candidate.share for candidate in recipe.candidates], dtype=kept.dtype)
         labels = memory.smoothed(memory.weights(), memory.known)
         following = {KEYS: torch.clone(memory.keys), LABELS: labels, SHARE: (kept * shares).sum()}
@@ -199,7 +200,7 @@ class Keeping(Supervised):
             following |= {key: torch.where(tuned, following[key], tensors[key]) for key in (KEYS, LABELS)}
             following |= {key: torch.where(tuned, tensors[key], tensors[slot_of(key, "before")]) for key in self.moving(tensors)}
         count = judged.sum()
-        said = {KEPT: kept, LOSS: every.sum(0) / count.clamp(min=1.0), WINDOWS: count}
+        said = {KEPT: kept, LOSS: every.sum(0) / count.clamp(min=1.0), ERROR: error, WINDOWS: count}
         return following_values(following) | {names.metric(name): value for name, value in said.items()}
 
     # Answers
@@ -218,15 +219,22 @@ def first_good(losses: Tensor, judged: Tensor, errors: float, usable: Tensor, un
     `judged` (M,), is not above the least mean by more than so many standard errors of the difference; 1 for the first usable one from the
     place `unjudged` on where fewer than `FEWEST` rows are judged. Losses are at most `WORST`; one candidate from that place on must be
     usable."""
+    above, error = margins(losses, judged, usable)
+    good = (above <= errors * error).to(losses.dtype)
+    from_there = (torch.arange(losses.shape[1]) >= unjudged).to(losses.dtype)
+    return _first(torch.where(judged.sum() < FEWEST, from_there, good) * usable)
+
+
+def margins(losses: Tensor, judged: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the mean loss of each candidate (candidates,) is above the least of those that are `usable`, and the standard error of this
+    difference (candidates,), over the rows that are `judged`; arguments as those of `first_good`."""
     count = judged.sum()
     means = losses.sum(0) / count.clamp(min=1.0) + (1 - usable) * 2 * WORST
     best = _first((means <= means.amin(0)).to(losses.dtype))
     apart = (losses - (losses * best).sum(1, keepdim=True)) * judged.unsqueeze(1)
-    mean = apart.sum(0) / count.clamp(min=1.0)
-    spread = ((apart - mean) * judged.unsqueeze(1)).square().sum(0) / (count - 1).clamp(min=1.0)
-    good = (mean <= errors * (spread / count.clamp(min=1.0)).sqrt()).to(losses.dtype)
-    from_there = (torch.arange(losses.shape[1]) >= unjudged).to(losses.dtype)
-    return _first(torch.where(count < FEWEST, from_there, good) * usable)
+    above = apart.sum(0) / count.clamp(min=1.0)
+    spread = ((apart - above) * judged.unsqueeze(1)).square().sum(0) / (count - 1).clamp(min=1.0)
+    return above, (spread / count.clamp(min=1.0)).sqrt()
 
 
 def _first(flags: Tensor) -> Tensor:

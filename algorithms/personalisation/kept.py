@@ -12,8 +12,9 @@ from wire.tensors import Tensors
 
 CHOOSE = "choose"
 """The graph that chooses."""
-KEPT, LOSS, WINDOWS = "kept", "loss", "windows"
-"""What it reports: 1 for the candidate that is kept, the mean loss of each over the windows held out, and how many these are."""
+KEPT, LOSS, ERROR, WINDOWS = "kept", "loss", "error", "windows"
+"""What it reports: 1 for the candidate that is kept, the mean loss of each over the windows held out, the standard error of how far that is
+above the least, and how many windows these are. Graphs of older bundles report no standard errors."""
 LEAST = 1e-3
 """The probability below which a candidate's answer counts as this one."""
 WORST = -math.log(LEAST)
@@ -33,26 +34,35 @@ class Kept(msgspec.Struct, frozen=True):
     """The candidate's mean loss over these windows; None without any."""
     others: dict[str, float] = {}
     """The mean losses of the other candidates, by name; empty without windows."""
+    errors: dict[str, float] = {}
+    """The standard error of how far each candidate's mean loss is above the least, by name; empty where it is not told."""
 
 
 def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COUNT) -> Kept | None:
-    """What an update's tensors ``response/choose.kept`` (candidates,), ``response/choose.loss`` (candidates,) and
-    ``response/choose.windows`` () say of these candidates. None where it is not told, and where what is told cannot be: not exactly one
-    candidate is kept, a loss is not between 0 and `WORST`, or the windows are not a number of windows up to `most`."""
-    layout = {KEPT: (len(candidates),), LOSS: (len(candidates),), WINDOWS: ()}
+    """What an update's tensors ``response/choose.kept`` (candidates,), ``response/choose.loss`` (candidates,), perhaps
+    ``response/choose.error`` (candidates,), and ``response/choose.windows`` () say of these candidates.
+
+    None where it is not told, and where what is told cannot be: not exactly one candidate is kept, a loss or an error is not between 0 and
+    `WORST`, or the windows are not a number of windows up to `most`."""
+    every, one = (len(candidates),), ()
+    layout = {KEPT: every, LOSS: every, ERROR: every, WINDOWS: one}
     said = {name: tensors[key] for name in layout if (key := names.response(CHOOSE, name)) in tensors}
+    layout = {name: shape for name, shape in layout.items() if name != ERROR or name in said}
     if not candidates or {name: value.shape for name, value in said.items() if value.dtype.kind == "f"} != layout:
         return None
-    kept, loss, windows = (value.ravel().tolist() for value in said.values())
-    flags = [_whole(value, 1) for value in kept]
-    count = _whole(windows[0], most)
+    told = {name: value.ravel().tolist() for name, value in said.items()}
+    flags, count = [_whole(value, 1) for value in told[KEPT]], _whole(told[WINDOWS][0], most)
     if count is None or sorted(flag if flag is not None else -1 for flag in flags) != [0] * (len(flags) - 1) + [1]:
         return None
-    if not all(-ROUNDING <= value <= WORST + ROUNDING for value in loss):
+    if not all(-ROUNDING <= value <= WORST + ROUNDING for name in (LOSS, ERROR) for value in told.get(name, ())):
         return None
     chosen = candidates[flags.index(1)]
-    losses = {name: round(max(0.0, value), 6) for name, value in zip(candidates, loss, strict=True)} if count else {}
-    return Kept(chosen, count, losses.get(chosen), {name: value for name, value in losses.items() if name != chosen})
+    losses, errors = (_by_name(candidates, told.get(name, ())) if count else {} for name in (LOSS, ERROR))
+    return Kept(chosen, count, losses.pop(chosen, None), losses, errors)
+
+
+def _by_name(candidates: Sequence[str], values: Sequence[float]) -> dict[str, float]:
+    return {name: round(max(0.0, value), 6) for name, value in zip(candidates, values, strict=False)}
 
 
 def _whole(value: float, most: int) -> int | None:

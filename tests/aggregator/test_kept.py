@@ -210,6 +210,10 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     [
         (Kept(NAMES[0], 12, 0.5, {NAMES[1]: 0.25}), f"loss 0.500 on 12 windows, margin 0.250 to the least ({NAMES[1]})"),
         (Kept(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}), f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250)"),
+        (
+            Kept(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}, {NAMES[0]: 0.08, NAMES[1]: 0.0}),
+            f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250, standard error 0.080)",
+        ),
         (Kept(NAMES[0], 2, 0.5, {NAMES[1]: 0.25}), "loss 0.500 on 2 windows, too few to judge by"),
         (None, ""),
     ],

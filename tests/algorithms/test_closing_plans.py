@@ -91,7 +91,7 @@ class TestEveryObjective:
         for count in (len(every.train_y), 1, 0):
             windows = labelled(every, count)
             result, model = close(field, windows, field.kept["d0"] if count > 1 else {})
-            assert set(result.tensors) == {"response/choose.kept", "response/choose.loss", "response/choose.windows"}
+            assert set(result.tensors) == {f"response/choose.{name}" for name in ("kept", "loss", "error", "windows")}
             assert result.tensors["response/choose.kept"].sum() == 1
             assert all(np.isfinite(value).all() for value in [*result.private.values(), *result.tensors.values()])
             assert result.evaluated.num_examples == len(every.test_y)

@@ -13,7 +13,7 @@ from torch import nn
 
 from algorithms.models.classifier import Classifier
 from algorithms.optimizers.base import slot_of
-from algorithms.personalisation.keeping import FEWEST, GENERAL, PRIOR, TUNED, first_good
+from algorithms.personalisation.keeping import FEWEST, GENERAL, PRIOR, TUNED, first_good, margins
 from algorithms.personalisation.kept import WORST
 from algorithms.personalisation.memory import KEYS, SHARE
 from algorithms.registry import make_algorithm, make_objective, read_algorithm
@@ -77,6 +77,14 @@ class TestFirstGood:
         losses, judged = torch.tensor([[2.0, 0.0], [1.0, 1.0], [1.0, 1.0]]), torch.ones(3)
         assert int(first_good(losses, judged, 1.01, torch.ones(2), 0).argmax()) == 0
         assert int(first_good(losses, judged, 0.99, torch.ones(2), 0).argmax()) == 1
+
+    def test_standard_errors_are_those_of_the_differences(self) -> None:
+        rng = np.random.default_rng(0)
+        losses, judged = rng.uniform(0, 3, (9, 3)).astype(np.float32), (np.arange(9) < 6).astype(np.float32)
+        above, error = margins(torch.from_numpy(losses * judged[:, None]), torch.from_numpy(judged), torch.ones(3))
+        apart = losses[:6] - losses[:6, [losses[:6].mean(0).argmin()]]
+        np.testing.assert_allclose(above, apart.mean(0), atol=1e-6)
+        np.testing.assert_allclose(error, apart.std(0, ddof=1) / math.sqrt(6), atol=1e-6)
 
 
 class TestChoose:

@@ -23,6 +23,15 @@ def test_the_candidate_its_loss_and_those_of_the_others_are_read() -> None:
     assert kept_of(CANDIDATES, {**said(), "response/gauge.share": np.ones((), np.float32)}) == expected
 
 
+def test_standard_errors_are_read_where_they_are_told() -> None:
+    error = {"response/choose.error": np.array([0.1, 0.0, 0.2], np.float32)}
+    found = kept_of(CANDIDATES, said() | error)
+    assert found is not None
+    assert found.errors == pytest.approx({"one": 0.1, "two": 0.0, "three": 0.2})
+    for wrong in ((0.1, np.nan, 0.0), (0.1, -1.0, 0.0), (0.1, 99.0, 0.0), (0.1, 0.0)):
+        assert kept_of(CANDIDATES, said() | {"response/choose.error": np.array(wrong, np.float32)}) is None
+
+
 def test_what_a_runtime_has_rounded_is_read() -> None:
     assert kept_of(CANDIDATES, said((1e-6, 0.9999, 0), (0.5, -1e-7, 1.0), 11.9999)) == Kept("two", 12, 0.0, {"one": 0.5, "three": 1.0})
 
