@@ -73,12 +73,12 @@ class Ditto(Supervised):
 
 
 class DittoServer(DefaultCoordinator):
-    """Every round: `personal_epochs` passes of the personal model, then the run's passes of what is exchanged."""
+    """Every round: `personal_epochs` passes of the personal model (0: as many as the run's), then the run's passes of what is exchanged."""
 
-    limits: ClassVar[Mapping[str, Limits]] = {"personal_epochs": Limits(low=1, high=MOST_EPOCHS)}
+    limits: ClassVar[Mapping[str, Limits]] = {"personal_epochs": Limits(low=0, high=MOST_EPOCHS)}
 
-    def __init__(self, personal_epochs: int = 1) -> None:
+    def __init__(self, personal_epochs: int = 0) -> None:
         self.personal_epochs = personal_epochs
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (work.train("personal", epochs=self.personal_epochs, report=False), *super().training(context, work))
+        return (work.train("personal", epochs=self.personal_epochs or None, report=False), *super().training(context, work))

@@ -1,11 +1,12 @@
 """What a device keeps when a run is over: the registered ways to decide it."""
 
+from dataclasses import replace
 from typing import ClassVar, Protocol
 
 from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
-from algorithms.personalisation.keeping import GENERAL, TUNED, Asked, Candidate, Keeping, KeepingServer, Recipe
+from algorithms.personalisation.keeping import GENERAL, TUNED, Asked, Candidate, Keeping, KeepingServer, Recipe, least_to_train
 from wire.messages import MOST_EPOCHS
 
 MEMORY = 256
@@ -60,12 +61,16 @@ class ByRecipe:
     def candidates(self) -> tuple[str, ...]:
         return tuple(map(str, self.recipe.candidates))
 
+    @property
+    def _recipe(self) -> Recipe:
+        return replace(self.recipe, least=least_to_train(self.holdout))
+
     def device(self, base: type[Supervised], name: str) -> type[Supervised]:
         own = {
             "name": f"{name}+{self.name}",
             "citation": base.citation,
             "hyper": base.hyper,
-            "recipe": self.recipe,
+            "recipe": self._recipe,
             "memory_size": self.memory,
             "sgd_graphs": base.sgd_graphs,
             "model_answers": base.model_answers,
@@ -73,7 +78,7 @@ class ByRecipe:
         return type(f"{base.__name__}{type(self).__name__}", (Keeping, base), own)
 
     def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
-        own = {"recipe": self.recipe, "keeping": Asked(self.holdout, self.epochs, reports)}
+        own = {"recipe": self._recipe, "keeping": Asked(self.holdout, self.epochs, reports)}
         return type(f"{base.__name__}{type(self).__name__}", (KeepingServer, base), own)
 
 
@@ -108,12 +113,13 @@ class Recalibrated(ByRecipe):
 
 
 class KnnPer(ByRecipe):
-    """The model mixed with the nearest labelled windows of the device, in the share that serves its held-out windows best."""
+    """The model mixed with the nearest labelled windows of the device, in the share that serves its held-out windows best; a half where
+    there are too few of these."""
 
     name: ClassVar[str] = "knn-per"
     citation: ClassVar[str] = "Marfoq et al., ICML 2022, section 3"
     recipe: ClassVar[Recipe] = Recipe(
-        tuple(Candidate(GENERAL, step / 10) for step in range(11)), errors=0.0, recalibrates=False, unlabelled=False
+        tuple(Candidate(GENERAL, step / 10) for step in range(11)), errors=0.0, recalibrates=False, unlabelled=False, unjudged=5
     )
     limits: ClassVar[dict[str, Limits]] = {"memory": Limits(low=1, high=4096), "holdout": Limits(above=0, below=1)}
 

@@ -16,9 +16,9 @@ for. With too few windows to judge by, a device does not train, and the recipe n
 model no longer answers with numbers has no candidate.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -45,10 +45,13 @@ FEWEST = 3
 TRAINED = 2
 """Windows with labels, at least, for a training."""
 GENERAL, TUNED = "general", "tuned"
-LOSSES = names.slot("memory.losses")
+ABSENT = 0.25
+"""A device whose windows without labels are, by its group's model, in this share or more of classes that it has no label of, does not go
+by its own training and its own labels: they know nothing of these classes."""
+LOSSES, ELSEWHERE = names.slot("memory.losses"), names.slot("memory.elsewhere")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Candidate:
     """A model, before (`GENERAL`) or after (`TUNED`) the device's own training, with a share of its neighbours in the answer."""
 
@@ -59,7 +62,7 @@ class Candidate:
         return f"{self.model}, neighbours {self.share:g}"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Recipe:
     """How candidates are made and chosen."""
 
@@ -71,6 +74,8 @@ class Recipe:
     """Whether windows without labels are remembered."""
     unjudged: int = 0
     """The place of the candidate that is kept where there are too few windows to judge by."""
+    least: int = TRAINED
+    """Windows with labels that the device's own training needs."""
 
     def of(self, model: str) -> tuple[float, ...]:
         """The shares of the candidates with this model."""
@@ -82,7 +87,7 @@ class Recipe:
         return bool(self.of(TUNED))
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Asked:
     """What the server asks of devices: the share of windows `holdout` that candidates are judged on, the `epochs` of their own training (0:
     as many as in a round), and whether they say what they keep (`reports`)."""
@@ -107,8 +112,9 @@ class Keeping(Supervised):
         tensors = super().initial()
         memory = empty(self.memory_size, self.model.num_features, self.model.num_classes)
         before = {slot_of(key, "before"): torch.zeros_like(tensors[key]) for key in self.moving(tensors)} if self.recipe.tunes else {}
-        losses = {LOSSES: torch.zeros(self.memory_size, len(self.recipe.of(GENERAL)))} if self.recipe.tunes else {}
-        return tensors | memory | before | losses
+        losses = torch.zeros(self.memory_size, len(self.recipe.of(GENERAL)))
+        said = {LOSSES: losses, ELSEWHERE: torch.zeros(())} if self.recipe.tunes else {}
+        return tensors | memory | before | said
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         graphs: dict[str, GraphFunction] = {"memorise": self.memorise, CHOOSE: self.choose}
@@ -166,10 +172,12 @@ class Keeping(Supervised):
         return Memory(keys, guess, labels, held.squeeze(1))
 
     def baseline(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Keep the memory of the model before training, its losses over the windows held out, and the model itself."""
+        """Keep the memory of the model before training, its losses over the windows held out, how much it says of classes without labels,
+        and the model itself."""
         memory = self.memorised(tensors)
         losses, _ = memory.losses(self.recipe.of(GENERAL))
         kept = {KEYS: torch.clone(memory.keys), LABELS: memory.smoothed(memory.weights(), memory.known), LOSSES: losses}
+        kept[ELSEWHERE] = memory.elsewhere()
         before = {slot_of(key, "before"): torch.clone(tensors[key]) for key in self.moving(tensors)}
         return following_values({**kept, **before})
 
@@ -187,9 +195,11 @@ class Keeping(Supervised):
         every = torch.stack([by_model[c.model][:, recipe.of(c.model).index(c.share)] for c in recipe.candidates], 1)
         is_tuned = torch.tensor([float(candidate.model == TUNED) for candidate in recipe.candidates], dtype=every.dtype)
         usable = torch.ones_like(is_tuned)
-        if recipe.tunes:  # not where a guess is no number, nor where nobody has trained
+        if recipe.tunes:  # not where a guess is no number, nobody has trained, or the labels are of a part of the classes
             apart = torch.stack([(tensors[key] - tensors[slot_of(key, "before")]).abs().sum() for key in self.moving(tensors)]).sum()
-            usable = 1 - is_tuned * (1 - ((memory.guess.sum() >= 0) & (apart > 0)).to(every.dtype))
+            trained = (apart > 0) & (memory.num_trained() >= min(recipe.least, self.memory_size // 2))
+            good = (memory.guess.sum() >= 0) & trained & (tensors[ELSEWHERE] < ABSENT)
+            usable = 1 - is_tuned * (1 - good.to(every.dtype))
         kept = first_good(every, judged, recipe.errors, usable, recipe.unjudged)
         _, error = margins(every, judged, usable)
         shares = torch.tensor([candidate.share for candidate in recipe.candidates], dtype=kept.dtype)
@@ -212,6 +222,11 @@ class Keeping(Supervised):
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
         made = super().answer(tensors, x)
         return answer(tensors, made.features, torch.softmax(made.logits, dim=1))
+
+
+def least_to_train(holdout: float) -> int:
+    """Windows with labels to train on, beside those held out; with fewer, too few are held out to judge the training by."""
+    return max(TRAINED, math.ceil(FEWEST * (1 - holdout) / holdout))
 
 
 def first_good(losses: Tensor, judged: Tensor, errors: float, usable: Tensor, unjudged: int) -> Tensor:
@@ -255,7 +270,8 @@ class KeepingServer(DefaultCoordinator):
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         own = (verb for verb in super().closing(context, work) if verb != Evaluate())
-        asked = self.keeping
+        asked, chooses = self.keeping, len(self.recipe.candidates) > 1
+        asked = asked if chooses else dataclasses.replace(asked, holdout=0.0)
         before = tuple(replace(verb, holdout=asked.holdout, least=TRAINED) if isinstance(verb, Train) else verb for verb in own)
         memorise = Evaluate("windows", "memorise", holdout=asked.holdout, report=False)
         gauge = (Evaluate("windows", "gauge", report=False), Apply("recalibrate", report=False)) if self.recipe.recalibrates else ()
@@ -267,13 +283,12 @@ class KeepingServer(DefaultCoordinator):
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """The objective's own training, on the windows that are not held out; nothing of it is reported."""
         asked, usual, verbs = self.keeping, self.training(context, work), list[Verb]()
-        least = max(TRAINED, math.ceil(FEWEST * (1 - asked.holdout) / asked.holdout))  # with fewer, too few are held out to judge it by
         judges = any(isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual)  # by windows that candidates are judged on
         for verb in usual:
             match verb:
                 case Train():
                     epochs = asked.epochs or verb.epochs
-                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=asked.holdout, least=least))
+                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=asked.holdout, least=self.recipe.least))
                 case Apply() | Evaluate() if not judges:
                     verbs.append(replace(verb, report=False))
         return tuple(verbs)

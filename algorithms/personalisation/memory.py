@@ -40,6 +40,18 @@ class Memory:
         """(M,) whether the window has a label."""
         return self.labels.sum(1) > 0
 
+    def num_trained(self) -> Tensor:
+        """() how many windows have labels and are not held out."""
+        return (self.known & (self.held <= 0)).to(self.keys.dtype).sum()
+
+    def elsewhere(self) -> Tensor:
+        """() the share of the windows without labels that is, by the model, of classes of which no window has a label; 0 where all windows
+        have labels, or none has."""
+        without = ((self.guess.sum(1) > 0) & ~self.known).to(self.keys.dtype)
+        absent = (self.labels.sum(0) <= 0).to(self.keys.dtype)
+        share = (without * (self.guess @ absent)).sum() / without.sum().clamp(min=1.0)
+        return share * (self.labels.sum() > 0).to(share.dtype)
+
     def weights(self) -> Tensor:
         """How much each window (column) counts for each other one (row), (M, M); a window does not count for itself."""
         rows = torch.arange(self.keys.shape[0])

@@ -12,10 +12,15 @@ EVALUATION_BATCH = 256
 
 
 def batch_slices(num_examples: int, batch_size: int, min_batch: int) -> list[slice]:
-    """Cut `num_examples` into batches; a rest smaller than `min_batch` joins the batch before it."""
+    """Cut `num_examples` into batches. A rest of less than half a batch shares evenly with the batch before it: a step by the statistics of
+    a few examples undoes what those before it have learned. Both are one batch where that would leave one with less than `min_batch`."""
     starts = list(range(0, num_examples, batch_size))
-    if len(starts) > 1 and num_examples - starts[-1] < min_batch:
+    rest = num_examples - starts[-1] if starts else 0
+    if len(starts) > 1 and rest < max((batch_size + 1) // 2, min_batch):
         starts.pop()
+        both = batch_size + rest
+        if both >= 2 * min_batch:
+            starts.append(starts[-1] + (both + 1) // 2)
     return [slice(a, b) for a, b in zip(starts, [*starts[1:], num_examples], strict=True)]
 
 

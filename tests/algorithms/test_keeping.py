@@ -1,6 +1,7 @@
 """What a device keeps when a run is over: the choice and the graphs beside plain numpy."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from torch import nn
 
 from algorithms.models.classifier import Classifier
 from algorithms.optimizers.base import slot_of
-from algorithms.personalisation.keeping import FEWEST, GENERAL, PRIOR, TUNED, first_good, margins
+from algorithms.personalisation.keeping import ABSENT, FEWEST, GENERAL, PRIOR, TUNED, first_good, margins
 from algorithms.personalisation.kept import WORST
-from algorithms.personalisation.memory import KEYS, SHARE
+from algorithms.personalisation.memory import KEYS, SHARE, Memory
 from algorithms.registry import make_algorithm, make_objective, read_algorithm
 from edge_client.core.ports import Windows
 from edge_client.core.ranks import ranks
@@ -90,7 +91,9 @@ class TestFirstGood:
 class TestChoose:
     """The graph ``choose`` alone, on a memory that is set by hand: 8 rows, rows 0 to 3 held out."""
 
-    def chosen(self, tuned_loss: float, general_loss: float) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    def chosen(
+        self, tuned_loss: float, general_loss: float, elsewhere: float = 0.0, held: int = 4
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         objective: Any = make_objective(read_algorithm("fedavg+personal:memory=8+none"), tiny_model("fedavg"))
         tensors = objective.initial()
         rng = torch.Generator().manual_seed(0)
@@ -103,10 +106,11 @@ class TestChoose:
         labels = torch.zeros(8, CLASSES)
         labels[:, 0] = 1
         width = tensors[KEYS].shape[1]
-        memory = {"keys": torch.zeros(8, width), "guess": guess, "labels": labels, "held": (torch.arange(8) < 4).float()[:, None]}
+        memory = {"keys": torch.zeros(8, width), "guess": guess, "labels": labels, "held": (torch.arange(8) < held).float()[:, None]}
         memory["keys"][torch.arange(8), torch.arange(8)] = 1  # nobody has a neighbour
         tensors |= {names.response("memorise", name): value for name, value in memory.items()}
-        tensors[names.slot("memory.losses")][:4] = general_loss
+        tensors[names.slot("memory.losses")][:held] = general_loss
+        tensors[names.slot("memory.elsewhere")] += elsewhere
         tensors[KEYS][:, 0] = 0.25
         return tensors, objective.choose(tensors, {}, {})
 
@@ -125,12 +129,40 @@ class TestChoose:
         assert torch.equal(outputs[names.following(KEYS)], tensors[KEYS])
         assert torch.equal(outputs["next/shared/head.weight"], tensors["slot/before.head.weight"])
 
+    def test_labels_of_a_part_of_the_classes_do_not_decide(self) -> None:
+        """However well the tuned model does on the windows held out, which are of the classes with labels too."""
+        assert self.chosen(0.1, 2.0, elsewhere=ABSENT - 0.01)[1]["metric/kept"].tolist() == [1, 0, 0, 0]
+        assert self.chosen(0.1, 2.0, elsewhere=ABSENT)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
+
+    def test_a_device_that_was_left_out_of_the_training_has_no_tuned_model(self) -> None:
+        """Private tensors may have moved all the same: verbs besides the training move some."""
+        assert self.chosen(0.1, 2.0, held=5)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
+
     def test_a_model_that_answers_with_no_number_is_never_kept_whoever_judges(self) -> None:
         for general_loss in (0.5, WORST):
             tensors, outputs = self.chosen(math.nan, general_loss)
             assert outputs["metric/kept"].tolist() == [0, 0, 1, 0]
             assert all(torch.equal(outputs[f"next/{k}"], tensors[slot_of(k, "before")]) for k in ("shared/head.weight", "shared/head.bias"))
             assert all(bool(torch.isfinite(value).all()) for value in outputs.values())
+
+
+class TestElsewhere:
+    """Eight rows: two with the label 0, one with the label 1, four without, the last empty."""
+
+    def memory(self, guess_of_two: float) -> Memory:
+        labels, guess = torch.zeros(8, 3), torch.zeros(8, 3)
+        labels[[0, 1], 0] = labels[2, 1] = 1
+        guess[:7] = torch.tensor([1 - guess_of_two, 0.0, guess_of_two])
+        return Memory(torch.zeros(8, 4), guess, labels, torch.zeros(8))
+
+    @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+    def test_it_is_what_the_model_says_of_classes_without_labels(self, share: float) -> None:
+        assert float(self.memory(share).elsewhere()) == pytest.approx(share)
+
+    def test_it_is_none_where_all_windows_have_labels_or_none_has(self) -> None:
+        memory = self.memory(1.0)
+        assert float(replace(memory, labels=torch.eye(3)[[0, 0, 1, 1, 0, 0, 1, 0]] * (torch.arange(8) < 7)[:, None]).elsewhere()) == 0
+        assert float(replace(memory, labels=torch.zeros(8, 3)).elsewhere()) == 0
 
 
 class TestBlend:

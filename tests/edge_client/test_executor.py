@@ -24,6 +24,15 @@ class TestBatches:
         slices = batch_slices(n, size, 2)
         assert [i for part in slices for i in range(n)[part]] == list(range(n))
         assert all(2 <= part.stop - part.start <= size + 1 for part in slices) or n == 1
+        if n >= size > 2:
+            assert all(size // 2 <= part.stop - part.start <= size for part in slices)
+        assert [part.stop - part.start for part in slices[:-2]] == [size] * (len(slices) - 2)
+
+    @pytest.mark.parametrize(
+        ("n", "sizes"), [(35, [18, 17]), (47, [24, 23]), (48, [32, 16]), (64, [32, 32]), (67, [32, 18, 17]), (33, [17, 16]), (31, [31])]
+    )
+    def test_a_small_rest_shares_with_the_batch_before_it(self, n: int, sizes: list[int]) -> None:
+        assert [part.stop - part.start for part in batch_slices(n, 32, 2)] == sizes
 
     def test_steps_and_epochs(self) -> None:
         rng = np.random.default_rng(0)

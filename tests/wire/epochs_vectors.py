@@ -20,6 +20,12 @@ CASES = [
     (33, 31, Train(16, 2, most_passes=16)),
     (40, 300, Train(16, 2, steps=4, most_passes=16)),
     (40, 7, Train(16, most_passes=1000)),
+    (35, 0, Train(32)),
+    (67, 0, Train(32, 2)),
+    (48, 0, Train(32)),
+    (47, 0, Train(32)),
+    (7, 0, Train(2)),
+    (7, 0, Train(3)),
 ]
 """How many windows have labels, how many have none, and the verb; no batch has less than 2."""
 

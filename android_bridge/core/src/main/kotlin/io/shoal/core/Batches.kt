@@ -12,10 +12,19 @@ internal fun evaluationRanges(numExamples: Int, minBatch: Int, maxBatch: Int?): 
     return batchRanges(numExamples, size, minBatch)
 }
 
-/** Cuts [numExamples] into batches, from the first of each up to the next's; a rest smaller than [minBatch] joins the batch before it. */
+/**
+ * Cuts [numExamples] into batches, from the first of each up to the next's. A rest of less than half a batch shares evenly with the batch
+ * before it: a step by the statistics of a few examples undoes what those before it have learned. Both are one batch where that would leave
+ * one with less than [minBatch].
+ */
 internal fun batchRanges(numExamples: Int, batchSize: Int, minBatch: Int): List<IntRange> {
     val starts = (0 until numExamples step batchSize).toMutableList()
-    if (starts.size > 1 && numExamples - starts.last() < minBatch) starts.removeAt(starts.lastIndex)
+    val rest = if (starts.isEmpty()) 0 else numExamples - starts.last()
+    if (starts.size > 1 && rest < maxOf((batchSize + 1) / 2, minBatch)) {
+        starts.removeAt(starts.lastIndex)
+        val both = batchSize + rest
+        if (both >= 2 * minBatch) starts += starts.last() + (both + 1) / 2
+    }
     return starts.mapIndexed { i, start -> start until (starts.getOrNull(i + 1) ?: numExamples) }
 }
 
