@@ -31,7 +31,7 @@ from wire.tensors import Tensors
 
 OUT = Path(__file__).parent / "results" / "personal.json"
 EPOCHS = (1, 2, 5)
-ALGORITHMS = "fedavg,local,distfl,lg-net,ditto,apfl,dbe,pfedme,ifca:k=2,fedavg+knn-per,personal"
+ALGORITHMS = "fedavg,local,distfl,lg-net,lg-net+distfl,ditto,apfl,dbe,pfedme,ifca:k=2,fedavg+knn-per,personal"
 LABELS = ("all", "20", "5", "1", "none")
 NEAR = 0.005
 """So far below the best counts as the best."""
