@@ -34,12 +34,14 @@ from simulation.partition import make_fleet, read_partition
 from simulation.scenario import Scenario, check_scenario, set_scene
 from simulation.simulate import SimulationSettings, check_settings, simulate
 from wire.errors import ConfigError, DataError, Stalled
+from wire.messages import Evaluate
 
 NOTHING: dict[str, Any] = {
     "accuracy": {"mean": None, "std": None, "worst": None, "worst_tenth": None},
     "macro_f1": None,
     "accuracy_by_round": [],
     "pooled_by_round": [],
+    "closes": False,
     "devices": {},
     "groups": {"count": None, "by_round": [], "ari": None},
     "bytes": {"up": 0, "down": 0},
@@ -140,6 +142,7 @@ def run_job(
             on_round(progress.trained)
 
     asked = {
+        "data": job.data,
         "algorithm": str(job.settings.algorithm),
         "seed": job.settings.seed,
         "labels": str(job.settings.labels),
@@ -162,6 +165,7 @@ def run_job(
         "accuracy_by_round": by_round,
         "macro_f1": msgspec.to_builtins(spread(f for d, f in f1.items() if f is not None and d not in attackers)),
         "pooled_by_round": pooled,
+        "closes": any(not isinstance(verb, Evaluate) for verb in outcome.state.programs.get("closing", ())),
         "devices": {d: device.accuracy for d, device in summary.devices.items()},
         "macro_f1_by_device": f1,
         "groups": {

@@ -91,7 +91,7 @@ def read_split(text: str) -> Choice:
 
 def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
     """The fleet with the training and test parts that a split makes, each in the order of time as far as the data say it. A device's
-    parts depend on its own windows and the seed alone.
+    parts depend on its own windows and the seed alone. Windows without labels stay as they are.
 
     Raises:
         DataError: the data do not say what the split needs, or a device has no recording that could be held out.
@@ -110,7 +110,8 @@ def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
         rng = np.random.default_rng([seed, SALT, zlib.crc32(device_id.encode())])
         where = f"device {device_id} of data {data.name}"
         train, test = rule(where, ordered, data.window.length, choice.options["test"], rng)
-        devices[device_id] = Windows(ordered.x[train], ordered.y[train], ordered.x[test], ordered.y[test])
+        without = data.devices[device_id].unlabelled_x
+        devices[device_id] = Windows(ordered.x[train], ordered.y[train], ordered.x[test], ordered.y[test], without)
     return replace(data, devices=devices)
 
 

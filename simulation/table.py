@@ -44,13 +44,13 @@ def served(result: Result) -> dict[str, float]:
 
 
 def against(by_name: Mapping[str, Sequence[Result]], reference: str) -> dict[str, dict[str, Any]]:
-    """Every algorithm against the one that is the reference: paired by what else is the same in two results (`_pair`) and by device. Left
-    out is the reference, and what has no pair with it."""
+    """Every algorithm against the one that is the reference: a pair for each device, of the mean difference over what else is the same in
+    two results (`_pair`). Left out is the reference, and what has no pair with it."""
     base = _by_pair(by_name.get(reference, ()))
     tests = {}
     for name, runs in by_name.items():
         own = _by_pair(runs)
-        if name != reference and (differences := [own[key] - base[key] for key in sorted(own.keys() & base.keys())]):
+        if name != reference and (differences := _by_device({key: own[key] - base[key] for key in sorted(own.keys() & base.keys())})):
             tests[name] = compare_pairs(differences)
     adjusted = holm([test.p for test in tests.values()])
     return {
@@ -65,17 +65,29 @@ def against(by_name: Mapping[str, Sequence[Result]], reference: str) -> dict[str
     }
 
 
-def _by_pair(runs: Iterable[Result]) -> dict[tuple[str, ...], float]:
-    return {(*_pair(run), device_id): accuracy for run in runs for device_id, accuracy in served(run).items()}
+Pair = tuple[str, str, str, str]
 
 
-def _pair(run: Result) -> tuple[str, str]:
-    """What two results have to share: the seed, and the cell of a grid where they are of one."""
-    return run.get("cell", ""), str(run["seed"])
+def _by_pair(runs: Iterable[Result]) -> dict[Pair, float]:
+    return {_pair(run, device_id): accuracy for run in runs for device_id, accuracy in served(run).items()}
+
+
+def _pair(run: Result, device_id: str) -> Pair:
+    """A device, by its data set and its id; and what two results have to share besides: the seed, and the cell of a grid where they are of
+    one."""
+    return run.get("data", ""), device_id, run.get("cell", ""), str(run["seed"])
+
+
+def _by_device(differences: Mapping[Pair, float]) -> list[float]:
+    """The mean difference of each device: what it does in several seeds and cells is not independent."""
+    own: dict[tuple[str, ...], list[float]] = {}
+    for pair, difference in differences.items():
+        own.setdefault(pair[:2], []).append(difference)
+    return [statistics.fmean(values) for values in own.values()]
 
 
 def _row(name: str, runs: Sequence[Result], target: float) -> Row:
-    reached = [_rounds_to(r["accuracy_by_round"], target) for r in runs]
+    reached = [_rounds_to(r["accuracy_by_round"][: -1 if r.get("closes") else None], target) for r in runs]
     reached_s = [time_to_accuracy([tuple(point) for point in r.get("accuracy_over_time", [])], target) for r in runs]
     row: Row = {
         "algorithm": name,

@@ -149,11 +149,12 @@ def cut_windows(recording: Array, length: int, stride: int) -> Array:
 
 
 def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
-    """Boolean mask (n,) of the last `share` of each class's windows, in their order; at least one of a class with two."""
+    """Boolean mask (n,) of the last `share` of each class's windows, in their order; at least one of a class with two, and
+    never all of them."""
     mask = np.zeros(len(y), bool)
     for label in np.unique(y):
         at = np.flatnonzero(y == label)
-        count = round(share * len(at)) if len(at) > 3 else min(1, len(at) - 1)
+        count = min(len(at) - 1, max(1, round(share * len(at))) if len(at) > 3 else 1)
         mask[at[len(at) - count :]] = True
     return mask
 

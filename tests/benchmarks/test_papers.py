@@ -114,7 +114,9 @@ class TestVerdicts:
         }
         results.keep("t", {"c": [row], "d": [row | {"groups": {"ari": 0.5}}]}, night=False)
         again = Results(tmp_path / "results.json")
-        assert ev.level("t", "c", "a", 92.5)(again) == ev.Evidence("91.0 ±2.5", ev.REPRODUCED)
+        assert ev.level("t", "c", "a", 92.5)(again) == ev.Evidence("91.0 ±2.5", ev.IN_PART)
+        results.keep("near", {"c": [row | {"by_seed": {"accuracy": [91.0, 91.1, 91.2]}}]}, night=False)
+        assert ev.level("near", "c", "a", 92.5)(Results(tmp_path / "results.json")) == ev.Evidence("91.1 ±0.2", ev.REPRODUCED)
         far, absent = ev.level("t", "c", "a", 94.0)(again), ev.level("t", "c", "b", 92.0)(again)
         assert far is not None
         assert (far.verdict, absent) == (ev.NOT, None)

@@ -62,17 +62,33 @@ def result(algorithm: str, seed: int, labels: str = "all", **accuracies: float |
     return {"algorithm": algorithm, "seed": seed, "labels": labels, "devices": accuracies, "attack": None, "newcomers": newcomers}
 
 
-def test_pairs_are_of_one_seed_and_one_device() -> None:
+def test_a_device_is_one_pair_with_its_mean_over_the_seeds_that_both_have() -> None:
     runs = {
         "a": [result("a", 0, x=0.5, y=0.6), result("a", 1, x=0.9, y=None)],
         "b": [result("b", 1, x=0.8, y=0.1), result("b", 0, x=0.6, y=0.7, z=0.0)],
     }
     assert against(runs, "a") == {
-        "b": {"reference": "a", "difference": pytest.approx(0.1 / 3, abs=1e-6), "ci95": 0.286844, "p": 1.0, "pairs": 3}
+        "b": {"reference": "a", "difference": pytest.approx(0.05), "ci95": pytest.approx(12.706 * 0.05, abs=1e-4), "p": 1.0, "pairs": 2}
     }
     assert against(runs, "b").keys() == {"a"}
     assert against({"a": runs["a"]}, "a") == {}
     assert against({"a": runs["a"], "b": [result("b", 7, x=0.1)]}, "a") == {}
+
+
+def test_a_device_that_does_the_same_in_every_seed_is_no_more_evidence() -> None:
+    """Methods that are equal, on devices that differ from each other more than from themselves."""
+    rng, false = np.random.default_rng(0), 0
+    for _ in range(300):
+        lasting = rng.normal(size=12)
+        runs = [(name, seed, rng.normal(size=12) * 0.5 + lasting * (name == "b")) for name in "ab" for seed in range(4)]
+        by_name = {n: [result(n, s) | {"devices": dict(enumerate(x.tolist()))} for m, s, x in runs if m == n] for n in "ab"}
+        false += against(by_name, "a")["b"]["p"] < 0.05
+    assert false / 300 < 0.09
+
+
+def test_devices_of_two_data_sets_are_two_however_they_are_called() -> None:
+    runs = {name: [result(name, 0, x=0.5) | {"data": data, "cell": data} for data in ("one", "two")] for name in "ab"}
+    assert against(runs, "a")["b"]["pairs"] == 2
 
 
 def test_attackers_do_not_count_and_without_labels_the_newcomers_do() -> None:

@@ -240,6 +240,8 @@ def test_cut_windows() -> None:
 
 def test_last_share_of_each_class() -> None:
     assert last_share_of_each_class(np.array([0, 0, 0, 0, 1, 1, 2])).tolist() == [False, False, False, True, False, True, False]
+    for count, share, expected in ((10, 0.04, 1), (10, 0.99, 9), (2, 0.9, 1), (1, 0.5, 0)):
+        assert last_share_of_each_class(np.zeros(count), share).sum() == expected
 
 
 def test_select_devices_refuses_more_than_there_are(fleet: FleetData) -> None:

@@ -1,5 +1,6 @@
 """Training and test parts anew: what each split promises, whatever was recorded; and what data say of their recordings."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_time_tests_on_the_last_of_each_class_and_shares_no_sample(data: FleetDa
         before = [moments[i] for i in train if own.y[i] == label]
         after = [moments[i] for i in test if own.y[i] == label]
         count = int((own.y == label).sum())
-        assert len(after) == (round(share * count) if count > 3 else min(1, count - 1))
+        assert len(after) == min(count - 1, max(1, round(share * count)) if count > 3 else 1)
         assert not before or not after or max(before) < min(after)
     left = set(range(len(own.y))) - set(train) - set(test)
     for i in (*train, *left):
@@ -214,3 +215,12 @@ def test_data_that_know_no_recordings_are_divided_at_random_alone() -> None:
 def test_a_split_that_is_none_is_one_error(text: str) -> None:
     with pytest.raises(ConfigError, match="split"):
         read_split(text)
+
+
+def test_windows_without_labels_stay() -> None:
+    fleet = synthetic_fleet(2)
+    without = fleet.devices["d0"].train_x[:3] + 1
+    data = replace(fleet, devices={**fleet.devices, "d0": replace(fleet.devices["d0"], unlabelled_x=without)})
+    found = split_anew(data, read_split("random"), 0)
+    np.testing.assert_array_equal(found.devices["d0"].unlabelled_x, without)
+    assert found.devices["d1"].num_unlabelled == 0
