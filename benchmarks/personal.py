@@ -1,8 +1,9 @@
 """What devices keep: ``python -m benchmarks.personal``.
 
 The grid of `shoal compare --scenarios` on the watches and UCI HAR, with every number of labels and three seeds; and what the choice costs a
-board beside its usual round (``--cost``). The grid goes on where it was stopped, and may be made in parts (``--labels 20,5,1``): cells that
-another part has made stay, so `--folder` and the results are to be emptied where the code has changed what they measure. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
+board beside its usual round, which nothing may run beside. The grid goes on where it was stopped, and may be made in parts (``--labels
+20,5,1``): cells that another part has made stay, so `--folder` and the results are to be emptied where the code has changed what they
+measure. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
 """
 
 import argparse
@@ -128,18 +129,15 @@ def main() -> None:
     reader.add_argument("--data", default="watch,uci-har", help="data sets of the grid")
     reader.add_argument("--split", default="time,session", help="splits of the grid")
     reader.add_argument("--labels", default=",".join(LABELS), help="numbers of labels of the grid")
-    reader.add_argument(
-        "--cost", action="store_true", help="measure what the choice costs, in place of the grid; nothing may run beside it"
-    )
+    reader.add_argument("--no-cost", action="store_true", help="leave what the choice costs as it was measured before")
     options = reader.parse_args()
     usual = ["--algorithms", ALGORITHMS, "--reference", "fedavg", "--rounds", "12", "--local-epochs", "2"]
     asked = ["--data", options.data, "--split", options.split, "--labels", options.labels]
     results = {"cells": [], "cost": []} | (json.loads(OUT.read_text()) if OUT.exists() else {})
     results |= {"machine": describe_machine(), "arguments": usual}
-    if options.cost:
+    if not options.no_cost:
         results["cost"] = [cost(data, epochs) for data in ("watch", "uci-har") for epochs in EPOCHS]
-    else:
-        results["cells"] = _merged(results["cells"], grid(options.folder, usual + asked)["cells"])
+    results["cells"] = _merged(results["cells"], grid(options.folder, usual + asked)["cells"])
     OUT.write_text(json.dumps(results, indent=1) + "\n")
     put("personal", f"## What devices keep\n\n{text(results)}")
     print(text(results))

@@ -18,8 +18,8 @@ terms* test on later recordings than devices train on, take the mean over device
 
 An order is **{ev.REPRODUCED}** where the whole interval of the difference is above 0, **{ev.IN_PART}** where the difference is positive
 but the interval is not, and **{ev.NOT}** otherwise. A level is reproduced where the whole interval
-is within {ev.WITHIN:g} points of the paper's, and in part where the mean alone is; groups where all devices are right in every seed. The verdict
-is on the paper's terms; what sound terms say stands in the cell beside it. One seed decides nothing.
+is within {ev.WITHIN:g} points of the paper's, and in part where the mean alone is; groups where all devices are right in every seed.
+The verdict is on the paper's terms; what sound terms say stands in the cell beside it. One seed decides nothing.
 """
 COLUMNS = ("claim", "the paper", "ours on its terms", "ours on sound terms", "verdict", "cause")
 
