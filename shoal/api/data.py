@@ -108,6 +108,7 @@ def load(
         if not source:
             raise DataError("data: the mapping is empty, expected examples by device id")
         parts = {str(device_id): arrays_of(str(device_id), examples) for device_id, examples in source.items()}
+        _check_alike({device_id: part["X"].shape[1:] for device_id, part in parts.items()})
         joined = {key: np.concatenate([part[key] for part in parts.values()]) for key in ("X", "y", "split")}
         ids, subject = list(parts), np.repeat(np.arange(len(parts)), [len(part["y"]) for part in parts.values()])
         return _fleet(joined | {"subject": subject}, ids, classes, channels, vocabulary, name)
@@ -120,6 +121,13 @@ def load(
         return _fleet(given, [], classes, channels, vocabulary, name)
     names, numbers = np.unique(owners, return_inverse=True)
     return _fleet(given | {"subject": numbers}, [str(device_id) for device_id in names], classes, channels, vocabulary, name)
+
+
+def _check_alike(shapes: Mapping[str, tuple[int, ...]]) -> None:
+    (first, expected), *others = shapes.items()
+    for device_id, shape in others:
+        if shape != expected:
+            raise DataError(f"device {device_id!r}: examples of shape {list(shape)}; those of device {first!r} are {list(expected)}")
 
 
 def _fleet(

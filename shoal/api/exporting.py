@@ -14,7 +14,8 @@ from export.runtimes import ONNX
 from shoal.choices import check_bounds, with_privacy
 from shoal.folders import prepare_folder
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import FleetData, for_task, one_class
+from simulation.datasets.doubts import doubts
+from simulation.datasets.windows import FleetData, for_task
 from simulation.objective import ModelMaker, objective_for_fleet, objective_on
 from wire.errors import ConfigError
 
@@ -44,7 +45,7 @@ def export(
         ParityError: an exported graph does not do what eager torch does.
     """
     fleet = data if isinstance(data, FleetData) else load_data(str(data))
-    if said := one_class(fleet):
+    for said in doubts(fleet):
         warnings.warn(said, stacklevel=2)
     own_key_path = Path(key) if key is not None else None
     asked = runtimes.split(",") if isinstance(runtimes, str) else list(runtimes)

@@ -13,7 +13,8 @@ from shoal.api.progress import Models, progress_of
 from shoal.api.result import Result
 from shoal.api.settings import engine_options, make_settings
 from simulation import simulate as simulation
-from simulation.datasets.windows import FleetData, one_class
+from simulation.datasets.doubts import doubts
+from simulation.datasets.windows import FleetData
 from simulation.engine.progress import STOP, RunProgress, Stop
 from simulation.objective import ModelMaker, objective_on
 from wire.errors import ConfigError
@@ -94,7 +95,7 @@ def simulate(
     if callbacks and backend == "messages":
         raise ConfigError("callbacks: backend messages has none; expected another backend")
     fleet = fleet_of(data, partition, devices, seed, settings.scenario)
-    if settings.algorithm.has_classes and (said := one_class(fleet)):
+    for said in doubts(fleet, settings.algorithm.has_classes):
         warnings.warn(said, stacklevel=2)
     ids = frozenset(fleet.devices)
 

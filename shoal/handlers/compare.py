@@ -16,7 +16,7 @@ from shoal.comparison_tables import cell_tables, comparison_tables, overall_tabl
 from shoal.folders import prepare_folder
 from shoal.warn import warn
 from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
-from simulation.datasets.windows import one_class
+from simulation.datasets.doubts import doubts
 from simulation.grid import SEEDS, Grid, read_cells, sort_out
 from simulation.grid_table import tabulate_grid
 from simulation.partition import read_partition
@@ -99,7 +99,8 @@ def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | Non
 def _run(jobs: list[Job], out: Path, workers: int | None, console: Console) -> list[dict[str, Any]]:
     """Run what is missing, and say how far it is."""
     for fleet in {fleet.name: fleet for fleet in check_jobs(jobs, out / "runs")}.values():
-        warn(one_class(fleet))
+        for said in doubts(fleet):
+            warn(said)
     counted = (MofNCompleteColumn(), TextColumn("rounds in"), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left"))
     columns = (TextColumn("{task.description}"), BarColumn(), *counted)
     with Progress(*columns, console=console) as progress:

@@ -28,7 +28,8 @@ from shoal.folders import prepare_folder
 from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import FleetData, able_to_train, check_trainable, one_class, select_devices
+from simulation.datasets.doubts import doubts
+from simulation.datasets.windows import FleetData, able_to_train, check_trainable, select_devices
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.local.phones import phone_command
@@ -50,7 +51,8 @@ def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str,
     console, spec = Console(), read_algorithm(algorithm)
     fleet = select_devices(load_data(data), devices)
     check_trainable(fleet, MIN_BATCH)
-    warn(one_class(fleet))
+    for said in doubts(fleet):
+        warn(said)
     if phones > len(fleet.devices):
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
     chosen = sorted(fleet.devices)[:phones]

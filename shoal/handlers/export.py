@@ -12,7 +12,7 @@ from shoal.api.exporting import write_bundle
 from shoal.printing import print_json
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import one_class
+from simulation.datasets.doubts import doubts
 from wire.bundle import unpack
 from wire.errors import BundleError, ConfigError
 
@@ -35,7 +35,8 @@ def write(
         raise ConfigError("shoal export needs --out, a folder to write to; `shoal export inspect FILE` looks into a bundle")
     console = Console()
     fleet = load_data(data)
-    warn(one_class(fleet))
+    for said in doubts(fleet):
+        warn(said)
     with console.status("making the model") as status:
         model_and_more = (algorithm, model, pretrain, privacy, seed, bundle_version, key, runtimes.split(","), max_batch)
         published = write_bundle(fleet, out, *model_and_more, lambda text: status.update(f"exporting: {text}"))

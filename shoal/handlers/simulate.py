@@ -18,7 +18,7 @@ from shoal.pictures import draw_holdings
 from shoal.report import device_table, time_text, verdict, write_report
 from shoal.warn import warn
 from simulation import simulate as simulation
-from simulation.datasets.windows import one_class
+from simulation.datasets.doubts import doubts
 from simulation.engine.progress import RunProgress
 from simulation.heterogeneity import measure
 from simulation.partition import make_fleet, read_partition
@@ -64,8 +64,8 @@ def simulate(
     check_scenario(settings.scenario, assigned)
     fleet = make_fleet(data, assigned, devices, seed)
     held = simulation.scene_of(fleet, settings).some(SHOWN)
-    if settings.algorithm.has_classes:
-        warn(one_class(held))
+    for said in doubts(held, settings.algorithm.has_classes):
+        warn(said)
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", held)
     heterogeneity = measure(held)
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()), soft_wrap=True)

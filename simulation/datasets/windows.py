@@ -127,14 +127,6 @@ def digest_of(data: FleetData) -> str:
     return digest.hexdigest()
 
 
-def one_class(data: FleetData) -> str:
-    """A warning where all training examples of a fleet, or of some of its devices, have the same class; empty where they do not."""
-    labels = {int(label) for windows in data.some(SAMPLED).devices.values() for label in np.unique(windows.train_y)}
-    if len(labels) != 1:
-        return ""
-    return f"data {data.name}: all training examples are of class {data.classes[labels.pop()]}, so there is nothing to learn"
-
-
 def _root(squares: Array, count: int) -> Array:
     size = np.sqrt(squares / max(1, count))
     return np.where(size > 0, size, 1.0).astype(np.float32)

@@ -268,6 +268,8 @@ class Rounds:
         Raises:
             Stalled: there is none.
         """
+        if not plans:
+            raise Stalled(f"no device can train: each needs at least {self.settings.min_batch} examples with labels")
         received, problem = self._carried_out(plans, models, workers, summed)
         if not received:
             raise Stalled(f"round {plans[0].round}: no device of {len(plans)} gave an update that could be used; the first: {problem}")

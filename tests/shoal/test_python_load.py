@@ -213,3 +213,16 @@ def test_device_folders_say_what_an_array_cannot(tmp_path: Path, window: Window)
     found = shoal.load(tmp_path)
     assert (found.window.channels, found.window.vocabulary) == (window.channels, window.vocabulary)
     np.testing.assert_array_equal(found.devices["d0"].train_x, x[:8])
+
+
+def test_devices_whose_examples_have_other_shapes_are_named() -> None:
+    x, y = np.zeros((4, 3, 16), np.float32), np.zeros(4, int)
+    with pytest.raises(shoal.DataError, match=r"device 'b': examples of shape \[3, 8\]; those of device 'a' are \[3, 16\]"):
+        shoal.load({"a": (x, y), "b": (x[..., :8], y)})
+
+
+def test_a_fleet_in_which_no_device_can_train_says_so() -> None:
+    x = np.random.default_rng(0).normal(size=(12, 3, 16))
+    fleet = shoal.load(x, np.arange(12) % 2, np.arange(12))
+    with pytest.raises(shoal.ShoalError, match="no device can train: each needs at least 2 examples with labels"):
+        shoal.simulate(fleet, algorithm="fedavg", rounds=1)
