@@ -28,8 +28,8 @@ def one_class(data: FleetData) -> str:
 def other_units(data: FleetData) -> str:
     """Which devices measure in units that differ from the others' by the size of their numbers; empty where none does.
 
-    A fleet's model takes a channel in units of its root mean square over all devices. So a device that measures in thousandths of the others'
-    unit makes the inputs of all others nearly zero.
+    A fleet's model takes a channel in units of its root mean square over all devices. So a device that measures in thousandths of the
+    others' unit makes the inputs of all others nearly zero.
     """
     if data.window.vocabulary:
         return ""
