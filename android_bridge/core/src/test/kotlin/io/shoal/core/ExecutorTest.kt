@@ -117,6 +117,7 @@ class ExecutorTest {
             val ranges = batchRanges(n, size, 2)
             assertEquals((0 until n).toList(), ranges.flatten())
             assertTrue(n == 1 || ranges.all { it.count() in 2..size + 1 })
+            if (n >= size && size > 2) assertTrue(ranges.all { it.count() in size / 2..size })
         }
         assertEquals(emptyList(), batchRanges(0, 8, 2))
     }
