@@ -35,7 +35,7 @@ EPOCHS = (1, 2, 5)
 ALGORITHMS = "fedavg,local,distfl,lg-net,lg-net+distfl,ditto,apfl,dbe,pfedme,ifca:k=2,fedavg+knn-per,personal"
 LABELS = ("all", "20", "5", "1", "none")
 READ_WITH_CARE = (
-    "What these numbers do not say. The constants of `personal` were chosen while cells of this grid were looked at, on these two data sets; "
+    "What these numbers do not say. The constants of `personal` were chosen while cells of this grid were looked at, on these data sets; "
     "no third one was held back. All methods have the defaults that they are registered with, and none is tuned, DBE's kappa and mu in "
     "particular. With few labels an epoch is as long as a pass over all windows, labelled or not, and at most 16 passes over the labelled "
     "ones, for every method alike. `personal`, `knn-per` and `recalibrated` use windows without labels besides; the others do not. With "
@@ -90,7 +90,7 @@ def text(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     machine = f"Machine: {results['machine']}. Made by `python -m benchmarks.personal`; numbers in `results/personal.json`."
     asked = f"`shoal compare --scenarios {' '.join(results['arguments'])}`"
-    told = "Mean accuracy over devices, and in brackets the worst tenth of them, in %, mean of the seeds; `*`: fewer than three seeds."
+    told = f"Mean accuracy over devices, and in brackets the worst tenth of them, in %, mean of the seeds; `*`: fewer than {SEEDS} seeds."
     lines = [machine, "", f"{asked}. {told}", "", READ_WITH_CARE, ""]
     rows, names = results["cells"], ALGORITHMS.split(",")
     lines += [f"| data, split, labels | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
