@@ -17,6 +17,8 @@ from algorithms.spec import Choice, Value, read, read_joined
 
 Part = str | type | TwoHalves | Choice
 """What an algorithm can be composed of: names joined by ``+``, a class, an objective's two halves, or what `choice` returns."""
+Given = Part | AlgorithmSpec
+"""An algorithm as Python code names it: one such part, or what `algorithm_of` makes of several."""
 
 
 def choice(made: type | TwoHalves, **options: Value) -> Choice:
@@ -44,3 +46,12 @@ def algorithm_of(*parts: Part) -> AlgorithmSpec:
         else:
             named.append(part if isinstance(part, Choice) else choice(part))
     return compose(tuple(named), "+".join(map(str, named)))
+
+
+def spec_of(given: Given) -> AlgorithmSpec:
+    """The algorithm that is named.
+
+    Raises:
+        ConfigError: as `algorithm_of`.
+    """
+    return given if isinstance(given, AlgorithmSpec) else algorithm_of(given)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from algorithms.given import Part, algorithm_of
+from algorithms.given import Given, spec_of
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
 from host.threads import one_thread
 from shoal.api.compared import Compared
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Data = FleetData | str | Path
-Compares = Part | AlgorithmSpec
-"""An algorithm of a comparison: its name, a class or two halves, or what `algorithms.given` makes of several."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class Comparison:
 
 
 def compare(
-    algorithms: str | Sequence[Compares],
+    algorithms: str | Sequence[Given],
     data: Data | Sequence[Data] = "watch",
     *,
     scenarios: bool = False,
@@ -215,12 +213,12 @@ def _run(
     return [results[job.key] for job in jobs]
 
 
-def _algorithms(given: str | Sequence[Compares]) -> tuple[AlgorithmSpec, ...]:
+def _algorithms(given: str | Sequence[Given]) -> tuple[AlgorithmSpec, ...]:
     if isinstance(given, str):
         return read_algorithms(given)
     if not isinstance(given, Sequence):
         raise ConfigError(f"algorithms {given!r}: expected a list of names and classes")
-    made = tuple(part if isinstance(part, AlgorithmSpec) else algorithm_of(part) for part in given)
+    made = tuple(map(spec_of, given))
     if not made or len({str(algorithm) for algorithm in made}) < len(made):
         raise ConfigError(f"algorithms {', '.join(map(str, made)) or 'none'}: expected different names")
     return made

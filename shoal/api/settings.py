@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from aggregator.core.cohort import read_policy
-from algorithms.registry import AlgorithmSpec, read_algorithm
+from algorithms.given import Given, spec_of
 from algorithms.spec import read_word
 from shoal.choices import check_bounds, chosen, hyper_values, read_encoding, schedule_of, with_privacy
 from simulation.engine.options import BackendName, EngineOptions
@@ -16,12 +16,11 @@ from simulation.scenario import read_labels
 from simulation.simulate import SimulationSettings
 from simulation.splits import read_split
 from simulation.timing.profiles import read_profiles
-from wire.errors import ConfigError
 
 
 def make_settings(
     *,
-    algorithm: str | AlgorithmSpec = "",
+    algorithm: Given = "",
     rounds: int,
     patience: int = 0,
     min_delta: float = 0.0,
@@ -72,12 +71,7 @@ def make_settings(
     )
     if not algorithm:
         return settings
-    if not isinstance(algorithm, str | AlgorithmSpec):
-        raise ConfigError(
-            f"algorithm {algorithm!r}: expected a name, such as fedavg or FILE.py:CLASS, "
-            "or what algorithms.given.algorithm_of makes of classes"
-        )
-    spec = read_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+    spec = spec_of(algorithm)
     return replace(settings, algorithm=with_privacy(spec, privacy))
 
 

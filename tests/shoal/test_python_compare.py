@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import pytest
 
 import shoal
-from algorithms.given import algorithm_of, choice
+from algorithms.given import Given, algorithm_of, choice
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import read_algorithm
 from algorithms.server_optimizers.momentum import FedAvgM
 from export.runtimes import load_graph
-from shoal.api.comparison import Compares
 from shoal.cli import application
 from simulation.compare import Job, run_job
 from simulation.partition import read_partition
@@ -117,7 +116,7 @@ class TestGrid:
     def test_data_and_classes_at_hand_are_compared_and_found_again(self, tmp_path: Path) -> None:
         fleets = [replace(synthetic_fleet(2), name="one"), replace(synthetic_fleet(3), name="two")]
         asked: dict[str, Any] = {"rounds": 1, "seeds": 1, "labels": [2], "split": ["random"], "scenarios": True, "out": tmp_path}
-        algorithms: list[Compares] = ["fedavg", Heavier, algorithm_of("fedavg", choice(FedAvgM, beta=0.5))]
+        algorithms: list[Given] = ["fedavg", Heavier, algorithm_of("fedavg", choice(FedAvgM, beta=0.5))]
         found = shoal.compare(algorithms, fleets, **asked)
         assert [row["algorithm"].rpartition(":")[2] for row in found.rows] == ["fedavg", "Heavier", "beta=0.5"]
         assert [row["data"].partition("@")[0] for row in found.cells] == ["one"] * 3 + ["two"] * 3

@@ -14,6 +14,7 @@ from torch import nn
 
 import shoal
 from algorithms.models.classifier import Classifier
+from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import read_algorithm
 from simulation.simulate import SimulationSettings
 from simulation.simulate import simulate as by_settings
@@ -264,7 +265,7 @@ def test_windows_of_another_shape_are_one_clear_error(results: dict[str, shoal.R
 
 @pytest.mark.parametrize("algorithm", [nn.Linear, 3])
 def test_what_is_no_algorithm_is_one_clear_error(algorithm: Any) -> None:
-    with pytest.raises(shoal.ConfigError, match="expected a name, such as fedavg or FILE"):
+    with pytest.raises(shoal.ConfigError, match=r"is of no known kind|is no class"):
         shoal.simulate(synthetic_fleet(2), algorithm=algorithm, rounds=1)
     with pytest.raises(shoal.ConfigError, match=r"is of no known kind|is no class"):
         shoal.compare([algorithm], synthetic_fleet(2), rounds=1)
@@ -274,3 +275,12 @@ def test_a_warning_says_that_there_is_nothing_to_learn() -> None:
     x = np.zeros((9, 2, 16), np.float32)
     with pytest.warns(UserWarning, match="all training examples are of class 1, so there is nothing to learn"):
         shoal.simulate(shoal.load({"a": (x, np.ones(9, int))}), algorithm="fedavg", model=small, rounds=1)
+
+
+def test_a_class_of_ones_own_is_an_algorithm() -> None:
+    class Heavier(FedAvg):
+        """FedAvg by another name."""
+
+        name = "heavier"
+
+    assert shoal.simulate(synthetic_fleet(2), algorithm=Heavier, rounds=1).summary.algorithm == "python:Heavier"
