@@ -1,5 +1,6 @@
 """The programs of docs/extend.md do what the page says."""
 
+import math
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from aggregator.aggregation import load_state
 from algorithms.registry import read_algorithm
@@ -45,6 +47,9 @@ def test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_reposi
         (2, "MEANS", "middle-half", "middle-half"),
         (3, "SERVER_OPTIMIZERS", "sign-step", "fedavg+sign-step:server_lr=0.01"),
         (4, "PERSONALISATION", "neighbourly", "fedavg+neighbourly:holdout=0.5"),
+        (5, "OPTIMIZERS", "sign-descent", "fedavg+sign-descent:max_norm=1"),
+        (6, "TASKS", "focal", "fedavg+focal:gamma=1"),
+        (7, "PRIVACY", "shortened", "fedavg+shortened:length=0.5"),
     ],
 )
 def test_the_choices_of_the_page_about_extensions_work(
@@ -71,6 +76,13 @@ def test_the_mean_of_the_page_about_extensions_drops_both_ends() -> None:
 
     rows = np.array([[0.0], [1.0], [3.0], [1000.0]], np.float32)
     assert example(2)["MiddleHalf"]().combine(Stack(rows), np.ones(4), [], 0).flat.tolist() == [2.0]
+
+
+def test_the_task_of_the_page_about_extensions_is_the_papers() -> None:
+    """Without its factor it is the cross-entropy; with gamma 2 a window told with probability 0.5 counts a quarter."""
+    logits, target = torch.zeros(1, 2), torch.tensor([0])
+    assert float(example(6)["Focal"](gamma=0.0).losses(logits, target)) == pytest.approx(math.log(2))
+    assert float(example(6)["Focal"]().losses(logits, target)) == pytest.approx(math.log(2) / 4)
 
 
 def test_the_grouping_of_the_page_about_extensions_checks_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
