@@ -82,14 +82,14 @@ def load(
     - a name or a path, as ``--data`` takes it (docs/simulate.md). `partition`, `devices` and `seed` assign the examples. Of a folder with a
       folder for each device, or with a recording for each, ``*.csv`` or ``*.parquet``, recordings are cut as boards cut them: windows of
       `length` samples, one every `stride`; 128 and 64 when not given.
-    - an array x (n, channels, time), or (n, channels, height, width) for images, numbers, with `y` (n,) class numbers or names and
-      `owner` (n,), the device of each example, as a number or a name. `split` (n,) says ``train`` or ``test``, `session` and `start` (n,)
-      where in which recording a window begins.
+    - an array x (n, channels, time), or (n, channels, height, width) for images, numbers, with `y` (n,) class numbers or names, or (n,
+      names) of 0 and 1 for several labels of a window, and `owner` (n,), the device of each example, as a number or a name. `split` (n,)
+      says ``train`` or ``test``, `session` and `start` (n,) where in which recording a window begins.
     - a mapping from device ids to examples: (x, y), (x, y, test_x, test_y), or a map-style torch `Dataset` of pairs.
 
-    Where nothing says which part is for testing, it is the last 25 % of each device's examples of each class, in their order. `classes` and
-    `channels` are names. `vocabulary` says that arrays hold ids of words or events, from 0 to below it; without it, numbers are
-    measurements.
+    Where nothing says which part is for testing, it is the last 25 % of each device's examples of each class, in their order; where labels
+    are no classes, of all its examples. `classes` and `channels` are names; of several labels, `classes` are those of their columns.
+    `vocabulary` says that arrays hold ids of words or events, from 0 to below it; without it, numbers are measurements.
 
     Raises:
         DataError: the data cannot be read, or do not have this layout; the text says what was expected.
@@ -108,6 +108,7 @@ def load(
         if not source:
             raise DataError("data: the mapping is empty, expected examples by device id")
         parts = {str(device_id): arrays_of(str(device_id), examples) for device_id, examples in source.items()}
+        _check_alike(parts)
         joined = {key: np.concatenate([part[key] for part in parts.values()]) for key in ("X", "y", "split")}
         ids, subject = list(parts), np.repeat(np.arange(len(parts)), [len(part["y"]) for part in parts.values()])
         return _fleet(joined | {"subject": subject}, ids, classes, channels, vocabulary, name)
@@ -120,6 +121,15 @@ def load(
         return _fleet(given, [], classes, channels, vocabulary, name)
     names, numbers = np.unique(owners, return_inverse=True)
     return _fleet(given | {"subject": numbers}, [str(device_id) for device_id in names], classes, channels, vocabulary, name)
+
+
+def _check_alike(parts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that the labels of all devices have one shape."""
+    shapes = {device_id: part["y"].shape[1:] for device_id, part in parts.items()}
+    first = next(iter(shapes))
+    for device_id, shape in shapes.items():
+        if shape != shapes[first]:
+            raise DataError(f"data: labels of device {device_id!r} have shape {shape}, those of device {first!r} {shapes[first]}")
 
 
 def _fleet(

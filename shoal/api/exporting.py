@@ -44,7 +44,7 @@ def export(
         ParityError: an exported graph does not do what eager torch does.
     """
     fleet = data if isinstance(data, FleetData) else load_data(str(data))
-    if said := one_class(fleet):
+    if read_algorithm(algorithm).has_classes and (said := one_class(fleet)):
         warnings.warn(said, stacklevel=2)
     own_key_path = Path(key) if key is not None else None
     asked = runtimes.split(",") if isinstance(runtimes, str) else list(runtimes)
