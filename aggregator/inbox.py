@@ -17,7 +17,7 @@ from aggregator.devices import Devices
 from aggregator.pause import BUSY_S
 from aggregator.reading import Found, Reading
 from wire import names
-from wire.bundle import Manifest, split_unlabelled
+from wire.bundle import Manifest
 from wire.codec import LARGEST_SUM, decode, decode_piece, decode_update, digest
 from wire.errors import ConfigError, LimitExceeded, Malformed, UnknownTopic, WireError, printable
 from wire.links.port import Delivery
@@ -36,6 +36,7 @@ from wire.messages import (
     Want,
 )
 from wire.pieces import MOST_BYTES, check_pieces
+from wire.tasks import split_unlabelled
 from wire.tensors import OWN_FILES, Limits, Tensors, decode_tensors
 from wire.topics import Topics
 

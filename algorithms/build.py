@@ -12,6 +12,7 @@ from algorithms.models.registry import default_model, make_model
 from algorithms.registry import AlgorithmSpec, make_objective, task_of
 from wire.bundle import Window
 from wire.errors import ConfigError
+from wire.tasks import RECONSTRUCTION
 
 
 def build_model(name: str, window: Window, num_classes: int, channel_size: Tensor) -> Classifier:
@@ -34,7 +35,7 @@ def outputs_of(algorithm: AlgorithmSpec, window: Window, num_classes: int) -> in
         ConfigError: the task cannot be learned of ids.
     """
     task = task_of(algorithm)
-    if window.vocabulary and not algorithm.has_classes:
+    if window.vocabulary and task.of == RECONSTRUCTION:
         raise ConfigError(f"algorithm {str(algorithm)!r}: {task.name} is of measurements, and these windows hold ids")
     return task.outputs(window.shape, num_classes)
 

@@ -72,9 +72,10 @@ from algorithms.server_optimizers.none import NoServerOptimizer
 from algorithms.spec import Choice, Option, check, read, read_joined
 from algorithms.tasks.balanced import ask_to_count, with_balanced_classes
 from algorithms.tasks.classification import Classification
+from algorithms.tasks.multi_label import MultiLabel
 from algorithms.tasks.reconstruction import Reconstruction
-from wire.bundle import CLASSIFICATION
 from wire.errors import ConfigError
+from wire.tasks import CLASSIFICATION
 
 _BASE = {
     "fedavg": TwoHalves(FedAvg),
@@ -150,7 +151,7 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
 }
-TASKS: dict[str, type[Task]] = {"classification": Classification, "reconstruction": Reconstruction}
+TASKS: dict[str, type[Task]] = {"classification": Classification, "multi-label": MultiLabel, "reconstruction": Reconstruction}
 LOOKUP = Lookup(
     {
         "objective": OBJECTIVES,
@@ -235,7 +236,7 @@ class AlgorithmSpec:
 
     @property
     def has_classes(self) -> bool:
-        """Whether its task is about classes: windows have one, and models answer by them."""
+        """Whether its task is about classes: each window has one, and models answer by them."""
         return task_of(self).of == CLASSIFICATION
 
     @property
@@ -424,8 +425,8 @@ def _check_task(spec: AlgorithmSpec, task: Task, device: type[Supervised], text:
         raise ConfigError(f"algorithm {text!r}: {device.name} trains by a loss of its own, in which {str(spec.task)!r} has no place")
     if not spec.has_classes and spec.personalisation.name != "served":
         raise ConfigError(
-            f"algorithm {text!r}: by {spec.personalisation.name} devices choose what they keep by the classes of their windows, and "
-            f"{task.name} has none: name an objective, as in 'fedavg+{spec.task}'"
+            f"algorithm {text!r}: by {spec.personalisation.name} devices choose what they keep by the class of each window, and "
+            f"in {task.name} windows have none: name an objective, as in 'fedavg+{spec.task}'"
         )
     if task.balanced and spec.private_step:
         raise ConfigError(

@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from wire.bundle import CLASSIFICATION, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, TaskName
 
 
 def told(task: TaskName, names: Sequence[str], answer: Iterable[float]) -> dict[str, Any]:
-    """The class and the probability of each class; in another task the numbers by their names. `answer` is a row of `Model.predict`."""
+    """The class and the probability of each class; of several labels those that are there, and the probability of each name; in another
+    task the numbers by their names. `answer` is a row of `Model.predict`."""
     numbers = {name: round(float(value), 6) for name, value in zip(names, answer, strict=True)}
-    if task != CLASSIFICATION:
-        return numbers
-    return {"class": max(numbers, key=numbers.__getitem__), "probabilities": numbers}
+    if task == CLASSIFICATION:
+        return {"class": max(numbers, key=numbers.__getitem__), "probabilities": numbers}
+    if task == MULTI_LABEL:
+        return {"labels": [name for name, value in numbers.items() if value >= PRESENT], "probabilities": numbers}
+    return numbers

@@ -17,6 +17,7 @@ from edge_client.adapters.state import FolderState
 from edge_client.core.offers import is_of_offer
 from edge_client.core.ports import Windows
 from edge_client.current import CurrentModel
+from edge_client.labels import has_classes
 from edge_client.live.labels import Labels
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
@@ -89,10 +90,14 @@ def _data(arguments: Namespace) -> str:
     if arguments.source is not None and arguments.data is None:
         return _live(arguments)
     windows = windows_of(arguments)
-    classes = len(np.unique(windows.train_y))
     if not windows.num_train:
         raise ConfigError("no training windows: this device has nothing to train on")
-    return f"{windows.num_train} training and {windows.num_test} test windows of shape {windows.train_x.shape[1:]}, {classes} classes"
+    return f"{windows.num_train} training and {windows.num_test} test windows of shape {windows.train_x.shape[1:]}, {_labels(windows)}"
+
+
+def _labels(windows: Windows) -> str:
+    y = windows.train_y
+    return f"{len(np.unique(y))} classes" if has_classes(y) else f"{y.shape[1]} labels a window"
 
 
 def _live(arguments: Namespace) -> str:

@@ -15,6 +15,7 @@ from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from edge_client.core.ranks import ranks
 from edge_client.core.verbs import check_verbs
+from edge_client.labels import no_labels
 from edge_client.layout import PARTS, fit_windows, fitting, likely_meant, windows_for
 from wire import names
 from wire.bundle import Bundle
@@ -125,16 +126,16 @@ class Executor:
         rows = [self._graphs.run("predict", {**held, names.X: padded[rows]})[names.PROBABILITIES] for rows in slices]
         return np.concatenate(rows)[: len(x)]
 
-    def evaluate(self, model: Tensors, private: Tensors, x: Array, between: Between = lambda: None) -> Metrics:
-        """The metrics of the device's own model over examples x (n, \\*window) that need no labels; of fewer than the bundle's least batch
-        there are none. `between` is called before each batch."""
+    def evaluate(self, model: Tensors, private: Tensors, x: Array, y: Array, between: Between = lambda: None) -> Metrics:
+        """The metrics of the device's own model over examples x (n, \\*window) with the labels y (n, \\*label) of the task; of fewer than
+        the bundle's least batch there are none. `between` is called before each batch."""
         least, held = self._bundle.manifest.min_batch, own_tensors(self._bundle, model, private)
         if len(x) < least:
             return Metrics()
         sums = np.zeros(2)
         for rows in evaluation_slices(len(x), least, self._graphs.max_batch):
             between()
-            batch = {names.X: np.ascontiguousarray(x[rows]), names.Y: np.zeros(len(x[rows]), np.int64)}
+            batch = {names.X: np.ascontiguousarray(x[rows]), names.Y: np.ascontiguousarray(y[rows])}
             outputs = self._graphs.run("evaluate", {**held, **batch})
             sums += float(outputs[names.LOSS_SUM]), float(outputs[names.NUM_CORRECT])
         return Metrics(len(x), float(sums[0]), round(sums[1]))
@@ -146,13 +147,10 @@ class Executor:
     def _check_windows(self) -> None:
         manifest, windows = self._bundle.manifest, self._windows
         shape = manifest.window.shape
-        for split, x, y in (("train", windows.train_x, windows.train_y), ("test", windows.test_x, windows.test_y)):
+        for split, x in (("train", windows.train_x), ("test", windows.test_x)):
             if x.shape[1:] != shape:
                 told = f"{split} windows have shape {x.shape[1:]}, bundle {manifest.name} expects {shape}"
                 raise DataError(told + likely_meant(x.shape[1:], shape))
-            if manifest.needs_labels and len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(manifest.classes)):
-                known = f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}, in the order {', '.join(manifest.classes[:8])}"
-                raise DataError(f"{split} labels reach {int(y.min())}..{int(y.max())}, {known}")
 
 
 class _Job:
@@ -371,12 +369,12 @@ class _Job:
         return sums, len(order)
 
     def _every_window(self, holdout: float) -> tuple[Array, Array, Tensors]:
-        r"""The training windows and after them those without labels, x (n, \*window) and y (n,), -1 for no label; and for each
+        r"""The training windows and after them those without labels, x (n, \*window) and y (n, \*label), `no_labels`; and for each
         its ``rank`` among them, how many there are (``count``), and whether it is ``held`` out, all float32 (n,)."""
         windows = self._windows
         more = windows.num_unlabelled
         x = np.concatenate([windows.train_x, windows.unlabelled_x]) if more else windows.train_x
-        y = np.concatenate([windows.train_y, np.full(more, -1, np.int64)])
+        y = np.concatenate([windows.train_y, no_labels(more, self._manifest.label)])
         held = np.concatenate([held_out(windows.num_train, holdout), np.zeros(more, bool)])
         places = zip(names.PLACES, (ranks(windows.num_train, more), np.full(len(y), len(y)), held), strict=True)
         return x, y, {names.batch(name): values.astype(np.float32) for name, values in places}

@@ -10,8 +10,10 @@ from dataclasses import fields
 import numpy as np
 
 from edge_client.core.ports import Windows
-from wire.bundle import Manifest, Window, split_unlabelled
+from edge_client.labels import fit_labels_of
+from wire.bundle import Manifest, Window
 from wire.errors import DataError
+from wire.tasks import split_unlabelled
 from wire.tensors import Array
 
 log = logging.getLogger("shoal.data")
@@ -98,15 +100,20 @@ def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) ->
 
 
 def windows_for(manifest: Manifest, windows: Windows) -> Windows:
-    """A device's windows as the task of a bundle takes them: all of them as windows to train and test on where it needs no labels."""
-    return windows if manifest.needs_labels else without_labels(windows)
+    """A device's windows as the task of a bundle takes them: all of them as windows to train and test on where it needs no labels.
+
+    Raises:
+        DataError: their labels are not those of the task, or of a class that the bundle does not have.
+    """
+    return fit_labels_of(windows, manifest) if manifest.needs_labels else without_labels(windows)
 
 
 def without_labels(windows: Windows) -> Windows:
-    """The windows of a device for a task that needs no labels (`wire.bundle.split_unlabelled`)."""
-    if not windows.num_unlabelled:
+    """The windows of a device for a task that needs no labels (`wire.tasks.split_unlabelled`)."""
+    if not windows.num_unlabelled and windows.train_y.ndim == windows.test_y.ndim == 1:
         return windows
-    x = np.concatenate([windows.train_x, windows.unlabelled_x]) if windows.num_train else windows.unlabelled_x
+    parts = [part for part in (windows.train_x, windows.unlabelled_x) if len(part)]
+    x = np.concatenate(parts) if parts else windows.train_x
     cut, _ = split_unlabelled(windows.num_train, windows.num_test, windows.num_unlabelled)
     test_x = windows.test_x if windows.num_test else x[cut:]
     return Windows(x[:cut], np.zeros(cut, np.int64), test_x, np.zeros(len(test_x), np.int64), x[:0])
@@ -141,52 +148,6 @@ def _check_finite(x: Array, made: Array, origin: str, names: Sequence[str]) -> N
     value = x[first]
     what = f"{value}, which float32 cannot hold" if np.isfinite(value) else str(value)
     raise DataError(f"{origin}: X holds values that are not finite, in {wrong} of {len(x)} windows: first {what} at {place}")
-
-
-def class_numbers(y: Array, count: int, origin: str) -> Array:
-    """Labels y (n,) as class numbers, int64.
-
-    Raises:
-        DataError: not one whole number for each of `count` examples; the text says what is likely meant.
-    """
-    check_labels(y, count, origin)
-    if y.dtype.kind in "US":
-        raise DataError(
-            f"{origin}: y holds names such as {str(y[0])!r}: list the classes in classes.txt, one a line, in the bundle's order"
-        )
-    return y.astype(np.int64)
-
-
-def named_classes(y: Array, classes: Sequence[str], origin: str) -> Array:
-    """Labels y (n,) that are names of `classes`, as class numbers, int64.
-
-    Raises:
-        DataError: a name that is no class.
-    """
-    number = {name: i for i, name in enumerate(classes)}
-    found = [str(name) for name in y.tolist()]
-    if unknown := sorted(set(found) - number.keys()):
-        raise DataError(f"{origin}: y holds {unknown[0]!r}: expected one of {', '.join(classes)}")
-    return np.array([number[name] for name in found], np.int64)
-
-
-def check_labels(y: Array, count: int, origin: str) -> None:
-    """Check that labels are one whole number or name for each of `count` examples.
-
-    Raises:
-        DataError: they are not; the text says what is likely meant.
-    """
-    told = f"{origin}: y is {y.dtype}{list(y.shape)}"
-    if y.ndim == 2 and len(y) == count and y.shape[1] > 1 and y.dtype.kind in "fiub" and (y.sum(1) == 1).all():
-        raise DataError(f"{told}, a column for each class: expected int[{count}], y.argmax(1)")
-    if y.ndim == 2 and y.shape == (count, 1):
-        raise DataError(f"{told}: expected int[{count}], y[:, 0]")
-    if y.shape != (count,) or y.dtype.kind not in "iuUS":
-        whole = y.dtype.kind == "f" and y.shape == (count,) and bool(np.isfinite(y).all() and (y == np.round(y)).all())
-        several = len(y) == count and y.dtype.kind in "fiub"
-        no_task = ", a class for each window: quantities and several labels are no task here" if several else ""
-        likely = ", y.astype(int)" if whole else no_task
-        raise DataError(f"{told}, expected int[{count}]{likely}")
 
 
 def likely_meant(found: tuple[int, ...], expected: tuple[int, ...]) -> str:

@@ -42,10 +42,10 @@ class LoadedModel:
         with self._lock:  # a program of ExecuTorch is not for two threads at a time
             return self._executor.predict(self._model, self._private, x)
 
-    def evaluate(self, x: Array, between: Between) -> Metrics:
-        """The metrics over examples x (n, \\*window) that need no labels; `between` is called before each batch."""
+    def evaluate(self, x: Array, y: Array, between: Between) -> Metrics:
+        """The metrics over examples x (n, \\*window) with the labels y of the task; `between` is called before each batch."""
         with self._lock:
-            return self._executor.evaluate(self._model, self._private, x, between)
+            return self._executor.evaluate(self._model, self._private, x, y, between)
 
     def answer(self, onnx: bytes, x: Array) -> Array | None:
         """What the whole model in one file says of examples x (n, \\*window); None where this runtime cannot read it."""

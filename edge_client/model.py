@@ -13,8 +13,9 @@ from edge_client.layout import fitting
 from edge_client.loaded import LoadedModel, check_windows
 from edge_client.options import load_graphs_of, load_model_of
 from edge_client.work import BlobMissing, read_blob
-from wire.bundle import TaskName, Window, unpack
+from wire.bundle import Window, unpack
 from wire.errors import ConfigError, ShoalError
+from wire.tasks import TaskName
 from wire.tensors import Array
 
 log = logging.getLogger("shoal.edge")
@@ -82,8 +83,8 @@ class Model:
         return self._window
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on; in a reconstruction
-        the error (n, 1) of each.
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on; of several
+        labels the probability (n, names) of each name, in a reconstruction the error (n, 1) of each window.
 
         Raises:
             DataError: x has another shape, or holds values that are not finite, or that are no ids where the model takes ids.

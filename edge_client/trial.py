@@ -12,10 +12,11 @@ from edge_client.executor import Between
 from edge_client.loaded import LoadedModel
 from wire.errors import BundleError, DataError
 from wire.messages import Evaluate, Metrics, Plan, Policy, Train
+from wire.tasks import CLASSIFICATION, MULTI_LABEL
 from wire.tensors import Array
 
 SUM_TOLERANCE = 1e-3
-"""The probabilities of a window sum to 1 but for so much."""
+"""The probabilities of a window's classes sum to 1 but for so much."""
 SAME = 1e-5
 """So far may the model in one file be from the graph that it was made from."""
 LEAST_PROBABILITY = 1e-7
@@ -30,19 +31,20 @@ def check_answer(loaded: LoadedModel, windows: Windows) -> None:
 
     Raises:
         DataError: there is no window.
-        BundleError: its answer is not a number for each name in the manifest, and of classes a probability.
+        BundleError: its answer is not a number for each name in the manifest, and of classes and names a probability.
     """
     manifest, stored = loaded.bundle.manifest, _some(windows)
     answer, expected = loaded.predict(stored[:1]), (1, len(manifest.classes))
     if answer.shape != expected:
         raise BundleError(f"the model answers with shape {answer.shape}, expected {expected}")
     total = float(answer.sum(dtype=np.float64))
-    if not manifest.needs_labels:
-        if not np.isfinite(total):
-            raise BundleError(f"the model answers with {total}, expected a number")
-        return
-    if not np.isfinite(answer).all() or abs(total - 1) > SUM_TOLERANCE:
-        raise BundleError(f"the model answers with probabilities that sum to {total}, expected 1")
+    if manifest.task == CLASSIFICATION:
+        if not np.isfinite(answer).all() or abs(total - 1) > SUM_TOLERANCE:
+            raise BundleError(f"the model answers with probabilities that sum to {total}, expected 1")
+    elif not np.isfinite(answer).all():
+        raise BundleError(f"the model answers with {total}, expected a number")
+    elif manifest.task == MULTI_LABEL and not ((answer >= 0) & (answer <= 1 + SUM_TOLERANCE)).all():
+        raise BundleError(f"the model answers from {answer.min():g} to {answer.max():g}, expected probabilities")
 
 
 def check_whole(loaded: LoadedModel, onnx: bytes, windows: Windows) -> None:
@@ -84,8 +86,8 @@ def _some(windows: Windows) -> Array:
 
 
 def _evaluate(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Metrics:
-    if not loaded.bundle.manifest.needs_labels:
-        return loaded.evaluate(x, between)
+    if loaded.bundle.manifest.task != CLASSIFICATION:
+        return loaded.evaluate(x, y, between)
     loss, correct = 0.0, 0
     for rows in [slice(at, at + BATCH) for at in range(0, len(y), BATCH)]:
         between()

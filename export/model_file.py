@@ -18,6 +18,7 @@ from wire import names
 from wire.bundle import EXECUTORCH, Bundle
 from wire.errors import BundleError, ConfigError
 from wire.onnx_model import whole_model
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, TaskName
 from wire.tensors import Array, Tensors
 
 FORMS = ("onnx", "pte", "pt", "safetensors")
@@ -99,9 +100,17 @@ def norms(one: Tensors, other: Tensors) -> list[tuple[str, float, float]]:
     return sorted(rows, key=lambda row: -row[2])
 
 
-def agreement(one: Array, other: Array) -> float:
-    """The share of windows for which two answers (n, classes) have the same class."""
-    return float((one.argmax(1) == other.argmax(1)).mean())
+def agreement(task: TaskName, one: Array, other: Array) -> float:
+    """The share of windows of which two answers (n, answers) say the same: the same class, or the same labels.
+
+    Raises:
+        ConfigError: the answers of the task are quantities, which are never quite the same.
+    """
+    if task == CLASSIFICATION:
+        return float((one.argmax(1) == other.argmax(1)).mean())
+    if task == MULTI_LABEL:
+        return float(((one >= PRESENT) == (other >= PRESENT)).all(1).mean())
+    raise ConfigError(f"answers of {task} are quantities: expected models of classes or labels to compare answers of")
 
 
 def _norm(values: Array) -> float:

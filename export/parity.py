@@ -54,7 +54,7 @@ class Parity:
 
 def check_parity(bundle: Bundle, objective: Objective, x: np.ndarray, y: np.ndarray, steps: int = 50, batch_size: int = 32) -> Parity:
     """Run every graph for `steps` steps on every runtime that the bundle has graphs for, on examples x (n, \\*window) float32 with labels y
-    (n,), and compare every output at every step.
+    (n, \\*label), and compare every output at every step.
 
     Raises:
         ParityError: names the tensor, the step, the difference and what is allowed.
@@ -101,7 +101,7 @@ def _check_graph(
     found: list[tuple[float, str]] = []
     for step in range(1, steps + 1):
         chosen = rng.integers(0, len(y), size=batch_size if step % 5 else max(2, batch_size // 3))
-        batch = {"x": x[chosen], "y": y[chosen].astype(np.int64)} | _draw(objective, len(chosen), rng)
+        batch = {"x": x[chosen], "y": y[chosen]} | _draw(objective, len(chosen), rng)
         outputs = graph(at, batch)
         errors = _errors(outputs, exact(at, batch), len(chosen))
         found.append(max((error if error == error else float("inf"), f"{key} after step {step}") for key, error in errors.items()))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithms.core.contract import Objective
-from algorithms.core.probe import make_probe, whole_model
+from algorithms.core.probe import probe_of, whole_model
 from export.bundle import MAX_BATCH, capture_graphs, make_bundle, save_probe
 from export.parity import Parity, check_parity
 from export.runtimes import ONNX
@@ -60,7 +60,7 @@ def publish(
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> Publication:
     """Export every graph of an objective, sign them as a bundle, and run them beside eager torch on a sample: examples x (n, \\*window)
-    float32 and labels y (n,). `on_progress` is told what is being done.
+    float32 and labels y (n, \\*label). `on_progress` is told what is being done.
 
     Raises:
         ConfigError: a layer or operator of the model cannot be exported; the text names it.
@@ -73,7 +73,7 @@ def publish(
         on_progress("running every graph beside eager torch")
         parity = check_parity(bundle, objective, *sample)
         on_progress("writing the aggregator's probe")
-        probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model), bundle.digest)
+        probe = save_probe(probe_of(objective, window.shape), whole_model(objective.model), bundle.digest)
     return Publication(bundle, probe, public_pem(key), parity)
 
 

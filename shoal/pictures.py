@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.collections import EllipseCollection
 
+from edge_client.labels import has_classes
 from shoal.report import COLOURS, GRID, INK
 from simulation.datasets.windows import FleetData
 from wire.tensors import Array
@@ -24,7 +25,7 @@ def draw_holdings(path: Path, fleet: FleetData) -> Path:
     their groups where there are any (`fleet.truth`), which have a colour each."""
     order = sorted(fleet.devices, key=lambda d: (fleet.truth.get(d, ""), d))
     groups = [fleet.truth.get(d, "") for d in order]
-    counts = np.stack([np.bincount(fleet.devices[d].train_y, minlength=len(fleet.classes)) for d in order], axis=1)
+    counts = np.stack([_counts(fleet.devices[d].train_y, len(fleet.classes)) for d in order], axis=1)
     cell = min(max(ROOM_IN / len(order), CELL_IN[0]), CELL_IN[1])
     size = (2.4 + cell * len(order) + max(0.0, 6 * CELL_IN[1] - cell), 1.8 + cell * len(fleet.classes))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
@@ -51,6 +52,11 @@ def draw_holdings(path: Path, fleet: FleetData) -> Path:
     figure.savefig(path, dpi=110, bbox_inches="tight")
     plt.close(figure)
     return path
+
+
+def _counts(y: Array, num_names: int) -> Array:
+    """How many examples have each name: as their class, or as one of several labels."""
+    return np.bincount(y, minlength=num_names) if has_classes(y) else y.sum(0)
 
 
 def _circles(axes: Any, x: Array, y: Array, counts: Array, most: int, colours: Sequence[str]) -> None:

@@ -134,6 +134,8 @@ def device_table(summary: Summary) -> Table:
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
     if summary.macro_f1:
         table.add_column("macro F1", justify="right")
+    if summary.auc:
+        table.add_column("AUC", justify="right")
     if summary.accuracy_is:
         table.add_column("loss", justify="right")
     for name in summary.comparison:
@@ -149,6 +151,7 @@ def device_table(summary: Summary) -> Table:
     for device_id, device in rows[:MOST_ROWS]:
         group = "-" if device.group is None else str(device.group)
         cells = [percent(device.macro_f1)] if summary.macro_f1 else []
+        cells += [percent(device.auc)] if summary.auc else []
         cells += [number(device.loss)] if summary.accuracy_is else []
         cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
         cells += [kept_text(device.kept)] if summary.kept else []
@@ -191,6 +194,8 @@ def verdict(summary: Summary) -> str:
         text += f" Accuracy is the share of {summary.accuracy_is}. Mean loss {number(fmean(losses) if losses else None)}."
     if summary.macro_f1:
         text += f" Mean macro F1 {percent(summary.macro_f1.mean)}, worst tenth {percent(summary.macro_f1.worst_tenth)}."
+    if summary.auc:
+        text += f" Mean AUC {percent(summary.auc.mean)}, worst tenth {percent(summary.auc.worst_tenth)}."
     if summary.epsilon is not None:
         text += f" Epsilon {summary.epsilon:.2f}."
     if attack := summary.attack:

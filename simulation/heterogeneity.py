@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edge_client.labels import strata
 from simulation.datasets.windows import FleetData
 from simulation.partitions.embedding import FIT_EXAMPLES, Embedding, fit_components
 from wire.tensors import Array
@@ -22,8 +23,8 @@ def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float
     """The heterogeneity of the devices' training examples.
 
     ``gamma``: `gamma` of the examples under `embed`, by default the first `DIMENSIONS` principal components of all devices' examples,
-    standardised per channel; of ids, those of `quantities`. ``label_skew``: `label_skew`. ``example_imbalance``: standard deviation of the
-    number of examples, as a share of their mean.
+    standardised per channel; of ids, those of `quantities`. ``label_skew``: `label_skew`, 0 where labels are no classes.
+    ``example_imbalance``: standard deviation of the number of examples, as a share of their mean.
     """
     held = [w for _, w in sorted(fleet.devices.items()) if w.num_train]
     if not held:
@@ -34,7 +35,7 @@ def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float
     sizes = np.array([w.num_train for w in fleet.devices.values()])
     return {
         "gamma": gamma([project(quantities(w.train_x, vocabulary)) for w in held]),
-        "label_skew": label_skew([w.train_y for w in held], len(fleet.classes)),
+        "label_skew": label_skew([strata(w.train_y) for w in held], len(fleet.classes)),
         "example_imbalance": float(sizes.std() / sizes.mean()),
     }
 

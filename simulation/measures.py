@@ -1,8 +1,29 @@
 """What the predictions of a device's model are worth, beside accuracy. Pure."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, TaskName
 from wire.tensors import Array
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What is measured of answers, as far as it means something in the task."""
+
+    macro_f1: float | None = None
+    auc: float | None = None
+
+
+def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
+    """The measures of answers (n, answers) of at least one example with its labels (n, \\*label), as
+    `edge_client.executor.Executor.predict` gives them."""
+    if task == CLASSIFICATION:
+        return Measures(macro_f1(labels, answers.argmax(1)))
+    if task == MULTI_LABEL:
+        return Measures(macro_f1_of_names(labels, answers >= PRESENT), macro_auc(labels, answers))
+    return Measures()
 
 
 def macro_f1(labels: Array, predicted: Array) -> float:
@@ -20,3 +41,28 @@ def macro_f1(labels: Array, predicted: Array) -> float:
     true, said = which[: len(labels)], which[len(labels) :]
     hits, occur, answered = (np.bincount(part, minlength=len(classes)) for part in (true[true == said], true, said))
     return float(np.mean(2 * hits / (occur + answered)))
+
+
+def macro_f1_of_names(labels: Array, predicted: Array) -> float:
+    """Mean over names of F1, for labels and predictions (n, names), 1 or true where a name is there, of at least one example.
+
+    A name counts if it is among the labels or among the predictions, as in `macro_f1`. Where no name is, nothing was told wrongly: 1.
+    """
+    hits, occur, told = ((labels > 0) & (predicted > 0)).sum(0), (labels > 0).sum(0), (predicted > 0).sum(0)
+    counts = occur + told > 0
+    return float(np.mean(2 * hits[counts] / (occur + told)[counts])) if counts.any() else 1.0
+
+
+def macro_auc(labels: Array, scores: Array) -> float | None:
+    """Mean over names of the area under the ROC curve, for labels and scores (n, names): how probably an example that has the name has a
+    higher score than one that has it not (ties count half). Names that all examples have, or none, do not count; None where no name does.
+
+    J. A. Hanley, B. J. McNeil. The Meaning and Use of the Area under a Receiver Operating Characteristic Curve. Radiology 143, 1982.
+    """
+    areas = []
+    for there, score in zip(labels.T > 0, scores.T, strict=True):
+        if 0 < (count := int(there.sum())) < len(there):
+            _, which, times = np.unique(score, return_inverse=True, return_counts=True)
+            ranks = (np.cumsum(times) - (times - 1) / 2)[which]  # from 1; those that tie share their mean
+            areas.append((ranks[there].sum() - count * (count + 1) / 2) / (count * (len(there) - count)))
+    return float(np.mean(areas)) if areas else None

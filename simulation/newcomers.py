@@ -41,12 +41,12 @@ def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[st
 
 @dataclass(frozen=True)
 class Received:
-    """A newcomer: where it was placed, its metrics on its test windows, the classes (n,) int64 that it predicts for them, and what it
-    keeps; None where it does not choose."""
+    """A newcomer: where it was placed, its metrics on its test windows, what it answers for them (n, answers) float32, and what it keeps;
+    None where it does not choose."""
 
     placed: Placement
     evaluated: Metrics
-    predicted: Array
+    answers: Array
     kept: Kept | None = None
 
 
@@ -83,8 +83,9 @@ class Reception:
         longer = tuple(msgspec.structs.replace(v, epochs=epochs) if isinstance(v, Train) else v for v in verbs)
         model = self._model(key)
         result = executor.execute(self._plan(device_id, key, longer), model, kept, self._fetch)
-        predicted = executor.predict(model, result.private, windows.test_x).argmax(1) if windows.num_test else np.zeros(0, np.int64)
-        return Received(placed, result.evaluated, predicted, kept_of(self._run.settings.candidates, result.tensors))
+        none = np.zeros((0, len(self._bundle.manifest.classes)), np.float32)
+        answers = executor.predict(model, result.private, windows.test_x) if windows.num_test else none
+        return Received(placed, result.evaluated, answers, kept_of(self._run.settings.candidates, result.tensors))
 
     def _place_unlabelled(self, device_id: str, executor: Executor) -> Placement:
         """The group of a newcomer without labels, as its inputs say."""

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from algorithms.spec import Choice, Option, Options, Value, read, with_option
+from edge_client.labels import has_classes
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import DEVICES, Pool, assign_alike, pool_of
 from simulation.datasets.windows import FleetData
@@ -18,6 +19,7 @@ from simulation.partitions import embedding, inputs, labels
 from simulation.partitions.assignment import Assignment, assign_pool, common_options
 from simulation.partitions.users import by_user
 from wire.errors import ConfigError
+from wire.tensors import Array
 
 MANY = 1_000_000
 
@@ -145,6 +147,8 @@ PARTITIONS: dict[str, Partition] = {
 """Every partition by name."""
 OF_MEASUREMENTS = ("rotation", "noise", "embedding", "environment-difference", "privacy-protection")
 """Those that look at inputs, or change them, as quantities."""
+OF_CLASSES = ("dirichlet", "drawn", "pathological", "label-groups", "embedding", "category-imbalance")
+"""Those that look at classes."""
 
 
 def read_partition(text: str) -> Choice:
@@ -160,11 +164,14 @@ def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
     """Assign the examples of `data` to devices by the partition that was chosen.
 
     Raises:
-        ConfigError: an option does not fit the data, or the partition changes measurements and these are ids.
+        ConfigError: an option does not fit the data, or the partition looks at classes or changes measurements, and there are
+            none.
         DataError: more devices than a partition by users has users for.
     """
     if data.window.vocabulary and choice.name in OF_MEASUREMENTS:
         raise ConfigError(f"partition {choice.name}: it changes or compares measurements, and data {data.name} holds ids")
+    if choice.name in OF_CLASSES and not has_classes(_some_labels(data)):
+        raise ConfigError(f"partition {choice.name}: it assigns examples by their class, and in data {data.name} labels are no classes")
     options = choice.options
     if options["devices"] == 0:
         options["devices"] = DEVICES if isinstance(data, Pool) else len(data.devices)
@@ -191,6 +198,10 @@ def assign(data: FleetData | Pool, choice: Choice, devices: int | None, seed: in
     if devices is not None:
         choice = with_option(choice, "devices", devices, _known(), "partition")
     return partition(data, choice, seed)
+
+
+def _some_labels(data: FleetData | Pool) -> Array:
+    return data.train_y if isinstance(data, Pool) else data.sample()[1]
 
 
 def _known() -> dict[str, Options]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from algorithms.build import build_model
 from algorithms.models.classifier import Classifier
+from edge_client.labels import has_classes
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool, pool_of
 from wire.bundle import Window
@@ -48,6 +49,8 @@ def examples_for(window: Window, data: str) -> Pool:
         raise DataError(
             f"--pretrain {data}: a vocabulary of {pool.window.vocabulary} ids, that of the fleet has {window.vocabulary} (0: none)"
         )
+    if not has_classes(pool.train_y):
+        raise DataError(f"--pretrain {data}: an extractor is trained by classes, and its labels are none")
     if pool.window.shape != window.shape:
         raise DataError(f"--pretrain {data}: its examples have shape {pool.window.shape}, those of the fleet {window.shape}")
     return pool

@@ -15,10 +15,11 @@ import numpy as np
 
 from algorithms.spec import Choice
 from edge_client.core.ports import Windows
+from edge_client.labels import has_classes
 from simulation.datasets.windows import FleetData
 from simulation.newcomers import hold_out
 from simulation.splits import read_split, split_anew
-from wire.errors import ConfigError
+from wire.errors import ConfigError, DataError
 from wire.tensors import Array
 
 Labels = Annotated[int, msgspec.Meta(ge=1)] | Literal["all", "none"]
@@ -78,7 +79,7 @@ def set_scene(data: FleetData, scenario: Scenario, seed: int) -> FleetData:
 
     Raises:
         ConfigError: more newcomers than the fleet has room for.
-        DataError: the data do not allow the split.
+        DataError: the data do not allow the split, or labels are counted by class that are no classes.
     """
     count = scenario.num_newcomers(len(data.devices))
     if not 0 <= count < len(data.devices):
@@ -90,6 +91,8 @@ def set_scene(data: FleetData, scenario: Scenario, seed: int) -> FleetData:
         _, newcomers = hold_out(data, count, seed)
         return replace(data, devices={d: _keep(w, np.zeros(0, np.int64)) if d in newcomers else w for d, w in data.devices.items()})
     few = scenario.labels
+    if not has_classes(data.sample()[1]):
+        raise DataError(f"labels {few}: they are counted by class, and in data {data.name} labels are no classes: expected all or none")
     return replace(data, devices={d: _keep(w, labelled(w.train_y, few, d, seed)) for d, w in data.devices.items()})
 
 

@@ -1,6 +1,6 @@
 """A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -13,9 +13,9 @@ from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RunState
-from aggregator.core.summary import AttackSummary, Newcomers, Summary, accuracy_of, spread, summarize
+from aggregator.core.summary import AttackSummary, Newcomers, Spread, Summary, accuracy_of, spread, summarize
 from algorithms.core.contract import USUAL_PASSES, Objective
-from algorithms.core.probe import make_probe
+from algorithms.core.probe import probe_of
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm, task_of
 from algorithms.spec import DEFAULT_ALGORITHM, Choice
 from edge_client.core.ports import Windows
@@ -33,7 +33,7 @@ from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.engine.workers.attacks import Attack, make_attack, success_rate, told_apart
 from simulation.engine.workers.secret import repeatable_secret
-from simulation.measures import macro_f1
+from simulation.measures import measure
 from simulation.newcomers import Received, Reception, hold_out
 from simulation.objective import objective_for_fleet
 from simulation.pretrain import examples_for
@@ -45,6 +45,7 @@ from wire import names
 from wire.bundle import Bundle
 from wire.errors import ConfigError
 from wire.quantised import change_bytes
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, TaskName
 from wire.tensors import Array
 
 
@@ -130,17 +131,16 @@ def simulate(
         if result.state.ended == "order":
             summary = msgspec.structs.replace(summary, ended="a callback stopped it")
         summary = _with_scenario(summary, settings)
-        has_classes = settings.algorithm.has_classes
-        if has_classes:
-            summary = _with_f1(summary, result, data)
+        task = task_of(settings.algorithm).of
+        summary = _with_measures(summary, result, data, task)
         if result.schedule is not None:
             accuracies = [(r.opened_at_s, spread(accuracy_of(r).values()).mean) for r in result.records if r.phase != "preparing"]
             summary = msgspec.structs.replace(summary, time=result.schedule.report(accuracies))
         if attack is not None:
-            summary = msgspec.structs.replace(summary, attack=_measure(attack, str(settings.attack), result, data, summary, has_classes))
+            summary = msgspec.structs.replace(summary, attack=_of_attack(attack, str(settings.attack), result, data, summary, task))
         if newcomers:
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
-            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers, has_classes))
+            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers, task))
     return SimulationResult(summary, result.state, result.records, result.blobs, data, result.models, result.predict)
 
 
@@ -184,7 +184,7 @@ def _set_up(
     elif callable(objective):
         objective = objective(data)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
-    probe = make_probe(objective.model, data.window.shape)
+    probe = probe_of(objective, data.window.shape)
     attack = make_attack(settings.attack, data, settings.seed) if settings.attack else None
     run_settings = RunSettings.for_bundle(
         bundle,
@@ -234,41 +234,56 @@ def _with_scenario(summary: Summary, settings: SimulationSettings) -> Summary:
     return msgspec.structs.replace(summary, labels=str(settings.labels), split=str(settings.split), accuracy_is=what)
 
 
-def _with_f1(summary: Summary, result: EngineResult, data: FleetData) -> Summary:
-    """The summary with macro F1 beside every accuracy."""
+def _with_measures(summary: Summary, result: EngineResult, data: FleetData, task: TaskName) -> Summary:
+    """The summary with what the task measures beside every accuracy."""
+    if task == RECONSTRUCTION:
+        return summary
     devices, replace = dict(summary.devices), msgspec.structs.replace
     for device_id in (d for d, device in summary.devices.items() if device.accuracy is not None):
         windows = data.devices[device_id]
-        f1 = macro_f1(windows.test_y, result.predict(device_id, windows.test_x).argmax(1))
-        devices[device_id] = replace(devices[device_id], macro_f1=round(f1, 6))
-    over = spread(device.macro_f1 for device in devices.values() if device.macro_f1 is not None)
-    return replace(summary, devices=devices, macro_f1=over)
+        found = measure(task, windows.test_y, result.predict(device_id, windows.test_x))
+        devices[device_id] = replace(devices[device_id], macro_f1=_rounded(found.macro_f1), auc=_rounded(found.auc))
+    f1, auc = _over(d.macro_f1 for d in devices.values()), _over(d.auc for d in devices.values())
+    return replace(summary, devices=devices, macro_f1=f1, auc=auc if task == MULTI_LABEL else None)
 
 
-def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Windows], has_classes: bool) -> Newcomers:
+def _over(values: Iterable[float | None]) -> Spread:
+    return spread(value for value in values if value is not None)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
+def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Windows], task: TaskName) -> Newcomers:
     """What came of the newcomers, by device and over those that have test windows."""
     tested = {d: r for d, r in sorted(received.items()) if r.evaluated.num_examples}
     return Newcomers(
         **msgspec.structs.asdict(spread(r.evaluated.accuracy for r in tested.values())),
         devices={d: received[d].evaluated.accuracy if d in tested else None for d in sorted(received)},
-        macro_f1=spread(macro_f1(newcomers[d].test_y, r.predicted) for d, r in tested.items()) if has_classes else None,
+        macro_f1=None
+        if task == RECONSTRUCTION
+        else _over(measure(task, newcomers[d].test_y, r.answers).macro_f1 for d, r in tested.items()),
         groups={d: received[d].placed.group for d in sorted(received)},
         kept={d: received[d].kept for d in sorted(received)},
         sure={d: round(received[d].placed.sure, 6) for d in sorted(received)},
     )
 
 
-def _measure(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Summary, has_classes: bool) -> AttackSummary:
+def _of_attack(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Summary, task: TaskName) -> AttackSummary:
     """What an attack achieved on the honest devices: their accuracy, and its success rate with the models that they were given."""
     honest = [d for d in sorted(data.devices) if d not in attack.attackers]
     tested = [d for d in honest if data.devices[d].num_test]
-    labels = np.concatenate([data.devices[d].test_y for d in tested])
-    predicted = np.concatenate([result.predict(d, data.devices[d].test_x).argmax(1) for d in tested])
+    rate = None
+    if task == CLASSIFICATION:
+        labels = np.concatenate([data.devices[d].test_y for d in tested])
+        predicted = np.concatenate([result.predict(d, data.devices[d].test_x).argmax(1) for d in tested])
+        rate = success_rate(attack.targets, labels, predicted)
     accuracies = [summary.devices[d].accuracy for d in tested]
     return AttackSummary(
         attack=text,
         attackers=sorted(attack.attackers),
-        success_rate=success_rate(attack.targets, labels, predicted) if has_classes else None,
+        success_rate=rate,
         told_apart=told_apart({d: device.group for d, device in summary.devices.items()}, attack.attackers),
         honest_accuracy=spread(a for a in accuracies if a is not None),
     )

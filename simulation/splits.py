@@ -12,6 +12,7 @@ import numpy as np
 
 from algorithms.spec import Choice, Option, Options, read
 from edge_client.core.ports import Windows
+from edge_client.labels import strata
 from simulation.datasets.windows import FleetData, Recordings, last_share_of_each_class
 from simulation.partitions.assignment import split_count
 from wire.errors import DataError
@@ -46,7 +47,7 @@ def _by_session(where: str, r: Recordings, _length: int, share: float, _rng: np.
         DataError: there is no such recording.
     """
     assert r.session is not None, "checked before"
-    classes, y = np.unique(r.y, return_inverse=True)
+    classes, y = np.unique(strata(r.y), return_inverse=True)
     numbers, session = np.unique(r.session, return_inverse=True)
     counts = np.zeros((len(numbers), len(classes)), np.int64)
     np.add.at(counts, (session, y), 1)

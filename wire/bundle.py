@@ -21,6 +21,7 @@ from wire.codec import digest
 from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
 from wire.keys import PrivateKey, PublicKey, verifies
 from wire.messages import Count, Digest, Name, Positive, Text
+from wire.tasks import CLASSIFICATION, RECONSTRUCTION, Label, TaskName, label_of
 from wire.tensors import RECEIVED_FILES, Tensors, TensorSpec, decode_tensors, encode_tensors
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
@@ -31,18 +32,8 @@ BUNDLE_BYTES, DIRECTORY_BYTES = 2**31 - 1, 2**20
 EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
 """Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the operators it always has."""
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
-TaskName = Literal["classification", "reconstruction"]
-CLASSIFICATION: TaskName = "classification"
 ZERO_UNLESS_SAID = (names.PRIVATE, names.SLOT, names.MEMORY)
 """The roles of tensors that start at zero where `INITIAL` does not say another value."""
-
-
-def split_unlabelled(num_train: int, num_test: int, num_unlabelled: int) -> tuple[int, int]:
-    """How many windows a device trains on and how many it tests on, in a task that needs no labels: those without a label come after those
-    with one, and where none was set apart for testing, the last quarter of all is."""
-    count = num_train + num_unlabelled
-    held_back = 0 if num_test or not num_unlabelled else count // 4
-    return count - held_back, num_test or held_back
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -121,13 +112,18 @@ class Manifest(msgspec.Struct, frozen=True):
     random: dict[str, tuple[int, ...]] = {}
     """Random inputs: ``uniform/NAME`` with the shape for one example, ``normal/NAME`` with its whole shape."""
     task: TaskName = CLASSIFICATION
-    """What is learned. In a reconstruction windows need no labels, and `classes` names the one number that ``predict`` gives."""
+    """What is learned. `classes` names the numbers that ``predict`` gives; in a reconstruction windows need no labels."""
     format: Positive = 1
 
     @property
     def needs_labels(self) -> bool:
         """Whether only windows with labels are trained and tested on."""
-        return self.task == CLASSIFICATION
+        return self.task != RECONSTRUCTION
+
+    @property
+    def label(self) -> Label:
+        """What the label of a window is."""
+        return label_of(self.task, len(self.classes))
 
     def of_role(self, *roles: str) -> tuple[TensorSpec, ...]:
         """The tensors of these roles, in the manifest's order."""

@@ -44,6 +44,8 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     """The mean loss of the same model on them; None without any, and where it is no number."""
     macro_f1: float | None = None
     """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where only accuracies were reported."""
+    auc: float | None = None
+    """Of several labels (`simulation.measures.macro_auc`); None where there is none, and where only accuracies were reported."""
     kept: Kept | None = None
     """What it keeps, and why; None where it has not told."""
     placed: Placed | None = None
@@ -152,7 +154,7 @@ class Newcomers(Spread, frozen=True):
     devices: dict[str, float | None]
     """Accuracy by device; None for one without test windows."""
     macro_f1: Spread | None
-    """None where there are no classes."""
+    """None where there are neither classes nor names."""
     groups: dict[str, str]
     """The group that each was placed in."""
     kept: dict[str, Kept | None]
@@ -201,6 +203,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     accuracy_is: str = ""
     """What accuracy is the share of, where that is not windows whose class is told rightly."""
     macro_f1: Spread | None = None
+    auc: Spread | None = None
+    """None where a window has a class, and of other tasks."""
     accuracy_by_round: list[Spread]
     kept: KeptCounts | None = None
     """None where devices do not choose what they keep."""

@@ -18,8 +18,8 @@ from algorithms.core.stack import Stack
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network
 from wire import names
-from wire.bundle import TaskName
 from wire.messages import Train, Verb
+from wire.tasks import Label, TaskName
 from wire.tensors import Array, Tensors
 
 TorchTensors = dict[str, Tensor]
@@ -43,11 +43,11 @@ class Sgd:
 class Objective(Protocol):
     """The device's half of an objective: pure functions over named tensors; written once, exported to every runtime.
 
-    A batch holds ``x`` (batch, \\*window) float32, or int64 where the model has a vocabulary, ``y`` (batch,) int64, the `columns` that the
-    device has made of its examples, and the `random` inputs. A role says what happens to a tensor: ``shared`` is exchanged and averaged,
-    ``statistic`` is exchanged (BatchNorm), ``private`` stays on the device from round to round, ``slot`` starts anew in every round,
-    ``received`` comes from the server with the model; ``received/start.NAME`` is the device's own copy of ``shared/NAME`` as it was
-    received.
+    A batch holds ``x`` (batch, \\*window) float32, or int64 where the model has a vocabulary, ``y`` (batch, \\*label) as the task says, the
+    `columns` that the device has made of its examples, and the `random` inputs. A role says what happens to a tensor: ``shared`` is
+    exchanged and averaged, ``statistic`` is exchanged (BatchNorm), ``private`` stays on the device from round to round, ``slot`` starts
+    anew in every round, ``received`` comes from the server with the model; ``received/start.NAME`` is the device's own copy of
+    ``shared/NAME`` as it was received.
     """
 
     name: ClassVar[str]
@@ -387,6 +387,9 @@ class Task(Protocol):
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         """How many numbers a model gives for an example of this shape, where there are so many classes."""
 
+    def label(self, num_outputs: int) -> Label:
+        """What the label of an example is, where a model gives so many numbers."""
+
     def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         """What the numbers of `answer` are called, where these are the classes of the data."""
 
@@ -398,7 +401,7 @@ class Task(Protocol):
         """
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:
-        """What a model's outputs are held against, of examples and their labels (batch,) int64."""
+        """What a model's outputs are held against, of examples and their labels (batch, \\*label)."""
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss (batch,) of each example that training minimises, of a model's outputs (batch, outputs) float32 and their target."""

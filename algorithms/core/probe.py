@@ -1,6 +1,7 @@
-"""What a model makes of given inputs, as the server sees it: class probabilities, and the statistics at each BatchNorm layer."""
+"""What a model makes of given inputs, as the server sees it: class probabilities or what its task answers, and the statistics at each
+BatchNorm layer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
@@ -9,7 +10,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import Probe, TorchTensors
+from algorithms.core.contract import Objective, Probe, TorchTensors
 from algorithms.core.functional import functional
 from algorithms.models.classifier import Classifier
 from algorithms.models.frozen import NORMS, frozen_tensors
@@ -67,25 +68,35 @@ def named_norms(met: Mapping[str, tuple[Tensor, Tensor]]) -> TorchTensors:
     return {kind + layer: value for layer, pair in met.items() for kind, value in zip(kinds, pair, strict=True)}
 
 
-def make_probe(model: nn.Module, input_shape: tuple[int, ...]) -> Probe:
-    """The probe of a model. Its BatchNorm layers use running statistics."""
+def _softmax(logits: Tensor, _x: Tensor) -> Tensor:
+    return torch.softmax(logits, dim=1)
+
+
+def make_probe(model: nn.Module, input_shape: tuple[int, ...], answer: Callable[[Tensor, Tensor], Tensor] = _softmax) -> Probe:
+    """The probe of a model. Its BatchNorm layers use running statistics. `answer` makes of logits and examples what the probe answers."""
 
     def run(tensors: TorchTensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         with watch_norms(model) as met:
             logits, _ = functional(model, tensors, x, training=False)
-        return torch.softmax(logits, dim=1), list(met.values())
+        return answer(logits, x), list(met.values())
 
     def predict(tensors: TorchTensors, x: Tensor) -> Tensor:
-        return torch.softmax(functional(model, tensors, x, training=False)[0], dim=1)
+        return answer(functional(model, tensors, x, training=False)[0], x)
 
     folded, pairs = fold_norms(model)
 
     def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
-        return torch.softmax(functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], dim=1)
+        return answer(functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], x)
 
     of_ids = isinstance(model, Classifier) and bool(model.vocabulary)
     network = _network_of(model, input_shape)
     return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded, network, of_ids)
+
+
+def probe_of(objective: Objective, input_shape: tuple[int, ...]) -> Probe:
+    """The probe of an objective's model, which answers as its task does."""
+    model, task = objective.model, objective.task
+    return make_probe(model, input_shape, lambda logits, x: task.answer(logits, model.scale(x)))
 
 
 def _network_of(model: nn.Module, input_shape: tuple[int, ...]) -> Network | None:

@@ -18,8 +18,9 @@ from algorithms.models.small_cnn import autocfl, cnn2, cnn4
 from algorithms.models.text import text_cnn, text_mlp
 from algorithms.models.vgg import vgg11
 from algorithms.spec import Option, Options, read
-from wire.bundle import CLASSIFICATION, Window
+from wire.bundle import Window
 from wire.errors import ConfigError
+from wire.tasks import RECONSTRUCTION
 
 Builder = Callable[..., Classifier]
 """(window, number of classes, size (channels,) float32 that every channel is divided by, \\**options) -> a fresh model."""
@@ -52,7 +53,7 @@ OPTIONS: dict[str, Options] = {"har-cnn-dbe": {"cut": _CUT}, "cnn4": {"cut": _CU
 def default_model(window: Window, task: Task | None = None) -> str:
     """The model that data get when nobody names one: DistFL's two-layer CNN, for ids a convolution over their embeddings, and an
     autoencoder to give windows back; all have the BatchNorm statistics that groupings read."""
-    if task is not None and task.of != CLASSIFICATION:
+    if task is not None and task.of == RECONSTRUCTION:
         return "autoencoder"
     return "text-cnn" if window.vocabulary else "cnn2-bn" if window.height else "har-cnn"
 

@@ -17,11 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.limits import BETWEEN, PART, Limits, read_numbers
-from wire.bundle import CLASSIFICATION, TaskName
 from wire.errors import ConfigError
+from wire.tasks import CLASSIFICATION, NO_LABEL, Label, TaskName, label_of
 
-NO_LABEL = -1
-"""The class of a window that nobody has labelled."""
 BALANCED, EQUAL = "balanced", "equal"
 """Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and none."""
 
@@ -49,6 +47,9 @@ class Classification:
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         return num_classes
+
+    def label(self, num_outputs: int) -> Label:
+        return label_of(self.of, num_outputs)
 
     def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         return classes

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from algorithms.core.limits import POSITIVE, Limits
-from wire.bundle import TaskName
+from wire.tasks import RECONSTRUCTION, Label, TaskName, label_of
 
 ERROR = "reconstruction_error"
 """What the one number is called that a device is told of a window."""
@@ -26,7 +26,7 @@ class Reconstruction:
 
     name: ClassVar[str] = "reconstruction"
     citation: ClassVar[str] = "Sakurada and Yairi, MLSDA 2014"
-    of: ClassVar[TaskName] = "reconstruction"
+    of: ClassVar[TaskName] = RECONSTRUCTION
     limits: ClassVar[Mapping[str, Limits]] = {"tolerance": POSITIVE}
     plain: ClassVar[bool] = False
     balanced: ClassVar[bool] = False
@@ -40,6 +40,9 @@ class Reconstruction:
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         return torch.Size(window).numel()
+
+    def label(self, num_outputs: int) -> Label:
+        return label_of(self.of, num_outputs)
 
     def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         return (ERROR,)

@@ -1,9 +1,10 @@
 """A device's windows from a folder: arrays, or recordings as CSV; beside either, or alone, windows without labels.
 
 Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``, and ``channel_names`` if there are any; or
-``X.npy`` and ``y.npy``, of which the last 25 % of each class are the test part. ``y`` holds class numbers, or names that ``classes.txt``
-lists. `edge_client.layout` says what arrays must be like. Whole numbers in ``X`` are measurements or ids, as the bundle says; an array
-``vocabulary``, one number, says how many ids there are.
+``X.npy`` and ``y.npy``, of which the last 25 % of each class, or of all where labels are no classes, are the test part. ``y`` holds class
+numbers, or names that ``classes.txt`` lists; or several labels (n, names), 1 for each name that is there and 0 for others.
+`edge_client.layout` and `edge_client.labels` say what arrays must be like. Whole numbers in ``X`` are measurements or ids, as the bundle
+says; an array ``vocabulary``, one number, says how many ids there are.
 
 Recordings: any number of ``*.csv`` with a header, or of ``*.parquet`` where pyarrow is installed; the column ``label`` holds class
 numbers, or names that ``classes.txt`` lists one a line; a column ``t`` is ignored; all others are channels, in the header's order, one
@@ -25,13 +26,14 @@ import numpy as np
 
 from edge_client.adapters.parquet import PARQUET, read_parquet
 from edge_client.core.ports import Windows
-from edge_client.layout import check_labels, class_numbers, examples, named_classes, vocabulary
+from edge_client.labels import check_labels, class_numbers, named_classes, strata
+from edge_client.layout import examples, vocabulary
 from wire.bundle import Window
 from wire.errors import DataError
+from wire.tasks import NO_LABEL
 from wire.tensors import Array
 
 TEST_SHARE = 0.25
-NO_LABEL = -1
 UNLABELLED = "unlabelled.npz"
 """Windows that nobody has labelled."""
 
@@ -166,9 +168,9 @@ def _checked(
 
 
 def _last_of_each_class(y: Array) -> Array:
-    mask = np.zeros(len(y), bool)
-    for label in np.unique(y):
-        at = np.flatnonzero(y == label)
+    mask, classes = np.zeros(len(y), bool), strata(y)
+    for label in np.unique(classes):
+        at = np.flatnonzero(classes == label)
         mask[at[len(at) - round(TEST_SHARE * len(at)) :]] = True
     return mask
 

@@ -31,8 +31,8 @@ def broken_rule(policy: Policy, plan: Plan, bundle: str, measuring: Collection[s
 
 def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
     """How many windows of each class a check-in says there are, from the classes (n,) int64 of the windows. None where the policy does not
-    permit to tell it, or where a class number is not one of the first `MOST_CLASSES`."""
-    if not policy.tell_classes or (y.size and not 0 <= int(y.min()) <= int(y.max()) < MOST_CLASSES):
+    permit to tell it, where labels are no classes, or where a class number is not one of the first `MOST_CLASSES`."""
+    if not policy.tell_classes or y.ndim != 1 or (y.size and not 0 <= int(y.min()) <= int(y.max()) < MOST_CLASSES):
         return None
     return tuple(np.bincount(y).tolist()) if y.size else ()
 

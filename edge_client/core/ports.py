@@ -8,15 +8,16 @@ import msgspec
 import numpy as np
 
 from edge_client.core.session import Session
-from wire.bundle import CLASSIFICATION, Bundle, TaskName, Window
+from wire.bundle import Bundle, Window
 from wire.messages import Digest, MaybeDigest, Pieces
+from wire.tasks import CLASSIFICATION, TaskName
 from wire.tensors import Array, Tensors
 
 
 @dataclass(frozen=True)
 class Windows:
     """A device's examples: x (n, channels, time) float32 in sensor units, or whole numbers, which a bundle takes for measurements or ids as
-    its window says; y (n,) int64 class numbers."""
+    its window says; y (n,) int64 class numbers, or (n, names) int64, 1 for each name that is there and 0 for others."""
 
     train_x: Array = field(repr=False)
     train_y: Array = field(repr=False)

@@ -82,14 +82,14 @@ def load(
     - a name or a path, as ``--data`` takes it (docs/simulate.md). `partition`, `devices` and `seed` assign the examples. Of a folder with a
       folder for each device, or with a recording for each, ``*.csv`` or ``*.parquet``, recordings are cut as boards cut them: windows of
       `length` samples, one every `stride`; 128 and 64 when not given.
-    - an array x (n, channels, time), or (n, channels, height, width) for images, numbers, with `y` (n,) class numbers or names and
-      `owner` (n,), the device of each example, as a number or a name. `split` (n,) says ``train`` or ``test``, `session` and `start` (n,)
-      where in which recording a window begins.
+    - an array x (n, channels, time), or (n, channels, height, width) for images, numbers, with `y` (n,) class numbers or names, or (n,
+      names) of 0 and 1 for several labels of a window, and `owner` (n,), the device of each example, as a number or a name. `split` (n,)
+      says ``train`` or ``test``, `session` and `start` (n,) where in which recording a window begins.
     - a mapping from device ids to examples: (x, y), (x, y, test_x, test_y), or a map-style torch `Dataset` of pairs.
 
-    Where nothing says which part is for testing, it is the last 25 % of each device's examples of each class, in their order. `classes` and
-    `channels` are names. `vocabulary` says that arrays hold ids of words or events, from 0 to below it; without it, numbers are
-    measurements.
+    Where nothing says which part is for testing, it is the last 25 % of each device's examples of each class, in their order; where labels
+    are no classes, of all its examples. `classes` and `channels` are names; of several labels, `classes` are those of their columns.
+    `vocabulary` says that arrays hold ids of words or events, from 0 to below it; without it, numbers are measurements.
 
     Raises:
         DataError: the data cannot be read, or do not have this layout; the text says what was expected.
@@ -108,7 +108,8 @@ def load(
         if not source:
             raise DataError("data: the mapping is empty, expected examples by device id")
         parts = {str(device_id): arrays_of(str(device_id), examples) for device_id, examples in source.items()}
-        _check_alike({device_id: part["X"].shape[1:] for device_id, part in parts.items()})
+        for key, what in (("X", "examples"), ("y", "labels")):
+            _check_alike(what, {device_id: part[key].shape[1:] for device_id, part in parts.items()})
         joined = {key: np.concatenate([part[key] for part in parts.values()]) for key in ("X", "y", "split")}
         ids, subject = list(parts), np.repeat(np.arange(len(parts)), [len(part["y"]) for part in parts.values()])
         return _fleet(joined | {"subject": subject}, ids, classes, channels, vocabulary, name)
@@ -123,11 +124,11 @@ def load(
     return _fleet(given | {"subject": numbers}, [str(device_id) for device_id in names], classes, channels, vocabulary, name)
 
 
-def _check_alike(shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _check_alike(what: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
     (first, expected), *others = shapes.items()
     for device_id, shape in others:
         if shape != expected:
-            raise DataError(f"device {device_id!r}: examples of shape {list(shape)}; those of device {first!r} are {list(expected)}")
+            raise DataError(f"device {device_id!r}: {what} of shape {list(shape)}; those of device {first!r} are {list(expected)}")
 
 
 def _fleet(

@@ -45,7 +45,7 @@ def export(
         ParityError: an exported graph does not do what eager torch does.
     """
     fleet = data if isinstance(data, FleetData) else load_data(str(data))
-    for said in doubts(fleet):
+    for said in doubts(fleet, read_algorithm(algorithm).has_classes):
         warnings.warn(said, stacklevel=2)
     own_key_path = Path(key) if key is not None else None
     asked = runtimes.split(",") if isinstance(runtimes, str) else list(runtimes)

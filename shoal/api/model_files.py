@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from torch import nn
 
-from algorithms.core.probe import make_probe
+from algorithms.core.probe import probe_of
 from algorithms.models.frozen import frozen_slot, frozen_tensors
 from export.describe import example_inputs, named
 from export.model_file import state_file, to_safetensors_file
@@ -126,7 +126,7 @@ class ModelFiles:
         objective = self._held.objective
         if objective.model_answers and not objective.has_memory:
             return self._device_graph
-        probe = make_probe(objective.model, self._window.shape)
+        probe = probe_of(objective, self._window.shape)
         assert probe.predict is not None
         predict = probe.predict
         graph = capture_onnx(

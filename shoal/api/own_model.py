@@ -12,6 +12,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.personalisation.memory import SHARE
 from wire import names
 from wire.errors import ConfigError
+from wire.tasks import CLASSIFICATION
 from wire.tensors import Tensors
 
 LEAST = 1e-30
@@ -19,15 +20,17 @@ LEAST = 1e-30
 
 
 class OwnModel(nn.Module):
-    """A device's answer where that is more than its network's: x (n, \\*window) float32 -> logits (n, classes) float32.
+    """A device's answer where that is more than its network's: x (n, \\*window) float32 -> logits (n, classes) float32; in a task that is
+    not about classes, the answers themselves (n, answers).
 
-    Their softmax is what the device answers, with all that it keeps: neighbours among the windows that it remembers, a model of its own
-    beside the group's. `network` is the network alone, `kept` the names of the tensors beside it (``ROLE/NAME``), which are buffers here.
+    The softmax of the logits is what the device answers, with all that it keeps: neighbours among the windows that it remembers, a model of
+    its own beside the group's. `network` is the network alone, `kept` the names of the tensors beside it (``ROLE/NAME``), which are buffers
+    here.
     """
 
     def __init__(self, objective: Objective, network: Classifier, tensors: TorchTensors) -> None:
         super().__init__()
-        self._graph = objective.graphs()["predict"]
+        self._graph, self._has_classes = objective.graphs()["predict"], objective.task.of == CLASSIFICATION
         self.network = network
         own = {names.name_of(key): key for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
         self._of_network = {own[n]: n for n in map(names.name_of, whole_model(network))}
@@ -36,11 +39,15 @@ class OwnModel(nn.Module):
             self.register_buffer(f"kept_{number}", tensors[key])
 
     def forward(self, x: Tensor) -> Tensor:
+        answers = self.answer(x)
+        return answers.clamp(min=LEAST).log() if self._has_classes else answers
+
+    def answer(self, x: Tensor) -> Tensor:
+        """What the device answers (n, answers)."""
         held = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
         tensors = {key: held[name] for key, name in self._of_network.items()}
         tensors |= {key: self.get_buffer(f"kept_{number}") for number, key in enumerate(self.kept)}
-        probabilities = self._graph(tensors, {"x": x}, {})[names.PROBABILITIES]
-        return probabilities.clamp(min=LEAST).log()
+        return self._graph(tensors, {"x": x}, {})[names.PROBABILITIES]
 
 
 def torch_tensors(tensors: Tensors) -> TorchTensors:

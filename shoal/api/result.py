@@ -4,21 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from aggregator.core.summary import Spread, Summary
+from algorithms.core.contract import Objective, Task
 from edge_client.loaded import check_windows
+from shoal.api.own_model import OwnModel
 from shoal.api.progress import Models
 from shoal.api.tables import Evaluation, RoundMetrics, evaluations, round_metrics, to_frame
 from shoal.api.written import Written
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationResult
-from wire.bundle import CLASSIFICATION
 from wire.errors import ConfigError
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, TaskName
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,14 +53,25 @@ class Result:
 
     @property
     def macro_f1(self) -> Spread:
-        """Macro F1 over devices, as `accuracy`.
+        """Macro F1 over devices, as `accuracy`: of classes, or of several labels.
 
         Raises:
-            ConfigError: the task has no classes.
+            ConfigError: the task has neither.
         """
-        self._check_classes("macro_f1")
-        assert self.summary.macro_f1 is not None  # of a simulation of classes there always is one
+        self._check_task("macro_f1", CLASSIFICATION, MULTI_LABEL)
+        assert self.summary.macro_f1 is not None  # of a simulation of these tasks there always is one
         return self.summary.macro_f1
+
+    @property
+    def auc(self) -> Spread:
+        """The area under the ROC curve over devices, as `accuracy`: of each device the mean over names.
+
+        Raises:
+            ConfigError: the task is not about several labels.
+        """
+        self._check_task("auc", MULTI_LABEL)
+        assert self.summary.auc is not None
+        return self.summary.auc
 
     @property
     def groups(self) -> Mapping[int, Sequence[str]]:
@@ -96,8 +109,9 @@ class Result:
         """A copy of a model, in evaluation: x (n, \\*window) float32, in the sensor's units -> logits (n, classes) float32.
 
         Of a group it is the network that its devices receive; the only group's where nothing is named. Of a device it is what the device
-        answers with: its network where that alone answers, else a `shoal.OwnModel`, which has all that the device keeps beside it (a
-        memory of windows, a model of its own) and the network as `.network`. The softmax of its logits is what the device answers.
+        answers with: its network where that alone answers, else a `shoal.OwnModel`, which has all that the device keeps beside it (a memory
+        of windows, a model of its own) and the network as `.network`. The softmax of its logits is what the device answers; in other tasks
+        `predict` makes the answers of what it gives.
 
         Raises:
             ConfigError: there is no such group or device; or devices keep a part of the network, so that the group has no whole one.
@@ -106,7 +120,7 @@ class Result:
 
     def predict(self, x: ArrayLike, *, group: int | None = None, device: str | None = None) -> Numbers:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the sensor's units, by the model of a group or a device;
-        in a reconstruction the error (n, 1) of each.
+        of several labels the probability (n, names) of each name, in a reconstruction the error (n, 1) of each window.
 
         Raises:
             ConfigError: as of `model`.
@@ -119,19 +133,22 @@ class Result:
         model, objective = self.model(group=group, device=device), self.outcome.models.objective
         with torch.no_grad():
             parts = torch.from_numpy(np.ascontiguousarray(examples, np.float32)).split(1024)
-            made = [objective.task.answer(model(part), objective.model.scale(part)).numpy() for part in parts if len(part)]
+            made = [_answer(model, objective, part).numpy() for part in parts if len(part)]
         return np.concatenate(made) if made else np.zeros((0, len(objective.task.answers(self.data.classes))), np.float32)
 
     def predictions(self, device: str) -> Labels:
-        """The class (n,) int64 that a device predicts for each of its test windows, by the backend that the run was computed with.
+        """The class (n,) int64 that a device predicts for each of its test windows, by the backend that the run was computed with; of
+        several labels (n, names), 1 for each name that it predicts and 0 for others.
 
         Raises:
-            ConfigError: there is no such device, or the task has no classes.
+            ConfigError: there is no such device, or the task has neither classes nor names.
         """
-        self._check_classes("predictions")
+        self._check_task("predictions", CLASSIFICATION, MULTI_LABEL)
         self._models.check_device(device)
         x = self.data.devices[device].test_x
-        return self.outcome.predict(device, x).argmax(1).astype(np.int64) if len(x) else np.zeros(0, np.int64)
+        answers = self.outcome.predict(device, x) if len(x) else np.zeros((0, len(self.data.classes)), np.float32)
+        told: NDArray[Any] = answers >= PRESENT if self._task.of == MULTI_LABEL else answers.argmax(1)
+        return told.astype(np.int64)
 
     def confusion(self, device: str | None = None) -> Labels:
         """How often windows of a class (rows) were taken for a class (columns), (classes, classes) int64: of a device's test windows, or
@@ -140,17 +157,21 @@ class Result:
         Raises:
             ConfigError: there is no such device, or the task has no classes.
         """
-        self._check_classes("confusion")
+        self._check_task("confusion", CLASSIFICATION)
         counts = np.zeros((len(self.data.classes), len(self.data.classes)), np.int64)
         for device_id in self.data.devices if device is None else (device,):
             predicted = self.predictions(device_id)
             np.add.at(counts, (self.data.devices[device_id].test_y, predicted), 1)
         return counts
 
-    def _check_classes(self, asked: str) -> None:
-        task = self.outcome.models.objective.task
-        if task.of != CLASSIFICATION:
-            raise ConfigError(f"{asked}: the task {task.name} has no classes; `predict` says {', '.join(task.answers(()))} for each window")
+    @property
+    def _task(self) -> Task:
+        return self.outcome.models.objective.task
+
+    def _check_task(self, asked: str, *tasks: TaskName) -> None:
+        if self._task.of not in tasks:
+            told = ", ".join(self._task.answers(self.data.classes))
+            raise ConfigError(f"{asked}: expected a task of {' or '.join(tasks)}, this is {self._task.name}; `predict` says {told}")
 
     def save(self, folder: str | Path, devices: Sequence[str] | None = None) -> tuple[Written, ...]:
         """Write the model of each group and each device, or of these devices, as ``.safetensors``, ``.pt`` and ``.onnx``. The list that is
@@ -180,3 +201,8 @@ class Result:
     @property
     def _groups(self) -> Mapping[str, int]:
         return {device_id: number for number, members in self.groups.items() for device_id in members}
+
+
+def _answer(model: nn.Module, objective: Objective, x: Tensor) -> Tensor:
+    """What a model answers to examples, as its task has it."""
+    return model.answer(x) if isinstance(model, OwnModel) else objective.task.answer(model(x), objective.model.scale(x))

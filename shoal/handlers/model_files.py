@@ -127,7 +127,7 @@ def diff_models(
     same = None
     if x is not None:
         answers = [load_whole(to_onnx_file(held.bundle, held.tensors, {}))(np.ascontiguousarray(x, np.float32)) for held in models]
-        same = agreement(*answers)
+        same = agreement(first.bundle.manifest.task, *answers)
     if as_json:
         fields = ("name", "difference", "relative")
         print_json({"tensors": [dict(zip(fields, each, strict=True)) for each in tensors], "agreement": same})

@@ -78,7 +78,7 @@ def on_backends(algorithm: str) -> str:
 def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:
     spec = read_algorithm(algorithm)
     objective = make_objective(spec, tiny_model(spec))
-    windows = tiny_windows(0)
+    windows = tiny_windows(0, label=objective.task.label(objective.model.num_classes))
     try:
         made = publish(objective, WINDOW, NAMES, (windows.train_x, windows.train_y), new_key(), name="tiny", runtimes=runtimes)
     except (ConfigError, ParityError) as error:

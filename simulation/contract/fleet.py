@@ -22,12 +22,14 @@ from export.describe import describe_bundle
 from simulation.engine.graphs.eager import EagerGraphs
 from wire.bundle import Bundle, Window
 from wire.messages import Plan
+from wire.tasks import Label
 from wire.tensors import Tensors
 
 CHANNELS, LENGTH, CLASSES = 2, 16, 3
 WORK = Work(8, 1)
 WINDOW = Window(tuple(f"c{i}" for i in range(CHANNELS)), LENGTH, LENGTH)
 NAMES = tuple("abc")
+CLASS = Label("int64", ())
 
 
 def spec_of(name: str | AlgorithmSpec) -> AlgorithmSpec:
@@ -47,15 +49,17 @@ def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
     return model
 
 
-def tiny_windows(number: int, seed: int = 0) -> Windows:
-    """Windows of one device; odd devices see the same world shifted."""
+def tiny_windows(number: int, seed: int = 0, label: Label = CLASS) -> Windows:
+    """Windows of one device; odd devices see the same world shifted. Where a label is several numbers, they are 1 for the class and 0 for
+    the others."""
     rng = np.random.default_rng([seed, number])
     y = np.arange(24 + number) % CLASSES
     phase = np.linspace(0, 2 * np.pi, LENGTH)
     x = np.stack([np.sin((k + 1) * phase) for k in y])[:, None] * np.array([2.0, 1.0])[:, None]
     x = (x + rng.normal(0, 0.3, x.shape) + 1.5 * (number % 2)).astype(np.float32)
     cut = len(y) - 6
-    return Windows(x[:cut], y[:cut].astype(np.int64), x[cut:], y[cut:].astype(np.int64))
+    labels = (np.eye(CLASSES)[y] if label.shape else y).astype(label.dtype)
+    return Windows(x[:cut], labels[:cut], x[cut:], labels[cut:])
 
 
 @dataclass
@@ -115,7 +119,7 @@ def make_field(name: str | AlgorithmSpec, num_devices: int = 8, seed: int = 0, g
     bundle = describe_bundle(objective, name="tiny", classes=NAMES, window=window)
     graphs = graphs or EagerGraphs(objective)
     secret: Callable[[Plan], np.random.Generator] = lambda plan: np.random.default_rng([plan.seed, int(plan.device_id[1:])])  # noqa: E731
-    executors = {f"d{i}": Executor(bundle, graphs, tiny_windows(i, seed), secret) for i in range(num_devices)}
+    executors = {f"d{i}": Executor(bundle, graphs, tiny_windows(i, seed, bundle.manifest.label), secret) for i in range(num_devices)}
     state = algorithm.begin(bundle.initial, make_probe(model, window.shape), seed)
     return Field(algorithm, bundle, executors, state, model, {})
 

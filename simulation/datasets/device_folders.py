@@ -1,12 +1,14 @@
 """A fleet from a folder with one folder per device, as `shoal-edge --data` takes it: the same data for a simulation and for devices. Or
 from a folder of recordings, each of which is a device's."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from edge_client.adapters.windows import channels_in, channels_of, load_folder, load_recordings, recordings_in, vocabulary_of
 from edge_client.core.ports import Windows
+from edge_client.labels import has_classes
 from edge_client.layout import PARTS, fit_windows
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData
@@ -49,6 +51,7 @@ def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE) 
     stride = length if folders and _has_arrays(folders[0]) else stride
     window = Window(channels, length, stride, height=shapes[first][1] if len(shapes[first]) == 3 else 0, vocabulary=said.get(first, 0))
     devices = {d: fit_windows(windows, window, dict.fromkeys(PARTS, f"data {path}, device {d}")) for d, windows in devices.items()}
+    devices = _with_labels_alike(path, devices)
     return FleetData(path.resolve().name, window, _classes(path, folders or [path], devices), devices)
 
 
@@ -56,13 +59,33 @@ def _has_arrays(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("train.npz", "X.npy")) or not recordings_in(folder)
 
 
+def _with_labels_alike(path: Path, devices: dict[str, Windows]) -> dict[str, Windows]:
+    """The same devices; the labels of those that have none are shaped as those of the others.
+
+    Raises:
+        DataError: labels differ between devices.
+    """
+    held = {device_id: y for device_id, windows in devices.items() for y in (windows.train_y, windows.test_y) if len(y)}
+    first = next(iter(held), "")
+    for device_id, y in held.items():
+        if (y.dtype, y.shape[1:]) != (held[first].dtype, held[first].shape[1:]):
+            told = f"device {device_id} are {y.dtype}{list(y.shape)}, of device {first} {held[first].dtype}{list(held[first].shape)}"
+            raise DataError(f"data {path}: labels of {told}")
+    none = held[first][:0] if held else np.zeros(0, np.int64)
+    parts = {d: [y if len(y) else none for y in (w.train_y, w.test_y)] for d, w in devices.items()}
+    return {d: replace(w, train_y=parts[d][0], test_y=parts[d][1]) for d, w in devices.items()}
+
+
 def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tuple[str, ...]:
-    """The names of the classes that the devices' folders list, or the numbers of those that their examples have; none without labels.
+    """The names of the classes that the devices' folders list, or the numbers of those that their examples have; of several labels, of
+    their columns; none without labels.
 
     Raises:
         DataError: labels are no class numbers; the lists differ, or are shorter than the examples need.
     """
     labels = np.concatenate([y for windows in devices.values() for y in (windows.train_y, windows.test_y)])
+    if not has_classes(labels):
+        return _columns(path, _listed(path, folders), labels.shape[1])
     if not len(labels) and not any((folder / CLASSES).exists() for folder in folders):
         return ()
     lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
@@ -76,10 +99,22 @@ def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tu
         raise DataError(
             f"data {path}: {told} of {highest + 1} classes have no example: count classes from 0, or list their names in {CLASSES}"
         )
+    names = _listed(path, folders) or tuple(str(number) for number in range(highest + 1))
+    if len(names) <= highest:
+        raise DataError(f"data {path}: {CLASSES} lists {len(names)} classes, y reaches {highest}")
+    return names
+
+
+def _listed(path: Path, folders: list[Path]) -> tuple[str, ...]:
+    """The names that the devices' folders list; none where there are no lists."""
     lists = {folder.name: (folder / CLASSES).read_text().rstrip("\n") for folder in folders if (folder / CLASSES).exists()}
     if len(set(lists.values())) > 1:
         raise DataError(f"data {path}: {CLASSES} differs between the devices {', '.join(lists)}")
-    names = next(iter(lists.values())).split("\n") if lists else [str(number) for number in range(highest + 1)]
-    if len(names) <= highest:
-        raise DataError(f"data {path}: {CLASSES} lists {len(names)} classes, y reaches {highest}")
-    return tuple(names)
+    return tuple(next(iter(lists.values())).split("\n")) if lists else ()
+
+
+def _columns(path: Path, names: tuple[str, ...], count: int) -> tuple[str, ...]:
+    """What the columns of several labels are called."""
+    if names and len(names) != count:
+        raise DataError(f"data {path}: {CLASSES} lists {len(names)} names, windows have {count} labels")
+    return names or tuple(map(str, range(count)))

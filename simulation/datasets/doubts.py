@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from edge_client.labels import has_classes
 from simulation.datasets.windows import SAMPLED, FleetData
 from wire.tensors import Array
 
@@ -10,15 +11,17 @@ TIMES = 30.0
 SHOWN = 3
 
 
-def doubts(data: FleetData, has_classes: bool = True) -> list[str]:
-    """What to warn of, a text each. `has_classes`: whether the labels matter."""
+def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
+    """What to warn of, a text each. `of_classes`: whether the task has classes."""
     some = data.some(SAMPLED)
-    said = [one_class(some) if has_classes else "", other_units(some)]
+    said = [one_class(some) if of_classes else "", other_units(some)]
     return [text for text in said if text]
 
 
 def one_class(data: FleetData) -> str:
-    """Whether all training examples of a fleet have the same class; empty where they do not."""
+    """Whether all training examples of a fleet have the same class; empty where they do not, or where labels are no classes."""
+    if not has_classes(data.sample()[1]):
+        return ""
     labels = {int(label) for windows in data.devices.values() for label in np.unique(windows.train_y)}
     if len(labels) != 1:
         return ""

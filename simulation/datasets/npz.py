@@ -3,6 +3,7 @@
 ``session`` names the recording that a window is from, in the order in which a subject made them; ``start`` is its first sample there.
 ``X`` is (n, channels, time) for windows, (n, channels, height, width) for images. Without ``subject`` the file is a pool. Subjects and
 labels are numbers or names. Without ``activity_names`` the labels that occur are the classes, in sorted order, and keep their names.
+``y (n, names)`` of 0 and 1 are several labels of a window, each there or not, and ``activity_names`` says what the columns are called.
 ``vocabulary``, a number, says that ``X`` holds ids from 0 to below it, of words or of events.
 """
 
@@ -14,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.layout import check_labels, examples, fitting, named_classes, vocabulary
+from edge_client.labels import check_labels, has_classes, named_classes
+from edge_client.layout import examples, fitting, vocabulary
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData, Recordings, last_share_of_each_class
 from wire.bundle import Window
@@ -22,7 +24,7 @@ from wire.errors import DataError
 from wire.tensors import Array
 
 LAYOUT = (
-    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, "
+    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, or (n, names) of 0 and 1, "
     "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int or str and start (n,) int"
 )
 log = logging.getLogger("shoal.data")
@@ -70,7 +72,7 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
     """A fleet from the arrays of a ``.npz``.
 
     Without ``split``, or with one that leaves a subject without training or without test examples, the last 25 % of each
-    subject's examples per class, in their order in the file, are the test part.
+    subject's examples per class, in their order in the file, are the test part; where labels are no classes, the last 25 % of all.
 
     Raises:
         DataError: an array is missing or has another shape or type.
@@ -103,8 +105,8 @@ def pool_from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> Pool:
 
 
 def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str, ...], Array, Array]:
-    """Check what every file has: what one example is, what its classes are called, examples x, float32 or ids, and class numbers y (n,)
-    int64."""
+    """Check what every file has: what one example is, what its classes are called, examples x, float32 or ids, and labels y (n, \\*label)
+    as they are held."""
     x, y = (_required(arrays, key, origin) for key in ("X", "y"))
     named = tuple(str(c) for c in arrays.get("channel_names", ()))
     ids = vocabulary(arrays.get("vocabulary"), f"data {origin}")
@@ -123,7 +125,9 @@ def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str,
 
 def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, ...], Array]:
     """What the classes are called, and the labels as their numbers (n,) int64. Numbers count in `names`, where there are any; else the
-    labels that occur are the classes, in sorted order."""
+    labels that occur are the classes, in sorted order. Of several labels (n, names) it is what their columns are called."""
+    if not has_classes(y):
+        return _columns(y, names, origin), np.ascontiguousarray(y, np.int64)
     if y.dtype.kind in "US":
         y = y.astype(str)
         return (names, named_classes(y, names, f"data {origin}")) if names else _those_that_occur(y)
@@ -136,6 +140,12 @@ def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, 
         counted = "; they are likely counted from 1, y - 1" if lowest == 1 and highest == len(names) else ""
         raise DataError(f"data {origin}: {len(names)} class names, and y reaches {lowest}..{highest}{counted}")
     return names, y.astype(np.int64)
+
+
+def _columns(y: Array, names: tuple[str, ...], origin: str) -> tuple[str, ...]:
+    if names and len(names) != y.shape[1]:
+        raise DataError(f"data {origin}: {len(names)} names for {y.shape[1]} labels of a window")
+    return names or tuple(map(str, range(y.shape[1])))
 
 
 def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
@@ -184,7 +194,8 @@ def _places(origin: str, arrays: dict[str, Array]) -> tuple[Array | None, Array 
 
 
 def _test_part(y: Array, split: Array | None) -> Array:
-    """Boolean mask (n,) of the test part: as `split` says if it leaves both parts something, else the last share of each class."""
+    """Boolean mask (n,) of the test part: as `split` says if it leaves both parts something, else the last share of each class, or of all
+    where labels are no classes."""
     return last_share_of_each_class(y) if split is None or len(np.unique(split)) < 2 else split == "test"
 
 

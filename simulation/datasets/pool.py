@@ -17,7 +17,7 @@ DEVICES = 20
 @dataclass(frozen=True)
 class Pool:
     """Training and test examples without users: x (n, \\*window.shape) float32, for images in [0, 1], or int64 ids; y (n,) int64
-    class numbers."""
+    class numbers, or (n, names) int64 of several labels."""
 
     name: str
     window: Window

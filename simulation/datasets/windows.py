@@ -8,9 +8,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from edge_client.core.ports import Windows
+from edge_client.labels import fit_labels, strata
 from edge_client.layout import without_labels
-from wire.bundle import CLASSIFICATION, TaskName, Window
+from wire.bundle import Window
 from wire.errors import DataError
+from wire.tasks import RECONSTRUCTION, TaskName
 from wire.tensors import Array
 
 WINDOWS = "windows"
@@ -34,7 +36,7 @@ class Recordings:
     x: Array = field(repr=False)
     """(n, \\*window.shape), float32 or ids."""
     y: Array = field(repr=False)
-    """(n,) int64."""
+    """(n,), or (n, \\*label): as of `Windows`."""
     session: Array | None = field(default=None, repr=False)
     """(n,) int64: the number of the recording that a window is from, in the order in which they were made; None where nobody says."""
     start: Array | None = field(default=None, repr=False)
@@ -68,8 +70,8 @@ class FleetData:
         return _root(squares, count)
 
     def sample(self) -> tuple[Array, Array]:
-        """The training examples x (n, \\*window) float32 and labels y (n,) of one device, to try an exported graph with; of the first that
-        has any."""
+        """The training examples x (n, \\*window) float32 and labels y (n, \\*label) of one device, to try an exported graph with; of the
+        first that has any."""
         first = next(iter(self.devices.values()))
         windows = first if first.num_train else next((w for w in self.devices.values() if w.num_train), first)
         return windows.train_x, windows.train_y
@@ -94,13 +96,17 @@ def for_task(data: FleetData, task: TaskName) -> FleetData:
     """A fleet as a task takes it. Where it needs no labels, all windows are of one class, `WINDOWS`, those that nobody has labelled too.
 
     Raises:
-        DataError: it needs labels, and no window has one.
+        DataError: it needs labels, and no window has one, or they are labels of another task.
     """
-    if task == CLASSIFICATION and not data.classes:
-        raise DataError(
-            f"data {data.name}: no window has a label: expected labels, or a task that needs none, as in --algorithm fedavg+reconstruction"
-        )
-    if task == CLASSIFICATION or isinstance(data.devices, Measured):  # devices that are places of a pool have labels, and all windows
+    if task != RECONSTRUCTION:
+        if not data.classes:
+            raise DataError(
+                f"data {data.name}: no window has a label: expected labels, or a task that needs none, as in --algorithm "
+                "fedavg+reconstruction"
+            )
+        fit_labels(data.sample()[1], task, len(data.classes), f"data {data.name}")
+        return data
+    if isinstance(data.devices, Measured):  # devices that are places of a pool have labels, and all windows
         return data
     return replace(data, classes=(WINDOWS,), devices={d: _of_one_class(without_labels(w)) for d, w in data.devices.items()})
 
@@ -141,11 +147,11 @@ def cut_windows(recording: Array, length: int, stride: int) -> Array:
 
 
 def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
-    """Boolean mask (n,) of the last `share` of each class's windows, in their order; at least one of a class with two, and
-    never all of them."""
-    mask = np.zeros(len(y), bool)
-    for label in np.unique(y):
-        at = np.flatnonzero(y == label)
+    """Boolean mask (n,) of the last `share` of each class's windows, in their order; at least one of a class with two, and never all of
+    them. Where labels are no classes, of all windows."""
+    mask, classes = np.zeros(len(y), bool), strata(y)
+    for label in np.unique(classes):
+        at = np.flatnonzero(classes == label)
         count = min(len(at) - 1, max(1, round(share * len(at))) if len(at) > 3 else 1)
         mask[at[len(at) - count :]] = True
     return mask

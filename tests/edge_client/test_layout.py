@@ -137,11 +137,11 @@ class TestLabels:
     @pytest.mark.parametrize(
         ("y", "told"),
         [
-            (np.eye(3)[LABELS], "a column for each class: expected int[24], y.argmax(1)"),
+            (np.eye(3)[LABELS], "expected int[24], or int[24, names] of 0 and 1, y.astype(int)"),
             (LABELS[:, None], "expected int[24], y[:, 0]"),
-            (LABELS.astype(float), "expected int[24], y.astype(int)"),
-            (LABELS + 0.5, "expected int[24], a class for each window: quantities and several labels are no task here"),
-            (np.eye(3, dtype=int)[LABELS][:, ::-1].cumsum(1), "a class for each window: quantities and several labels are no task here"),
+            (LABELS.astype(float), "expected int[24], or int[24, names] of 0 and 1, y.astype(int)"),
+            (LABELS + 0.5, "expected int[24], or int[24, names] of 0 and 1"),
+            (np.eye(3, dtype=int)[LABELS] * 2, "expected int[24], or int[24, names] of 0 and 1"),
             (LABELS[:5], "expected int[24]"),
             (LABELS - 1, "expected class numbers from 0"),
         ],

@@ -156,7 +156,7 @@ Y = np.arange(8) % 2
     ("source", "said"),
     [
         (({},), "the mapping is empty"),
-        (({"a": (X, Y[:7])},), r"device 'a': x is float32\[8, 2, 16\] and y int64\[7\], expected a class for each example"),
+        (({"a": (X, Y[:7])},), r"device 'a': x is float32\[8, 2, 16\] and y int64\[7\], expected a label for each example"),
         (({"a": (X,)},), r"device 'a': a tuple of 1, expected \(x, y\)"),
         (({"a": X},), r"device 'a': ndarray, expected \(x, y\)"),
         (({"a": (X, Y, X[:, :, :4], Y)},), r"training examples have shape \(2, 16\), test examples \(2, 4\)"),

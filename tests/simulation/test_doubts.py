@@ -51,4 +51,4 @@ def test_one_class_is_a_doubt_where_labels_matter() -> None:
     fleet = synthetic_fleet(3)
     same = replace(fleet, devices={d: replace(w, train_y=np.zeros_like(w.train_y)) for d, w in fleet.devices.items()})
     assert ["nothing to learn" in said for said in doubts(same)] == [True]
-    assert doubts(same, has_classes=False) == []
+    assert doubts(same, of_classes=False) == []

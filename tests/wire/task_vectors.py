@@ -3,7 +3,7 @@
 import json
 
 from tests.wire.signed_vectors import VECTORS
-from wire.bundle import split_unlabelled
+from wire.tasks import split_unlabelled
 
 FILE = VECTORS / "without-labels.json"
 CASES = [(0, 0, 132), (0, 0, 3), (0, 0, 1), (40, 0, 7), (40, 12, 100), (0, 12, 100), (40, 0, 0), (40, 12, 0), (0, 0, 0), (1, 0, 1)]

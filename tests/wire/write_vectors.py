@@ -13,6 +13,7 @@ from tests.wire import (
     held_vectors,
     ids_vectors,
     kept_vectors,
+    label_vectors,
     names_vectors,
     policy_vectors,
     quantised_vectors,
@@ -200,6 +201,7 @@ FILES = (
     quantised_vectors,
     ranks_vectors,
     session_vectors,
+    label_vectors,
     task_vectors,
     time_vectors,
 )

@@ -26,6 +26,7 @@ from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, stack_padded, turns, unstack
 from wire import names
 from wire.errors import ConfigError
+from wire.tasks import CLASSIFICATION
 from wire.tensors import Array, Tensors
 
 
@@ -157,7 +158,8 @@ class BatchedGraphs(EagerGraphs):
     def _learn(self, objective: Objective, window: tuple[int, ...]) -> None:
         """Run every graph once over two devices, to learn how it can be run."""
         inputs = {name: value.to(self.device) for name, value in example_inputs(objective, window).items()}
-        inputs[names.Y] = torch.arange(len(inputs[names.Y])) % objective.model.num_classes
+        if objective.task.of == CLASSIFICATION:
+            inputs[names.Y] = torch.arange(len(inputs[names.Y])) % objective.model.num_classes
         for graph, function in self._functions.items():
             held, batch, hyper = parts_of(inputs)
             outputs = function(held, batch, hyper)

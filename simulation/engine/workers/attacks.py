@@ -17,6 +17,7 @@ import numpy as np
 from algorithms.spec import Choice, Option, Options, read
 from edge_client.agent import Agent
 from edge_client.core.ports import Windows
+from edge_client.labels import has_classes
 from edge_client.work import Done
 from simulation.datasets.windows import FleetData
 from wire import names
@@ -41,6 +42,8 @@ ATTACKS: Mapping[str, Options] = {
     "nan": _options(),
 }
 """Every attack, with its options."""
+FLIPPING = ("label-flip", "replace")
+"""Those that train on flipped labels."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Attack:
 
     def poison(self, windows: Windows) -> Windows:
         """An attacker's windows: training labels of attacked classes are those of their targets."""
-        if self.name not in ("label-flip", "replace"):
+        if self.name not in FLIPPING:
             return windows
         flipped = windows.train_y.copy()
         for source, target in self.targets.items():
@@ -104,9 +107,11 @@ def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
     """The attack that was chosen, on a fleet. The seed decides who attacks.
 
     Raises:
-        ConfigError: nobody would attack, or nobody honest would be left.
+        ConfigError: nobody would attack, or nobody honest would be left; or the attack flips classes, and there are none.
     """
     devices, options, given = sorted(data.devices), choice.options, dict(choice.given)
+    if choice.name in FLIPPING and not has_classes(data.sample()[1]):
+        raise ConfigError(f"attack {choice.name}: it takes classes for each other, and in data {data.name} labels are no classes")
     by_share = "share" in given and "count" not in given
     count = round(options["share"] * len(devices)) if by_share or not options["count"] else options["count"]
     if not 1 <= count < len(devices):

@@ -60,7 +60,7 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Class probabilities of examples [x] (n, channels, time), by the model in use. It needs no connection and no consent, and goes on while
+     * Class probabilities of examples [x] (n, channels, time), or what the model's task answers in their place, by the model in use. It needs no connection and no consent, and goes on while
      * the phone trains: it waits for one batch at most. Not for the main thread.
      *
      * @throws ConfigException there is no model yet, or it is damaged
@@ -71,7 +71,7 @@ public class Fleet internal constructor(
     public fun predict(x: Tensor): Probabilities = synchronized(predicting) {
         val opened = predictor ?: Predictor(storage(), platform.loader(home.programs), settings.trusted).also { predictor = it }
         val answer = opened.predict(x)
-        Probabilities(opened.classes, answer)
+        Probabilities(opened.classes, answer, opened.task)
     }
 
     /**

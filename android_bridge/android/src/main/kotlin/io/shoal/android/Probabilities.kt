@@ -2,8 +2,18 @@ package io.shoal.android
 
 import io.shoal.core.Tensor
 
-/** What a model answers: for each example a probability of each of the [classes]. */
-public class Probabilities internal constructor(public val classes: List<String>, numbers: Tensor) {
+private const val CLASSIFICATION = "classification"
+private const val MULTI_LABEL = "multi-label"
+
+/**
+ * What a model answers: for each example a probability of each of the [classes]. Where a window has several labels these are the labels' names;
+ * a model that has learned to give windows back answers one number, `reconstruction_error`.
+ */
+public class Probabilities internal constructor(
+    public val classes: List<String>,
+    numbers: Tensor,
+    private val task: String = CLASSIFICATION,
+) {
     private val numbers = numbers.toFloatArray()
 
     /** How many examples were asked about. */
@@ -15,6 +25,23 @@ public class Probabilities internal constructor(public val classes: List<String>
         return numbers.copyOfRange(at * classes.size, (at + 1) * classes.size)
     }
 
-    /** The class that is the most probable for example [at]. */
-    public fun best(at: Int): String = of(at).let { own -> classes[own.indices.maxByOrNull { own[it] } ?: 0] }
+    /**
+     * The class that is the most probable for example [at].
+     *
+     * @throws IllegalStateException the model tells no classes
+     */
+    public fun best(at: Int): String {
+        check(task == CLASSIFICATION) { "the model has learned $task: no example has one class" }
+        return of(at).let { own -> classes[own.indices.maxByOrNull { own[it] } ?: 0] }
+    }
+
+    /**
+     * The labels that example [at] has: those with a probability of at least a half.
+     *
+     * @throws IllegalStateException the model does not tell several labels
+     */
+    public fun labels(at: Int): List<String> {
+        check(task == MULTI_LABEL) { "the model has learned $task: examples do not have several labels" }
+        return of(at).let { own -> classes.filterIndexed { name, _ -> own[name] >= 0.5f } }
+    }
 }

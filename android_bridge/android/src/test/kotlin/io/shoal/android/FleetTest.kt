@@ -159,5 +159,9 @@ class FleetTest {
         assertEquals(listOf(0.75f, 0.25f), answer.of(0).toList())
         assertEquals(listOf("still", "still"), listOf(answer.best(0), answer.best(1)), "the first of equal ones")
         assertFailsWith<IndexOutOfBoundsException> { answer.of(2) }
+        assertFailsWith<IllegalStateException> { answer.labels(0) }
+        val several = Probabilities(answer.classes, Tensor.of(floatArrayOf(0.75f, 0.25f, 0.5f, 0.9f), listOf(2, 2)), "multi-label")
+        assertEquals(listOf(listOf("still"), listOf("still", "walking")), listOf(several.labels(0), several.labels(1)))
+        assertFailsWith<IllegalStateException> { several.best(0) }
     }
 }

@@ -11,6 +11,7 @@ import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Protect
 import io.shoal.core.wire.Respond
+import io.shoal.core.wire.Tasks
 import io.shoal.core.wire.TensorLayout
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.checkLayout
@@ -43,13 +44,13 @@ public class Executor(
     windows: Windows,
     private val noise: Noise = Noise.fromEntropy(),
 ) {
-    /** Whether the bundle's task takes only windows with labels. */
-    internal val needsLabels: Boolean get() = bundle.manifest.needsLabels
+    /** What the bundle's models have learned. */
+    internal val task: String get() = bundle.manifest.task
     private val windows = windows.fitting(bundle.manifest.window).takenFor(bundle.manifest)
 
     init {
-        checkWindows("train", windows.trainX, windows.trainY)
-        checkWindows("test", windows.testX, windows.testY)
+        checkWindows("train", windows.trainX)
+        checkWindows("test", windows.testX)
     }
 
     /**
@@ -136,10 +137,10 @@ public class Executor(
     }
 
     /**
-     * The metrics of the device's own model over examples [x] (n, window) that need no labels; of fewer than the bundle's least batch there are
-     * none. [checkpoint] is called before each batch, and may throw.
+     * The metrics of the device's own model over examples [x] (n, window) with the labels [y] of the task; of fewer than the bundle's least
+     * batch there are none. [checkpoint] is called before each batch, and may throw.
      */
-    internal fun evaluate(model: Tensors, private: Tensors, x: Tensor, checkpoint: () -> Unit): Metrics {
+    internal fun evaluate(model: Tensors, private: Tensors, x: Tensor, y: Tensor, checkpoint: () -> Unit): Metrics {
         val minBatch = bundle.manifest.minBatch
         if (x.rows < minBatch) return Metrics()
         val held = bundle.initial + fitting(private) + model + keptOf(private)
@@ -147,7 +148,7 @@ public class Executor(
         for (part in evaluationRanges(x.rows, minBatch, graphs.maxBatch)) {
             checkpoint()
             val rows = part.toList().toIntArray()
-            val outputs = graphs.run("evaluate", held + mapOf(Names.X to x.take(rows), Names.Y to Tensor.of(LongArray(rows.size))))
+            val outputs = graphs.run("evaluate", held + mapOf(Names.X to x.take(rows), Names.Y to y.take(rows)))
             loss += outputs.getValue(Names.metric("loss_sum")).toFloatArray().single()
             correct += outputs.getValue(Names.metric("num_correct")).toFloatArray().single()
         }
@@ -171,21 +172,16 @@ public class Executor(
         val expected = TensorLayout(Names.PROBABILITIES, DType.FLOAT32, listOf(x.rows, manifest.classes.size))
         checkLayout(mapOf(Names.PROBABILITIES to answer), listOf(expected), "answer of the offered model")
         val numbers = answer.toFloatArray()
-        if (manifest.needsLabels && numbers.any { !(it >= 0f && it <= 1f + SLACK) }) {
+        if (manifest.task in Tasks.OF_PROBABILITIES && numbers.any { !(it >= 0f && it <= 1f + SLACK) }) {
             throw DataException("the offered model gives what is no probability")
         }
         if (numbers.any { !it.isFinite() }) throw DataException("the offered model gives what is no number")
     }
 
-    private fun checkWindows(split: String, x: Tensor, y: Tensor) {
+    private fun checkWindows(split: String, x: Tensor) {
         val manifest = bundle.manifest
         if (x.shape.drop(1) != manifest.window.shape) {
             throw DataException("$split windows have shape ${x.shape.drop(1)}, bundle ${manifest.name} expects ${manifest.window.shape}")
-        }
-        if (!manifest.needsLabels) return
-        val unknown = y.toLongArray().firstOrNull { it !in manifest.classes.indices }
-        if (unknown != null) {
-            throw DataException("$split labels hold $unknown, bundle ${manifest.name} has classes 0..${manifest.classes.size - 1}")
         }
     }
 

@@ -3,8 +3,16 @@ package io.shoal.core
 import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Window
 
-/** These windows as the task of a bundle takes them: all of them as windows to train and test on where it needs no labels. */
-internal fun Windows.takenFor(manifest: Manifest): Windows = if (manifest.needsLabels || numUnlabelled == 0) this else withoutLabels()
+/**
+ * These windows as the task of a bundle takes them: all of them as windows to train and test on where it needs no labels.
+ *
+ * @throws DataException their labels are not those of the task
+ */
+internal fun Windows.takenFor(manifest: Manifest): Windows {
+    if (!manifest.needsLabels) return if (numUnlabelled == 0 && trainY.shape.size == 1 && testY.shape.size == 1) this else withoutLabels()
+    val (train, test) = Pair(fitLabels(trainY, manifest, "train"), fitLabels(testY, manifest, "test"))
+    return if (train === trainY && test === testY) this else Windows(trainX, train, testX, test, unlabelledX)
+}
 
 /** How many windows [takenFor] has for training, and how many for testing. */
 internal fun Windows.countsFor(manifest: Manifest): Pair<Int, Int> =

@@ -220,7 +220,7 @@ internal class Job(
 
     /** The sums of a graph's metrics over a split, and how many examples it has. */
     private fun sums(graph: String, held: Tensors, split: String, holdout: Double = 0.0): Sums {
-        val over = Split.of(windows, split, holdout)
+        val over = Split.of(windows, manifest.label, split, holdout)
         val totals = LinkedHashMap<String, Total>()
         for (part in ranges(over.order.size)) {
             val chosen = over.order.sliceArray(part)

@@ -50,7 +50,7 @@ internal class Outbox(
             temperatureC = health.temperatureC,
             charging = health.charging,
             idle = health.idle,
-            classes = toldClasses(self.policy ?: Policy(), around.windows.trainY.toLongArray()),
+            classes = toldClasses(self.policy ?: Policy(), around.windows.trainY),
             moved = health.moved,
             encodings = listOf(Quantised.INT8),
             numUnlabelled = around.windows.numUnlabelled.toLong(),

@@ -14,10 +14,13 @@ import io.shoal.core.wire.Verb
 
 /**
  * How many windows of each class a check-in says there are, from the classes [y] of the training windows. Null where the policy does not
- * permit to tell it, or where a class number is not one of the first [CheckIn.MOST_CLASSES].
+ * permit to tell it, where labels are no classes, or where a class number is not one of the first [CheckIn.MOST_CLASSES].
  */
-internal fun toldClasses(policy: Policy, y: LongArray): List<Long>? {
-    if (!policy.tellClasses || y.any { it !in 0 until CheckIn.MOST_CLASSES }) return null
+internal fun toldClasses(policy: Policy, y: Tensor): List<Long>? =
+    if (policy.tellClasses && y.shape.size == 1) countsOf(y.toLongArray()) else null
+
+private fun countsOf(y: LongArray): List<Long>? {
+    if (y.any { it !in 0 until CheckIn.MOST_CLASSES }) return null
     val counts = LongArray(y.maxOrNull()?.plus(1)?.toInt() ?: 0)
     for (number in y) counts[number.toInt()]++
     return counts.toList()

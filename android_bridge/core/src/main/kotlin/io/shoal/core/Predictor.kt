@@ -28,8 +28,11 @@ public class Predictor @JvmOverloads constructor(
     /** The classes of the model that answered last, in the order of its probabilities; empty before one has. */
     public val classes: List<String> get() = answering?.let { loaded.verified(it.bundle).manifest.classes }.orEmpty()
 
+    /** What the model that answered last has learned; empty before one has. */
+    public val task: String get() = answering?.let { loaded.verified(it.bundle).manifest.task }.orEmpty()
+
     /**
-     * Class probabilities (n, classes) float32 of examples [x] (n, window). What fails, but for [x] itself, is counted and reported.
+     * Class probabilities (n, classes) float32 of examples [x] (n, window), or what the task answers in their place. What fails, but for [x] itself, is counted and reported.
      *
      * @throws ConfigException no model was released to this device and no run has finished on it, or its model was damaged and is not here
      *   again yet

@@ -1,6 +1,7 @@
 package io.shoal.core
 
 import io.shoal.core.random.Generator
+import io.shoal.core.wire.Label
 import io.shoal.core.wire.Names
 
 /**
@@ -15,10 +16,10 @@ internal class Split private constructor(
     val places: Tensors,
 ) {
     companion object {
-        /** The split of this name (`train test holdout windows`) of a device's windows. */
-        fun of(windows: Windows, name: String, holdout: Double): Split = when (name) {
+        /** The split of this name (`train test holdout windows`) of a device's windows, with such a [label]. */
+        fun of(windows: Windows, label: Label, name: String, holdout: Double): Split = when (name) {
             "test" -> Split(windows.testX, windows.testY, shuffled(windows.numTest), false, emptyMap())
-            "windows" -> everyWindow(windows, holdout)
+            "windows" -> everyWindow(windows, label, holdout)
             "holdout" -> {
                 val mask = heldOut(windows.numTrain, holdout)
                 val order = shuffled(windows.numTrain).filter { mask[it] }.toIntArray()
@@ -27,8 +28,8 @@ internal class Split private constructor(
             else -> Split(windows.trainX, windows.trainY, shuffled(windows.numTrain), true, emptyMap())
         }
 
-        /** The training windows and after them those without labels, whose class is -1 (`wire/SPEC.md`, 'Windows'). */
-        private fun everyWindow(windows: Windows, holdout: Double): Split {
+        /** The training windows and after them those without labels, whose [label] is [noLabels] (`wire/SPEC.md`, 'Windows'). */
+        private fun everyWindow(windows: Windows, label: Label, holdout: Double): Split {
             val count = windows.numTrain + windows.numUnlabelled
             val mask = heldOut(windows.numTrain, holdout)
             val places = mapOf(
@@ -37,7 +38,7 @@ internal class Split private constructor(
                 Names.HELD to FloatArray(count) { if (it < mask.size && mask[it]) 1f else 0f },
             )
             val x = concatenate(listOf(windows.trainX, windows.unlabelledX))
-            val y = concatenate(listOf(windows.trainY, Tensor.of(LongArray(windows.numUnlabelled) { -1 })))
+            val y = concatenate(listOf(windows.trainY, noLabels(windows.numUnlabelled, label)))
             return Split(x, y, shuffled(count), false, places.mapValues { Tensor.of(it.value) })
         }
 

@@ -5,16 +5,17 @@ import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
+import io.shoal.core.wire.Tasks
 import io.shoal.core.wire.Train
 import kotlin.math.ln
 
 /** A model with the executor that answers with it, and what the device has kept for itself. */
 internal class Tried(private val executor: Executor, private val model: Tensors, private val private: Tensors) {
-    /** Whether the model is held against labels. */
-    val needsLabels: Boolean get() = executor.needsLabels
+    /** What the model has learned. */
+    val task: String get() = executor.task
 
-    /** The metrics over examples [x] that need no labels. */
-    fun evaluate(x: Tensor, checkpoint: () -> Unit): Metrics = executor.evaluate(model, private, x, checkpoint)
+    /** The metrics over examples [x] with the labels [y] of the task. */
+    fun evaluate(x: Tensor, y: Tensor, checkpoint: () -> Unit): Metrics = executor.evaluate(model, private, x, y, checkpoint)
 
     /** Class probabilities (n, classes) of examples [x], or what the task answers in their place. */
     fun predict(x: Tensor): Tensor = executor.predict(model, private, x)
@@ -50,7 +51,7 @@ internal class Trial(private val windows: Windows, private val policy: Policy) {
 
     /** Sums over windows; [checkpoint] is called before each batch, and may throw. */
     fun evaluate(tried: Tried, x: Tensor, y: Tensor, checkpoint: () -> Unit): Metrics {
-        if (!tried.needsLabels) return tried.evaluate(x, checkpoint)
+        if (tried.task != Tasks.CLASSIFICATION) return tried.evaluate(x, y, checkpoint)
         val labels = y.toLongArray()
         var (loss, correct) = Pair(0.0, 0L)
         for (begin in labels.indices step BATCH) {

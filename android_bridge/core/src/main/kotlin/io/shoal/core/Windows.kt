@@ -1,8 +1,9 @@
 package io.shoal.core
 
 /**
- * A device's examples: x (n, channels, time) float32 in sensor units, or int64 ids of words or events; y (n) int64 class numbers. [unlabelledX] holds windows that nobody has
- * labelled, shaped as those of [trainX]; empty where there are none.
+ * A device's examples: x (n, channels, time) float32 in sensor units, or int64 ids of words or events; y (n) int64 class numbers, or (n, names)
+ * int64 of several labels, 1 for each name that is there and 0 for others. [unlabelledX] holds windows that nobody has labelled, shaped as
+ * those of [trainX]; empty where there are none.
  *
  * @throws DataException data types, shapes or lengths do not fit each other, or a value is not finite
  */
@@ -23,10 +24,10 @@ public class Windows @JvmOverloads constructor(
     }
 
     /** Number of training examples. */
-    public val numTrain: Int get() = trainY.size
+    public val numTrain: Int get() = trainY.rows
 
     /** Number of test examples. */
-    public val numTest: Int get() = testY.size
+    public val numTest: Int get() = testY.rows
 
     /** Number of windows without labels. */
     public val numUnlabelled: Int get() = unlabelledX.rows
@@ -35,8 +36,11 @@ public class Windows @JvmOverloads constructor(
     internal val some: Tensor get() = listOf(trainX, testX, unlabelledX).firstOrNull { it.rows > 0 } ?: trainX
 
     private fun check(split: String, x: Tensor, y: Tensor) {
-        val fits = x.dtype == trainX.dtype && x.dtype in TYPES && x.shape.size in 3..4 && y.dtype == DType.INT64 && y.shape == listOf(x.shape[0])
-        if (!fits) throw DataException("$split windows are x $x and y $y, expected float32 or int64[n, channels, time] and int64[n]")
+        val labelled = y.dtype == DType.INT64 && y.shape.size in 1..2 && y.shape[0] == x.shape.firstOrNull()
+        val fits = x.dtype == trainX.dtype && x.dtype in TYPES && x.shape.size in 3..4 && labelled
+        if (!fits) {
+            throw DataException("$split windows are x $x and y $y, expected float32 or int64[n, channels, time] and int64[n] or int64[n, names]")
+        }
         checkFinite(split, x)
     }
 

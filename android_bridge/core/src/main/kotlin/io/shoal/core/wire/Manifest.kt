@@ -72,12 +72,15 @@ public data class Manifest(
     val files: Map<String, String>,
     val columns: Map<String, List<Int>> = emptyMap(),
     val random: Map<String, List<Int>> = emptyMap(),
-    /** What is learned. In a reconstruction windows need no labels, and [classes] names the one number that `predict` gives. */
-    val task: String = CLASSIFICATION,
+    /** What is learned. [classes] names the numbers that `predict` gives; in a reconstruction windows need no labels. */
+    val task: String = Tasks.CLASSIFICATION,
     val format: Long = 1,
 ) {
     /** Whether only windows with labels are trained and tested on. */
-    public val needsLabels: Boolean get() = task == CLASSIFICATION
+    public val needsLabels: Boolean get() = task != Tasks.RECONSTRUCTION
+
+    /** What the label of a window is. */
+    public val label: Label get() = Label(DType.INT64, if (task == Tasks.MULTI_LABEL) listOf(classes.size) else emptyList())
 
     /** The tensors of these roles, in the manifest's order. */
     public fun ofRole(vararg roles: String): List<TensorSpec> = tensors.filter { it.role in roles }
@@ -86,8 +89,6 @@ public data class Manifest(
     public fun received(): List<TensorSpec> = ofRole(Names.SHARED, Names.STATISTIC, Names.RECEIVED).filterNot { Names.isStart(it.key) }
 
     internal companion object {
-        const val CLASSIFICATION = "classification"
-        private val TASKS = listOf(CLASSIFICATION, "reconstruction")
         private val INTS = 1L..Int.MAX_VALUE
 
         /** @throws Malformed not a manifest */
@@ -107,7 +108,7 @@ public data class Manifest(
                 files = f.map("files") { it, path -> string(it, path).also { if (!isDigest(it)) throw Malformed("$path: no SHA-256") } },
                 columns = f.map("columns", emptyMap(), Fields::sizesOf),
                 random = f.map("random", emptyMap(), Fields::sizesOf),
-                task = f.oneOf("task", TASKS, CLASSIFICATION),
+                task = f.oneOf("task", Tasks.ALL, Tasks.CLASSIFICATION),
                 format = f.positive("format", 1),
             )
         }

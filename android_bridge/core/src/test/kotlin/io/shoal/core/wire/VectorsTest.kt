@@ -6,6 +6,7 @@ import io.shoal.core.WireException
 import io.shoal.core.brokenRule
 import io.shoal.core.fromPython
 import io.shoal.core.repository
+import io.shoal.core.Tensor
 import io.shoal.core.toldClasses
 import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.TestFactory
@@ -93,7 +94,7 @@ class VectorsTest {
         return cases.map { case ->
             DynamicTest.dynamicTest(case.string("name")) {
                 val y = case.list("y") { it, path -> Fields.countOf(it, path) }.toLongArray()
-                assertEquals(case.countsOrNull("classes", 1000), toldClasses(policyOf(case.obj("policy")), y))
+                assertEquals(case.countsOrNull("classes", 1000), toldClasses(policyOf(case.obj("policy")), Tensor.of(y)))
             }
         }
     }

@@ -1,6 +1,7 @@
-"""Windows without labels on phones: the Kotlin client trains on them and says their errors as the board's client and eager torch do."""
+"""Tasks beside classes on phones: the Kotlin client trains as the board's client and eager torch do."""
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,28 +14,35 @@ from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.core.ports import Windows
 from edge_client.executor import Executor
 from export.bundle import RUNTIMES, capture_graphs
-from simulation.datasets.windows import for_task
+from simulation.datasets.windows import FleetData, for_task
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
 from tests.bundles import pack_graphs
 from tests.conftest import some_graphs, synthetic_fleet
+from tests.labels import several_labels
 from wire.bundle import unpack
 from wire.codec import digest, encode
 from wire.messages import Evaluate, Plan, Train
+from wire.tasks import TaskName
 from wire.tensors import decode_tensors, encode_tensors
 
 TOLERANCE = 1e-4
 
 
+def nobody_labelled(fleet: FleetData) -> FleetData:
+    """The same training windows without labels; those for testing keep theirs."""
+    w = fleet.devices["d0"]
+    return replace(fleet, devices={"d0": Windows(w.train_x[:0], w.train_y[:0], w.test_x, w.test_y, w.train_x)})
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_three_clients_train_alike_on_windows_without_labels(tmp_path: Path) -> None:
-    labelled = synthetic_fleet(1)
-    w = labelled.devices["d0"]
-    windows = Windows(w.train_x[:0], w.train_y[:0], w.test_x, w.test_y, w.train_x)
-    fleet = replace(labelled, devices={"d0": windows})
-    objective = objective_for_fleet(for_task(fleet, "reconstruction"), read_algorithm("fedavg:lr=0.1+reconstruction"), 0)
+@pytest.mark.parametrize(("task", "labels"), [("reconstruction", nobody_labelled), ("multi-label", several_labels)])
+def test_three_clients_train_alike(tmp_path: Path, task: TaskName, labels: Callable[[FleetData], FleetData]) -> None:
+    fleet = labels(synthetic_fleet(1))
+    windows = fleet.devices["d0"]
+    objective = objective_for_fleet(for_task(fleet, task), read_algorithm(f"fedavg:lr=0.1+{task}"), 0)
     objective = some_graphs(objective, "step", "evaluate", "predict")
     payload = pack_graphs(capture_graphs(objective, fleet.window.shape, RUNTIMES), fleet, objective)
     bundle, path = unpack(payload), tmp_path / "device.shoal"
@@ -44,7 +52,8 @@ def test_three_clients_train_alike_on_windows_without_labels(tmp_path: Path) -> 
     case.mkdir(parents=True)
     (case / "plan.json").write_bytes(encode(plan))
     (case / "model.safetensors").write_bytes(encode_tensors(model))
-    arrays = {name: getattr(windows, name) for name in ("train_x", "train_y", "test_x", "test_y", "unlabelled_x")}
+    arrays = {name: getattr(windows, name) for name in ("train_x", "train_y", "test_x", "test_y")}
+    arrays["unlabelled_x"] = windows.unlabelled_x.reshape(-1, *fleet.window.shape)
     (case / "windows.safetensors").write_bytes(encode_tensors(arrays))
     done = subprocess.run([*host_command("PlansKt"), str(path), str(case.parent)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

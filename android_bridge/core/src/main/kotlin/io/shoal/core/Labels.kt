@@ -1,0 +1,31 @@
+package io.shoal.core
+
+import io.shoal.core.wire.Label
+import io.shoal.core.wire.Manifest
+import io.shoal.core.wire.Tasks
+
+/**
+ * Labels as the task of a bundle takes them (`wire/SPEC.md`, 'Labels'). Of no window there may be any. [split] begins the error.
+ *
+ * @throws DataException they are labels of another task, or of a class or a name that the bundle does not have
+ */
+internal fun fitLabels(y: Tensor, manifest: Manifest, split: String): Tensor {
+    val label = manifest.label
+    if (y.rows == 0) return Tensor.allocate(label.dtype, listOf(0) + label.shape)
+    if (y.dtype != label.dtype || y.shape.drop(1) != label.shape) {
+        throw DataException("$split labels are $y, and ${manifest.task} takes ${label.dtype}${listOf(y.rows) + label.shape}")
+    }
+    val (known, told) = when (manifest.task) {
+        Tasks.MULTI_LABEL -> Pair(0L..1L, "${manifest.task} takes 1 where a name is there, else 0")
+        else -> Pair(0L until manifest.classes.size, "bundle ${manifest.name} has classes 0..${manifest.classes.size - 1}")
+    }
+    val unknown = y.toLongArray().firstOrNull { it !in known }
+    if (unknown != null) throw DataException("$split labels hold $unknown, $told")
+    return y
+}
+
+/** What stands for the labels of so many windows that nobody has labelled. */
+internal fun noLabels(count: Int, label: Label): Tensor {
+    val shape = listOf(count) + label.shape
+    return Tensor.of(LongArray(shape.fold(1, Math::multiplyExact)) { NO_LABEL }, shape)
+}

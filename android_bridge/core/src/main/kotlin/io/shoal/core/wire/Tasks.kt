@@ -1,0 +1,19 @@
+package io.shoal.core.wire
+
+import io.shoal.core.DType
+import io.shoal.core.InternalShoalApi
+
+/** What can be learned (`wire/SPEC.md`, 'Labels'). */
+internal object Tasks {
+    const val CLASSIFICATION = "classification"
+    const val MULTI_LABEL = "multi-label"
+    const val RECONSTRUCTION = "reconstruction"
+    val ALL = listOf(CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION)
+
+    /** The tasks that answer with probabilities. */
+    val OF_PROBABILITIES = setOf(CLASSIFICATION, MULTI_LABEL)
+}
+
+/** The label of one window: the type of its numbers, and their shape. */
+@InternalShoalApi
+public data class Label(val dtype: DType, val shape: List<Int>)

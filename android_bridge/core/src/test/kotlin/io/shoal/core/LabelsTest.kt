@@ -1,0 +1,53 @@
+package io.shoal.core
+
+import io.shoal.core.wire.Fields
+import io.shoal.core.wire.JsonArray
+import io.shoal.core.wire.JsonNumber
+import io.shoal.core.wire.Manifest
+import io.shoal.core.wire.Window
+import io.shoal.core.wire.parseJson
+import java.io.File
+import kotlin.test.Test
+import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertTrue
+
+class LabelsTest {
+    @Test
+    fun `labels are taken or refused as every implementation does`() {
+        val cases = (parseJson(File(repository, "wire/vectors/labels.json").readBytes()) as JsonArray).items.map { Fields(it, "labels.json") }
+        assertTrue(cases.size >= 12)
+        for (case in cases) {
+            val manifest = manifest(case.string("task"), case.strings("names"))
+            val y = tensor(case)
+            if (case.bool("fits")) {
+                val taken = fitLabels(y, manifest, "train")
+                assertEquals(listOf(y.rows) + manifest.label.shape, taken.shape, "$y in ${manifest.task}")
+            } else {
+                assertFailsWith<DataException>("$y in ${manifest.task}") { fitLabels(y, manifest, "train") }
+            }
+        }
+    }
+
+    @Test
+    fun `windows without labels stand in a split with what says so`() {
+        val x = Tensor.of(FloatArray(8), listOf(2, 1, 4))
+        val none = Tensor.of(LongArray(0))
+        val manifest = manifest("multi-label", listOf("a", "b"))
+        val taken = Windows(x.take(IntArray(0)), none, x.take(IntArray(0)), none, x).takenFor(manifest)
+        val split = Split.of(taken, manifest.label, "windows", 0.0)
+        assertEquals(Tensor.of(longArrayOf(-1, -1, -1, -1), listOf(2, 2)), split.y)
+    }
+
+    private fun tensor(case: Fields): Tensor {
+        val shape = case.sizes("shape")
+        val numbers = case.list("y") { it, _ -> (it as JsonNumber).text.toDouble() }
+        return when (case.string("dtype")) {
+            "int64" -> Tensor.of(LongArray(numbers.size) { numbers[it].toLong() }, shape)
+            else -> Tensor.of(FloatArray(numbers.size) { numbers[it].toFloat() }, shape)
+        }
+    }
+
+    private fun manifest(task: String, names: List<String>) =
+        Manifest("m", 1, "a", emptyMap(), names, Window(listOf("c"), 4, 1), 2, emptyMap(), emptyList(), emptyMap(), emptyMap(), task = task)
+}

@@ -1,0 +1,25 @@
+"""The synthetic fleet with labels of other tasks."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from edge_client.core.ports import Windows
+from simulation.datasets.windows import FleetData
+
+NAMES = ("slow", "moves", "fast")
+
+
+def relabelled(data: FleetData, names: tuple[str, ...], label: Callable[[np.ndarray], np.ndarray]) -> FleetData:
+    """The same windows, with other labels made of their classes."""
+
+    def made(w: Windows) -> Windows:
+        return Windows(w.train_x, label(w.train_y), w.test_x, label(w.test_y), w.unlabelled_x)
+
+    return replace(data, classes=names, devices={d: made(w) for d, w in data.devices.items()}, recordings={})
+
+
+def several_labels(data: FleetData) -> FleetData:
+    """Each window with several of `NAMES`, or with none: class 0 is slow, 1 moves, and 2 moves fast."""
+    return relabelled(data, NAMES, lambda y: np.stack([y == 0, y >= 1, y == 2], axis=1).astype(np.int64))

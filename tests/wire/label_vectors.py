@@ -1,0 +1,55 @@
+"""The vectors of labels that a task takes or refuses, ``labels.json``."""
+
+import json
+
+import numpy as np
+
+from edge_client.core.ports import Windows
+from edge_client.labels import fit_labels_of
+from tests.wire.signed_vectors import VECTORS
+from wire.bundle import Manifest, Window
+from wire.errors import DataError
+from wire.tasks import TaskName
+
+FILE = VECTORS / "labels.json"
+CASES: list[tuple[TaskName, int, str, object, bool]] = [
+    ("classification", 3, "int64", [0, 2, 1], True),
+    ("classification", 3, "int64", [0, 3], False),
+    ("classification", 3, "int64", [0, -1], False),
+    ("classification", 3, "int64", [[0, 1, 0], [1, 0, 0]], False),
+    ("classification", 3, "int64", [], True),
+    ("multi-label", 3, "int64", [[0, 1, 1], [0, 0, 0]], True),
+    ("multi-label", 1, "int64", [[1], [0]], True),
+    ("multi-label", 3, "int64", [[0, 1], [1, 0]], False),
+    ("multi-label", 3, "int64", [[0, 1, 2], [0, 0, 0]], False),
+    ("multi-label", 3, "int64", [[0, 1, -1]], False),
+    ("multi-label", 3, "int64", [0, 1, 1], False),
+    ("multi-label", 3, "int64", [], True),
+]
+"""A task, how many names its bundle has, labels, and whether the task takes them."""
+
+
+def manifest_of(task: TaskName, num_names: int) -> Manifest:
+    """A manifest of a task with so many names."""
+    names = tuple("abcdefgh"[:num_names])
+    return Manifest("m", 1, "a", {}, names, Window(("c",), 4, 1), 2, {}, (), {}, {}, task=task)
+
+
+def fits(task: TaskName, num_names: int, y: np.ndarray) -> bool:
+    """Whether the task takes these labels."""
+    x = np.zeros((len(y), 1, 4), np.float32)
+    try:
+        fit_labels_of(Windows(x, y, x[:0], y[:0]), manifest_of(task, num_names))
+    except DataError:
+        return False
+    return True
+
+
+def text() -> str:
+    """The file, a case a line."""
+    rows = []
+    for task, count, dtype, values, taken in CASES:
+        y = np.array(values, dtype)
+        own = {"task": task, "names": list("abcdefgh"[:count]), "dtype": dtype, "shape": list(y.shape), "y": y.ravel().tolist()}
+        rows.append(json.dumps(own | {"fits": taken}))
+    return "[\n" + ",\n".join("  " + row for row in rows) + "\n]\n"
