@@ -176,7 +176,7 @@ def close(state: RunState, at_s: float) -> Step:
         return replace(state, phase="aggregating"), [Aggregate(state.round)]
     if not spent(state, at_s):  # the operator has asked for more meanwhile
         return open_next(state, at_s)
-    state = replace(state, phase="finished")
+    state = replace(state, phase="finished", ended_at_s=at_s)
     return state, finish_commands(state)
 
 
@@ -247,9 +247,14 @@ def acknowledgements(state: RunState) -> list[Command]:
     return [Acknowledge(device_id, received.blob) for device_id, received in state.received.items()]
 
 
+def gives_models(state: RunState) -> bool:
+    """Whether devices are to use the models of a run that is over: not if the operator has aborted it."""
+    return state.ended != "order"
+
+
 def finish_commands(state: RunState) -> list[Command]:
     return [finish_command(state, device_id) for device_id in sorted(state.devices) if not state.devices[device_id].barred]
 
 
 def finish_command(state: RunState, device_id: str) -> FinishRun:
-    return FinishRun(device_id, state.models[start_key(state, device_id)])
+    return FinishRun(device_id, state.models[start_key(state, device_id)], gives=gives_models(state))

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from aggregator.core.asking import counted_anew, num_trainers
 from aggregator.core.budget import spent
-from aggregator.core.opening import Step, close_if_full, finish_commands, next_phase, open_again, open_next
+from aggregator.core.opening import Step, close_if_full, finish_commands, gives_models, next_phase, open_again, open_next
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.settings import TRAINING
 from aggregator.core.state import RunState
@@ -21,12 +21,13 @@ def roll_back(state: RunState, event: RolledBack) -> Step:
 
 
 def replace_all(state: RunState, event: RolledBack) -> Step:
-    """Give every device its model of an earlier round. The epoch is a greater one, so that nobody can offer the later models again."""
+    """Give every device its model of an earlier round, unless the run was aborted. The epoch is a greater one, so that nobody can offer the
+    later models again."""
     after = returned(state, event.to, event.programs)
     if after is None:
         return state, []
     after = replace(after, epoch=after.epoch + 1)
-    return after, finish_commands(after)
+    return after, finish_commands(after) if gives_models(after) else []
 
 
 def retune(state: RunState, event: Retuned) -> Step:
@@ -52,8 +53,9 @@ def retune_idle(state: RunState, event: Retuned) -> Step:
     """Other settings; a round is opened if no budget is spent any more, or if there are enough devices for the first."""
     state = counted_anew(replace(_dated(state, event.at_s), settings=event.settings, retuned=None, programs=event.programs))
     if state.phase == "finished":
-        state = replace(state, ended=spent(state, event.at_s))
-        return (state, []) if state.ended else open_next(state, event.at_s)
+        if ended := spent(state, event.at_s):  # what was aborted stays so
+            return replace(state, ended=ended if gives_models(state) else state.ended), []
+        return open_next(state, event.at_s)
     return open_next(state, event.at_s) if num_trainers(state) >= state.settings.min_devices else (state, [])
 
 
@@ -63,6 +65,7 @@ def _dated(state: RunState, at_s: float) -> RunState:
 
 
 def end(state: RunState, _event: Aborted) -> Step:
-    """Finish the run as it is: what the open round has received is given up, and no device works for it any more."""
+    """Finish the run as it is: what the open round has received is given up, and no device works for it any more. Devices are left with
+    the models that they have."""
     state = replace(state, phase="finished", ended="order", cohort={}, received={}, flights={}, placing={})
     return state, finish_commands(state)

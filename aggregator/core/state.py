@@ -162,6 +162,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether no device told an accuracy in the last round of training."""
     ended: Ended = ""
     """Why training is over; empty while it is not."""
+    ended_at_s: float | None = None
+    """When the run last came to its end; None if it has not (`aggregator.core.succession`)."""
     memory: MaybeDigest = ""
     """What the algorithm remembers from round to round."""
     cohort: dict[str, str] = {}
@@ -388,6 +390,8 @@ class FinishRun(msgspec.Struct, frozen=True):
 
     device_id: str
     model: Digest
+    gives: bool = True
+    """Whether the device is to use that model; a run that was aborted leaves devices with what they have."""
 
 
 Command = SendPlan | SetDeadline | Acknowledge | Aggregate | FinishRun
