@@ -281,10 +281,9 @@ class Runner:
                 if campaign is not target:
                     moved[campaign.name].append(DeviceLost(now_s, device_id))
             if target not in held:
-                said = (device.num_train, device.num_test, device.runtime, device.bundle)
-                moved[target.name].append(
-                    DeviceCheckedIn(now_s, device_id, *said, eligible=target.may_ask(device_id), withholds=device.withholds)
-                )
+                said = (device.num_train, device.num_test, device.runtime, device.bundle, device.moved, target.may_ask(device_id))
+                own = (device.encodings, device.withholds, device.terms)
+                moved[target.name].append(DeviceCheckedIn(now_s, device_id, *said, *own))
         for name, events in moved.items():
             if events:
                 self.campaigns[name].dispatch(*events)

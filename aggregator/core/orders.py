@@ -4,10 +4,11 @@ from msgspec.structs import replace
 
 from aggregator.core.asking import counted_anew, num_trainers
 from aggregator.core.budget import spent
-from aggregator.core.opening import Step, close_if_full, finish_commands, gives_models, next_phase, open_again, open_next
+from aggregator.core.opening import Step, close_if_full, finish_commands, next_phase, open_again, open_next
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.settings import TRAINING
 from aggregator.core.state import RunState
+from aggregator.core.succession import gives_models
 from aggregator.core.versions import returned
 
 
@@ -18,16 +19,6 @@ def roll_back(state: RunState, event: RolledBack) -> Step:
         return state, []
     phase = next_phase(after) if after.phase == "aggregating" else after.phase
     return open_again(replace(after, phase=phase, cohort={}, received={}, flights={}), {}, event.at_s)
-
-
-def replace_all(state: RunState, event: RolledBack) -> Step:
-    """Give every device its model of an earlier round, unless the run was aborted. The epoch is a greater one, so that nobody can offer the
-    later models again."""
-    after = returned(state, event.to, event.programs)
-    if after is None:
-        return state, []
-    after = replace(after, epoch=after.epoch + 1)
-    return after, finish_commands(after) if gives_models(after) else []
 
 
 def retune(state: RunState, event: Retuned) -> Step:

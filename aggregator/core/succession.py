@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from aggregator.core.state import RunState
 
 
+def gives_models(state: RunState) -> bool:
+    """Whether devices are to use the models of a run that is over: not if the operator has aborted it."""
+    return state.ended != "order"
+
+
 def has_ended(state: RunState) -> bool:
     """Whether a campaign has ever come to its end."""
-    return state.ended_at_s is not None or (state.phase == "finished" and state.ended != "order")  # of an earlier version
+    return state.ended_at_s is not None or (state.phase == "finished" and gives_models(state))  # of an earlier version
 
 
 def by_end(states: Mapping[str, RunState]) -> list[str]:
