@@ -78,6 +78,8 @@ class Campaign:
         self._announce, self._count, self.takes, self._devices = announce, count, takes, devices
         self.has: Callable[[str], bool] = lambda _device_id: True
         """Whether a device works for this campaign, and for no other."""
+        self.gives_to: Callable[[str], bool] = lambda _device_id: True
+        """Whether a device is to have the models of this campaign, once it is over, and of no other."""
         self.releases = False
         """Whether devices get the models to use as releases, and not from the campaign."""
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
@@ -176,6 +178,11 @@ class Campaign:
     def may_ask(self, device_id: str) -> bool:
         """Whether it may ask a device for anything."""
         return self.takes(device_id) and self._devices.may_be_asked(device_id, self.known().settings.where)
+
+    def has_counted(self, device_id: str) -> bool:
+        """Whether an update of a device was ever accepted."""
+        known = self.known().devices.get(device_id)
+        return known is not None and bool(known.accepted)
 
     def forget(self, device_id: str) -> None:
         """Forget a device: what came from it, what the algorithm remembers of it, what records say of it.
@@ -280,11 +287,14 @@ class Campaign:
                     self._fleet.reply(messages.Acknowledge(device_id, update))
                 case Aggregate():
                     self._aggregate()
-                case FinishRun(device_id, model):
+                case FinishRun(device_id, gives=True) if not self.releases and not self.gives_to(device_id):
+                    pass
+                case FinishRun(device_id, model, gives):
                     state = self.known()
-                    self._offers.offer({model, state.settings.bundle})
+                    if gives:
+                        self._offers.offer({model, state.settings.bundle})
                     own = (device_id, state.settings.run_id, state.epoch, state.settings.bundle, model)
-                    self._fleet.reply(messages.Finish(*own, releases=self.releases))
+                    self._fleet.reply(messages.Finish(*own, releases=self.releases or not gives))
                 case _:
                     self._fleet.reply(command)
         except (BlobLost, StorageFailed) as error:

@@ -31,5 +31,5 @@ class Group:
         self.state = state
         self.steps.append((event, state))
         if record is not None:
-            self.records.append(record)
+            self.records = [*(other for other in self.records if other.round != record.round), record]
         self.commands += commands

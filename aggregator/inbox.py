@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from aggregator.assembly import Assembly, NoRoom
 from aggregator.core.admission import Duplicate, Refused, admit, expect
 from aggregator.core.asking import is_missing
-from aggregator.core.plan import place_of_plan
+from aggregator.core.plan import asked_alone, place_of_plan
 from aggregator.core.ports import Clock
 from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, RunState, UpdateAdmitted
 from aggregator.devices import Devices
@@ -18,7 +18,7 @@ from aggregator.pause import BUSY_S
 from aggregator.reading import Found, Reading
 from wire import names
 from wire.bundle import Manifest
-from wire.codec import LARGEST_SUM, decode, decode_piece, decode_update, digest
+from wire.codec import LARGEST_SUM, decode, decode_piece, decode_update, digest, encode
 from wire.errors import ConfigError, LimitExceeded, Malformed, UnknownTopic, WireError, printable
 from wire.links.port import Delivery
 from wire.messages import (
@@ -179,7 +179,8 @@ class Inbox:
             said = (*counts, message.runtime, message.bundle, message.moved)
             eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
             withholds = message.policy is not None and message.policy.withholds
-            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, eligible, message.encodings, withholds))
+            own = (eligible, message.encodings, withholds, terms_of(message))
+            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, *own))
 
     def _update(self, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)
@@ -305,7 +306,7 @@ class Inbox:
     def _excuse(self, reading: Reading, failed: bool = True, forbidden: bool = False) -> None:
         """Stop waiting in this round for the device, if the round does, or for what it is to tell of its inputs."""
         state = reading.state
-        if state is not None and (is_missing(state, reading.device_id) or reading.device_id in state.placing):
+        if state is not None and (is_missing(state, reading.device_id) or asked_alone(state, reading.device_id) is not None):
             reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed, forbidden))
 
     def _own(self, message: CheckIn | Decline | Offer | Piece | Fetch | DeviceStatus | InUse, reading: Reading) -> bool:
@@ -345,3 +346,8 @@ class Inbox:
             return False
         self._budgets[key] = left - 1, now_s
         return True
+
+
+def terms_of(said: CheckIn) -> str:
+    """What a device says of itself that decides whether it can carry out a plan, as a short hash: its windows, its programs, its policy."""
+    return digest(encode(CheckIn("", said.num_train, said.num_test, said.bundle, said.client, said.runtime, policy=said.policy)))[:16]

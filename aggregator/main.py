@@ -34,7 +34,7 @@ from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service,
 from aggregator.opening import Opening
 from aggregator.order_queue import OrderQueue
 from aggregator.place import Place
-from aggregator.release_orders import release_handlers
+from aggregator.release_orders import refusing_handlers, release_handlers
 from aggregator.release_policy import ReleasePolicy, group_of, released_group
 from aggregator.released import released_source
 from aggregator.rollouts import Rollouts
@@ -185,8 +185,11 @@ def _serve(
 
         orders = DeviceOrders(devices, folder, opening.place.database, opening.place.blobs, runner)
         handlers = {**steering.handlers, **orders.handlers}
-        if releases is not None:
-            handlers |= release_handlers(releases, lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()})
+        handlers |= (
+            refusing_handlers()
+            if releases is None
+            else release_handlers(releases, lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()})
+        )
         queue, access = OrderQueue(), http_access(folder, settings.http_host)
         duties = Duties(runner, Desk(folder, handlers), clock, renew, queue)
         conditions = partial(_conditions, runner, steering, duties, counted)

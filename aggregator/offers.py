@@ -56,5 +56,5 @@ def needed(state: RunState) -> set[str]:
 
 def offered(state: RunState) -> set[str]:
     """The digests of the blobs that devices may fetch in this state."""
-    working = {flight.model for flight in (*state.flights.values(), *state.placing.values())}
+    working = {flight.model for flight in (*state.flights.values(), *state.placing.values(), *state.closings.values())}
     return {state.settings.bundle, *state.models.values()} | working

@@ -11,11 +11,11 @@ from aggregator.aggregation import check_fit
 from aggregator.charter import Charter, accept, charters, next_number, propose
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
+from aggregator.core.succession import opened
 from aggregator.identity import SteadyClock, service_signer
 from aggregator.place import Place
 from aggregator.service_settings import ServeSettings, run_settings
 from aggregator.start import Exported, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
-from aggregator.steering import unfinished_or_latest
 from aggregator.storage import kept_blobs
 from algorithms.registry import make_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -89,8 +89,8 @@ class Opening:
 
     def charters(self, own: str) -> list[Charter]:
         """Those of the campaigns that are opened; `own` is one of them if it is known."""
-        opened = {*unfinished_or_latest({name: self.states[name] for name in self.known}), own}
-        return [charter for name, charter in self.known.items() if name in opened]
+        wanted = {*opened({name: self.states[name] for name in self.known}), own}
+        return [charter for name, charter in self.known.items() if name in wanted]
 
     @property
     def last_s(self) -> float:

@@ -53,6 +53,9 @@ class ReturnToRelease(msgspec.Struct, frozen=True, tag="return-to-release"):
     group: str = ""
 
 
+ORDERS = (MakeReleases, PauseRollout, ResumeRollout, PromoteRollout, EndRollout, ReturnToRelease)
+
+
 def release_handlers(policy: ReleasePolicy, states: Callable[[], Mapping[str, RunState]]) -> dict[type, Handler]:
     """By type of order, what carries it out; each raises `ShoalError` where that cannot be. `states`: of the campaigns, by name."""
     rollouts = policy.rollouts
@@ -98,6 +101,16 @@ def release_handlers(policy: ReleasePolicy, states: Callable[[], Mapping[str, Ru
         PromoteRollout: promote,
         ReturnToRelease: return_to,
     }
+
+
+def refusing_handlers() -> dict[type, Handler]:
+    """The same of a service that makes no releases: each order is refused, with what to do about it."""
+
+    def refuse(_order: msgspec.Struct) -> str:
+        again = "start it again with `shoal serve --release manual`, and then give the order again"
+        raise ConfigError(f"this service makes no releases: it was started with --release off; {again}")
+
+    return dict.fromkeys(ORDERS, refuse)
 
 
 def _told(number: int, release: Release, before: bool) -> str:

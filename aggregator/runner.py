@@ -5,7 +5,8 @@ The service runs this, and so does a simulation by messages (`simulation.engine.
 What was not foreseen is contained in three rings. A message that cannot be read is refused (`aggregator.inbox`). An event or a command that
 fails is left out, and a campaign that cannot go on is paused (`aggregator.campaign`); the others go on.
 
-A device works for one campaign at a time: the one that was started last of those that ask devices and take it.
+A device works for one campaign at a time: the one that was started last of those that ask devices and take it. It is given the models of
+the one that came to its end last (`aggregator.core.succession`).
 """
 
 import logging
@@ -17,6 +18,7 @@ from aggregator.campaign import Campaign, Observer
 from aggregator.core.ports import Blobs, Clock, Store
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceLost, Resumed, RunState
+from aggregator.core.succession import by_end
 from aggregator.devices import Devices
 from aggregator.fleet import Fleet
 from aggregator.group import Group
@@ -99,6 +101,7 @@ class Runner:
         self._inbox.admit_updates_of(bundle.manifest)
         if held:
             campaign.hold()
+        campaign.gives_to = lambda device_id: self.giver_of(device_id) is campaign
         campaign.start_or_resume(settings, self.epoch, source)
         self.campaigns = {**self.campaigns, settings.name: campaign}
         campaign.has = lambda device_id: self.campaign_of(device_id) is campaign
@@ -246,11 +249,20 @@ class Runner:
         self._fleet.announce(self.epoch, self._clock(), run_id, paused=self.paused)
 
     def campaign_of(self, device_id: str) -> Campaign | None:
-        """The campaign that a device works for; where none asks it, the last that it worked for, or the last of all."""
+        """The campaign that a device works for; where none asks it, the one whose models it has; before any has come to its end, the last
+        that it worked for, or the last of all."""
         latest = list(reversed(self.campaigns.values()))
-        asking = (c for c in latest if c.asks and c.may_ask(device_id))
+        asking = next((c for c in latest if c.asks and c.may_ask(device_id)), None)
+        if (found := asking or self.giver_of(device_id)) is not None:
+            return found
         knowing = (c for c in latest if device_id in c.known().devices)
-        return next(asking, None) or next(knowing, None) or next((c for c in latest if c.takes(device_id)), None)
+        return next(knowing, None) or next((c for c in latest if c.takes(device_id)), None)
+
+    def giver_of(self, device_id: str) -> Campaign | None:
+        """The campaign whose models a device has, or is to have: of those that take it, the one that came to its end last."""
+        names = by_end({name: campaign.known() for name, campaign in self.campaigns.items()})
+        over = [campaign for name in names if (campaign := self.campaigns[name]).takes(device_id)]
+        return next((c for c in over if c.may_ask(device_id) or c.has_counted(device_id)), None) or next(iter(over), None)
 
     def reassign(self, device_ids: Iterable[str] | None = None) -> None:
         """Let devices that are there, all or these, go to the campaigns that they are to work for now."""
@@ -269,10 +281,9 @@ class Runner:
                 if campaign is not target:
                     moved[campaign.name].append(DeviceLost(now_s, device_id))
             if target not in held:
-                said = (device.num_train, device.num_test, device.runtime, device.bundle)
-                moved[target.name].append(
-                    DeviceCheckedIn(now_s, device_id, *said, eligible=target.may_ask(device_id), withholds=device.withholds)
-                )
+                said = (device.num_train, device.num_test, device.runtime, device.bundle, device.moved, target.may_ask(device_id))
+                own = (device.encodings, device.withholds, device.terms)
+                moved[target.name].append(DeviceCheckedIn(now_s, device_id, *said, *own))
         for name, events in moved.items():
             if events:
                 self.campaigns[name].dispatch(*events)

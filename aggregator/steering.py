@@ -15,7 +15,6 @@ from aggregator.charter import INITIAL, LATEST, Charter, accept, campaign_folder
 from aggregator.core.budget import why_ended
 from aggregator.core.ports import StorageFailed
 from aggregator.core.settings import RunSettings, with_rate
-from aggregator.core.state import RunState
 from aggregator.inherit import Source
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from aggregator.place import Place
@@ -225,9 +224,3 @@ def source_of(campaign: Campaign) -> Source:
     groups = {device_id: key for device_id, key in state.starts.items() if device_id and not is_no_group(key)}
     chosen = {key: model for key, model in models.items() if not is_no_group(key)} or models
     return Source(f"campaign {campaign.name}, round {state.made_in}", chosen, groups)
-
-
-def unfinished_or_latest(states: dict[str, RunState | None]) -> list[str]:
-    """Of campaigns in the order of their starts, those that a service opens: those that are not over, and the last one that is."""
-    over = [name for name, state in states.items() if state is not None and state.phase == "finished"]
-    return [name for name in states if name not in over[:-1]]

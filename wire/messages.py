@@ -253,7 +253,7 @@ class Busy(msgspec.Struct, frozen=True, tag="busy"):
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
     """Aggregator to device, signed: the run is over; `model` is the one to use from now on. With `releases` it is not: models to use come
-    as a `Release`."""
+    as a `Release`, or the run was aborted and gives none."""
 
     device_id: Name
     run_id: Name

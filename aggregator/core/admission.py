@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aggregator.core.plan import place_of_plan, plan_for
+from aggregator.core.plan import asked_alone, place_of_plan, plan_for
 from aggregator.core.round import OPEN
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import Received, RunState
@@ -55,8 +55,8 @@ def admit(
     if problem is not None:
         return problem
     assert device is not None
-    plan, places = plan_for(state, update.device_id), state.placing.get(update.device_id)
-    start = state.cohort[update.device_id] if places is None else places.start
+    plan, alone = plan_for(state, update.device_id), asked_alone(state, update.device_id)
+    start = state.cohort[update.device_id] if alone is None else alone.start
     verbs = plan.verbs
     offered = {plan.model, *(model for verb in verbs if isinstance(verb, Choose) for model in verb.models)}
     attempt = place_of_plan(state, topic_device)[1]
@@ -101,11 +101,12 @@ def expect(state: RunState, device_id: str, run_id: str, number: int, blob: str)
         return Duplicate()
     if run_id != state.settings.run_id:
         return Refused("unknown-run", f"update of run {run_id}, the run is {state.settings.run_id}")
-    if number != place_of_plan(state, device_id)[0] or state.phase not in OPEN:
+    alone = asked_alone(state, device_id)
+    if number != place_of_plan(state, device_id)[0] or (state.phase not in OPEN and alone is None):
         return Refused("wrong-round", f"update of round {number}, round {state.round} is {state.phase}")
-    if device is None or (device_id not in state.cohort and device_id not in state.placing):
+    if device is None or (device_id not in state.cohort and alone is None):
         return Refused("not-in-cohort", f"device {device_id} has no plan in round {state.round}")
-    if device_id in state.received and device_id not in state.placing:
+    if device_id in state.received and alone is None:
         return Refused("duplicate", f"another update of round {number} was accepted before")
     return None
 

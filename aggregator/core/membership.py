@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from aggregator.core import flights, inputs
+from aggregator.core import closings, flights, inputs
 from aggregator.core.asking import num_trainers, others, with_device, without_count
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_next
@@ -36,6 +36,7 @@ def bar_idle(state: RunState, event: DeviceBarred) -> Step:
     device = state.devices.get(event.device_id)
     if device is None:
         return state, []
+    state = closings.without(state, event.device_id)
     return with_device(state, event.device_id, replace(device, online=False, eligible=False, barred=True)), []
 
 
@@ -83,7 +84,7 @@ def forget_closed(state: RunState, event: DeviceForgotten) -> Step:
 
 def _without(state: RunState, device_id: str) -> RunState:
     state = replace(flights.without_plans(state, [device_id]), received=others(state.received, device_id))
-    return replace(state, placing=others(state.placing, device_id))
+    return closings.without(replace(state, placing=others(state.placing, device_id)), device_id)
 
 
 def _reopened_if_short(state: RunState, at_s: float) -> Step:

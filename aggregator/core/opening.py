@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from aggregator.core import flights, inputs
+from aggregator.core import closings, flights, inputs
 from aggregator.core.asking import (
     is_awaited,
     is_missing,
@@ -32,6 +32,7 @@ from aggregator.core.state import (
     SendPlan,
     SetDeadline,
 )
+from aggregator.core.succession import gives_models
 from algorithms.core.keys import NEWCOMER
 
 Step = tuple[RunState, list[Command]]
@@ -41,7 +42,7 @@ def open_next(state: RunState, at_s: float) -> Step:
     """Open the next round, or the evaluation where a budget is spent."""
     ended = spent(state, at_s)
     phase: OpenPhase = "evaluating" if ended else next_phase(state)
-    fresh: dict[str, Any] = {"attempt": 0, "received": {}, "cohort": {}, "declined": ()}
+    fresh: dict[str, Any] = {"attempt": 0, "received": {}, "cohort": {}, "declined": (), "closings": {}}
     state = replace(state, phase=phase, ended=ended, round=state.round + 1, opened_at_s=at_s, **fresh)
     state = replace(state, placing={}) if phase == "evaluating" else state
     return _invite(state if flights.is_buffered(state) else replace(state, flights={}), at_s)
@@ -176,8 +177,8 @@ def close(state: RunState, at_s: float) -> Step:
         return replace(state, phase="aggregating"), [Aggregate(state.round)]
     if not spent(state, at_s):  # the operator has asked for more meanwhile
         return open_next(state, at_s)
-    state = replace(state, phase="finished")
-    return state, finish_commands(state)
+    state, looks = closings.left_open(replace(state, phase="finished", ended_at_s=at_s, late=0), at_s)
+    return state, [*looks, *finish_commands(state)]
 
 
 def next_phase(state: RunState) -> OpenPhase:
@@ -248,8 +249,11 @@ def acknowledgements(state: RunState) -> list[Command]:
 
 
 def finish_commands(state: RunState) -> list[Command]:
-    return [finish_command(state, device_id) for device_id in sorted(state.devices) if not state.devices[device_id].barred]
+    """For every device but those that choose now what they keep, whose work this would end, and those that will when they are back."""
+    due = {d for d, device in state.devices.items() if not device.online and closings.is_due(state, d)}
+    waiting = due | state.closings.keys()
+    return [finish_command(state, d) for d in sorted(state.devices) if d not in waiting and not state.devices[d].barred]
 
 
 def finish_command(state: RunState, device_id: str) -> FinishRun:
-    return FinishRun(device_id, state.models[start_key(state, device_id)])
+    return FinishRun(device_id, state.models[start_key(state, device_id)], gives=gives_models(state))

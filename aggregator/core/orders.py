@@ -8,6 +8,7 @@ from aggregator.core.opening import Step, close_if_full, finish_commands, next_p
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.settings import TRAINING
 from aggregator.core.state import RunState
+from aggregator.core.succession import gives_models
 from aggregator.core.versions import returned
 
 
@@ -18,15 +19,6 @@ def roll_back(state: RunState, event: RolledBack) -> Step:
         return state, []
     phase = next_phase(after) if after.phase == "aggregating" else after.phase
     return open_again(replace(after, phase=phase, cohort={}, received={}, flights={}), {}, event.at_s)
-
-
-def replace_all(state: RunState, event: RolledBack) -> Step:
-    """Give every device its model of an earlier round. The epoch is a greater one, so that nobody can offer the later models again."""
-    after = returned(state, event.to, event.programs)
-    if after is None:
-        return state, []
-    after = replace(after, epoch=after.epoch + 1)
-    return after, finish_commands(after)
 
 
 def retune(state: RunState, event: Retuned) -> Step:
@@ -52,8 +44,9 @@ def retune_idle(state: RunState, event: Retuned) -> Step:
     """Other settings; a round is opened if no budget is spent any more, or if there are enough devices for the first."""
     state = counted_anew(replace(_dated(state, event.at_s), settings=event.settings, retuned=None, programs=event.programs))
     if state.phase == "finished":
-        state = replace(state, ended=spent(state, event.at_s))
-        return (state, []) if state.ended else open_next(state, event.at_s)
+        if ended := spent(state, event.at_s):  # what was aborted stays so
+            return replace(state, ended=ended if gives_models(state) else state.ended), []
+        return open_next(state, event.at_s)
     return open_next(state, event.at_s) if num_trainers(state) >= state.settings.min_devices else (state, [])
 
 
@@ -63,6 +56,7 @@ def _dated(state: RunState, at_s: float) -> RunState:
 
 
 def end(state: RunState, _event: Aborted) -> Step:
-    """Finish the run as it is: what the open round has received is given up, and no device works for it any more."""
+    """Finish the run as it is: what the open round has received is given up, and no device works for it any more. Devices are left with
+    the models that they have."""
     state = replace(state, phase="finished", ended="order", cohort={}, received={}, flights={}, placing={})
     return state, finish_commands(state)

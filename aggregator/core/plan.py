@@ -37,7 +37,12 @@ def can_train(state: RunState, device: Device) -> bool:
 
 def flight_of(state: RunState, device_id: str) -> Flight | None:
     """The plan that a device works on, where it outlives its round."""
-    return state.flights.get(device_id) or state.placing.get(device_id)
+    return state.flights.get(device_id) or asked_alone(state, device_id)
+
+
+def asked_alone(state: RunState, device_id: str) -> Flight | None:
+    """The plan that a device works on without being of a round's cohort: what its inputs are like, or what it keeps."""
+    return state.placing.get(device_id) or state.closings.get(device_id)
 
 
 def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
@@ -45,12 +50,17 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
     if (flight := flight_of(state, device_id)) is not None:
         return flight.verbs
     if state.phase == "evaluating":
-        closing, device = state.programs["closing"], state.devices[device_id]
-        verbs = closing if can_train(state, device) else without_labels(closing)
-        return without_measurements(state.settings, verbs) if device.withholds else verbs
+        return closing_verbs(state, state.devices[device_id])
     start, usual = state.cohort[device_id], state.starts.get(device_id, NEWCOMER)
     surveyed_anew = state.programs.get(NEW) if start == NEWCOMER != usual else None
     return surveyed_anew or program_for(state.programs, device_id, start)
+
+
+def closing_verbs(state: RunState, device: Device) -> tuple[Verb, ...]:
+    """What a device does after the last round."""
+    closing = state.programs["closing"]
+    verbs = closing if can_train(state, device) else without_labels(closing)
+    return without_measurements(state.settings, verbs) if device.withholds else verbs
 
 
 def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:

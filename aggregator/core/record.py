@@ -7,8 +7,10 @@ import msgspec
 
 from aggregator.core.asking import all_placed, groups_of
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten
+from aggregator.core.order_events import RolledBack
 from aggregator.core.placed import Placed
 from aggregator.core.state import Event, OpenPhase, Report, RoundAggregated, RunState, Told, UpdateAdmitted
+from aggregator.core.succession import gives_models
 from algorithms.personalisation.kept import Kept
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
@@ -80,10 +82,13 @@ def make_record(
 def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRecord | None:
     """The record of the round that `event` closed between two states of a run; None when it closed none.
 
-    A round of training is closed when the algorithm has been applied to it, the evaluation when it is over.
+    A round of training is closed when the algorithm has been applied to it, the evaluation when it is over. What devices say later of what
+    they keep is added to that one's record.
     """
-    if before is None or before.round == 0 or before.phase == "finished":  # its last round has its record
+    if before is None or before.round == 0:
         return None
+    if before.phase == "finished":
+        return _last_again(before, event, after)
     evaluated = before.phase == "evaluating" and (after.phase == "finished" or after.round > before.round)
     if not evaluated and after.round == before.round:
         return None
@@ -101,6 +106,25 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
         groups=groups_of(after, placed),
         notes=notes,
         views=views,
+        placed=placed,
+        told=[said for said in after.inputs.values() if said.round == before.round],
+    )
+
+
+def _last_again(before: RunState, event: Event, after: RunState) -> RoundRecord | None:
+    """The record of the evaluation once more, where a device has chosen late what it keeps, or all are to choose anew; else None."""
+    if not isinstance(event, UpdateAdmitted | RolledBack) or after.received is before.received or not gives_models(before):
+        return None
+    placed = all_placed(after)
+    return make_record(
+        number=before.round,
+        phase="evaluating",
+        opened_at_s=before.opened_at_s,
+        closed_at_s=event.at_s if after.ended_at_s is None else after.ended_at_s,
+        reports=after.received,
+        groups=groups_of(after, placed),
+        notes={},
+        views="",
         placed=placed,
         told=[said for said in after.inputs.values() if said.round == before.round],
     )

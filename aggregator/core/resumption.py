@@ -8,7 +8,6 @@ from aggregator.core.asking import is_missing, with_device
 from aggregator.core.opening import (
     Step,
     acknowledgements,
-    finish_commands,
     next_phase,
     open_again,
 )
@@ -43,12 +42,6 @@ def aggregate_again(state: RunState, event: Resumed) -> Step:
     """The algorithm, and acknowledgements of the updates that it is applied to."""
     state, _ = take_epoch(state, event)
     return state, [*acknowledgements(state), Aggregate(state.round)]
-
-
-def dismiss_all(state: RunState, event: Resumed) -> Step:
-    """Every device's model."""
-    state, _ = take_epoch(state, event)
-    return state, [*acknowledgements(state), *finish_commands(state)]
 
 
 def ask_again(state: RunState, event: UpdatesLost) -> Step:

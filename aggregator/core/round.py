@@ -7,7 +7,7 @@ A run is always in one of six phases. A round is open in three of them, while de
 * *training*: a round of training is open.
 * *aggregating*: the round is closed; the algorithm computes the next models from the updates that were received.
 * *evaluating*: once a budget is spent (`aggregator.core.budget`) every device tests its final model.
-* *finished*: the run is over; a device that checks in is given its model.
+* *finished*: the run is over; a device that checks in is given its model, once it has chosen what it keeps (`aggregator.core.closings`).
 
 An open round is closed when the update of every device that it waits for has been received, or by its deadline. It waits for the devices
 of its cohort that are online, and for one that was lost for `grace_s` seconds; within these a lost device is also invited to a next round.
@@ -34,8 +34,8 @@ at most once in `pace_s` seconds, and in the `hours` alone. With a `cohort` a ro
 ask nobody is *idle*: it looks again when somebody may be asked. In a *buffered* run plans outlive their rounds (`aggregator.core.flights`).
 Devices without labels train in no round: they are asked what their inputs are like (`aggregator.core.inputs`).
 
-`TRANSITIONS` says what each event does in each phase, by the name of a function below, or in `aggregator.core.orders` or
-`aggregator.core.membership`. A dash is an event
+`TRANSITIONS` says what each event does in each phase, by the name of a function below, or in `aggregator.core.orders`,
+`aggregator.core.membership` or `aggregator.core.dismissal`. A dash is an event
 that is ignored: the state stays, and nothing is commanded. *open* stands for preparing, training and evaluating.
 
 ================== ============ ============= =============== ============
@@ -47,9 +47,9 @@ EligibilityChanged select_first select        select          select
 DeviceBarred       bar_idle     bar           bar_closed      bar_idle
 DeviceForgotten    forget_idle  forget        forget_closed   forget_idle
 DeviceLost         mark_lost    give_grace    mark_lost       mark_lost
-UpdateAdmitted     -            receive       -               -
-DeviceDeclined     -            excuse        -               -
-DeadlinePassed     -            expire        -               -
+UpdateAdmitted     -            receive       -               receive_late
+DeviceDeclined     -            excuse        -               excuse_late
+DeadlinePassed     -            expire        -               expire_late
 RoundAggregated    -            -             advance         -
 UpdatesLost        -            ask_again     ask_again       -
 RolledBack         -            roll_back     roll_back       replace_all
@@ -66,14 +66,13 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from aggregator.core import flights, inputs, membership, orders, resumption
+from aggregator.core import dismissal, flights, inputs, membership, orders, resumption
 from aggregator.core.asking import absent, failed, is_missing, num_trainers, with_device
 from aggregator.core.budget import measured
 from aggregator.core.opening import (
     Step,
     close,
     close_if_full,
-    finish_command,
     join,
     lacks_updates,
     may_join,
@@ -165,6 +164,8 @@ def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
             encodings=event.encodings,
             withholds=event.withholds or (known is not None and known.withholds and is_missing(state, event.device_id)),
             barred=False,
+            terms=event.terms,
+            closings=known.closings if known is not None and known.terms == event.terms else 0,
         )
     if known is None:
         return state, []
@@ -192,9 +193,9 @@ def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
 
 
 def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:
-    """Say that the run is over, and which model is the device's own."""
+    """Ask the device to choose what it keeps, or say that the run is over and which model is the device's own."""
     state, _ = _come(state, event)
-    return state, [finish_command(state, event.device_id)]
+    return dismissal.answer(state, event.device_id, event.at_s)
 
 
 def _mark_lost(state: RunState, event: DeviceLost) -> Step:
@@ -339,9 +340,12 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceHeard: _come,
         **membership.FINISHED,
         DeviceLost: _mark_lost,
-        RolledBack: orders.replace_all,
+        UpdateAdmitted: dismissal.receive_late,
+        DeviceDeclined: dismissal.excuse_late,
+        DeadlinePassed: dismissal.expire_late,
+        RolledBack: dismissal.replace_all,
         Retuned: orders.retune_idle,
-        Resumed: resumption.dismiss_all,
+        Resumed: dismissal.dismiss_all,
     },
 }
 """What each event does in each phase; an event that is not there is ignored."""

@@ -51,6 +51,10 @@ class Device(msgspec.Struct, frozen=True):
     """Whether its owner does not permit what would place it: to say what its inputs are like, or to train (`aggregator.core.inputs`)."""
     inputs_in: int = 0
     """The round in which it was last asked that; 0: never."""
+    terms: str = ""
+    """What it says of itself that decides whether it can carry out a plan, as a short hash."""
+    closings: int = 0
+    """How often it was asked in vain, since it says so, to choose what it keeps (`aggregator.core.closings`)."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +88,8 @@ class Received(Report, frozen=True, kw_only=True):
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan that outlives its round, as far as a later round cannot know it: a plan of a buffered run (`aggregator.core.flights`), or one
-    that asks a device what its inputs are like (`aggregator.core.inputs`)."""
+    """A plan that outlives its round, as far as a later round cannot know it: a plan of a buffered run (`aggregator.core.flights`), one
+    that asks a device what its inputs are like (`aggregator.core.inputs`), or a late closing (`aggregator.core.closings`)."""
 
     round: int
     """The round that asked the device."""
@@ -162,6 +166,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether no device told an accuracy in the last round of training."""
     ended: Ended = ""
     """Why training is over; empty while it is not."""
+    ended_at_s: float | None = None
+    """When the run last came to its end; None if it has not (`aggregator.core.succession`)."""
     memory: MaybeDigest = ""
     """What the algorithm remembers from round to round."""
     cohort: dict[str, str] = {}
@@ -172,6 +178,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """By device, the plans in work of a buffered run, those of earlier rounds as well; its devices are in the cohort."""
     placing: dict[str, Flight] = {}
     """By device without labels, the plan in work that asks what its inputs are like; it is in no cohort for that."""
+    closings: dict[str, Flight] = {}
+    """By device, once the run is over, the plan in work by which it chooses what it keeps."""
+    late: int = 0
+    """How often devices were asked for such plans since the last round was closed."""
     inputs: dict[str, Told] = {}
     """By device without labels, what it has told of its inputs."""
     placed: dict[str, Placed] = {}
@@ -258,6 +268,8 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     encodings: tuple[str, ...] = ()
     withholds: bool = False
     """Whether its owner does not let it say what it keeps when the run is over, and why (`Policy.withholds`)."""
+    terms: str = ""
+    """As in `Device`."""
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):
@@ -388,6 +400,8 @@ class FinishRun(msgspec.Struct, frozen=True):
 
     device_id: str
     model: Digest
+    gives: bool = True
+    """Whether the device is to use that model; a run that was aborted leaves devices with what they have."""
 
 
 Command = SendPlan | SetDeadline | Acknowledge | Aggregate | FinishRun

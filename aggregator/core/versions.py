@@ -91,6 +91,21 @@ def met(received: Mapping[str, Received]) -> dict[str, Metrics]:
     return {d: metrics for d, metrics in known.items() if metrics.num_examples and math.isfinite(metrics.accuracy)}
 
 
+def latest(state: RunState) -> ModelVersion:
+    """The models of the state as a version, with what devices said of them as they are. Where devices choose what they keep after the last
+    round, they say then how they answer with that, which says nothing of the models."""
+    before = next((version.evaluated for version in state.history if version.round == state.made_in), {})
+    tells_of_kept = state.phase in ("evaluating", "finished") and bool(state.settings.candidates)
+    return ModelVersion(
+        round=state.made_in,
+        models=state.models,
+        memory=state.memory,
+        starts=state.starts,
+        programs=state.programs,
+        evaluated=before if tells_of_kept else {**before, **met(state.received)},
+    )
+
+
 def farthest(settings: RunSettings, distances: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """By role, the distance from the last model beyond which a new one is set aside, from the distances of the last rounds; without any
     nothing is."""
@@ -103,17 +118,7 @@ def _remembered(state: RunState) -> tuple[ModelVersion, ...]:
     keep = state.settings.keep_models
     if state.preparing or not keep:
         return state.history
-    others = tuple(v for v in state.history if v.round != state.made_in)
-    before = next((v.evaluated for v in state.history if v.round == state.made_in), {})
-    version = ModelVersion(
-        round=state.made_in,
-        models=state.models,
-        memory=state.memory,
-        starts=state.starts,
-        programs=state.programs,
-        evaluated={**before, **met(state.received)},
-    )
-    return (*others, version)[-keep:]
+    return (*(v for v in state.history if v.round != state.made_in), latest(state))[-keep:]
 
 
 def _up_to(history: Sequence[ModelVersion], number: int) -> tuple[ModelVersion, ...]:

@@ -6,7 +6,7 @@ from statistics import fmean
 import msgspec
 
 from aggregator.core.state import ModelVersion
-from aggregator.core.versions import met
+from aggregator.core.versions import latest
 from shoal.held_model import state_of
 from shoal.printing import print_json
 
@@ -14,15 +14,8 @@ from shoal.printing import print_json
 def list_models(folder: Path, run: str, database: str, as_json: bool) -> None:
     """Carry out `shoal models rounds`."""
     state = state_of(folder, run, database)
-    current = ModelVersion(
-        round=state.made_in,
-        models=state.models,
-        memory=state.memory,
-        starts=state.starts,
-        programs=state.programs,
-        evaluated=met(state.received) if state.phase != "aggregating" else {},
-    )
-    versions = [*(v for v in state.history if v.round != state.made_in), current]
+    current = latest(state)
+    versions = [*(v for v in state.history if v.round != current.round), current]
     if as_json:
         print_json([{**msgspec.to_builtins(version), "offered": version is current} for version in versions])
         return

@@ -40,7 +40,7 @@ def test_the_docstring_says_of_every_event_in_every_phase_what_the_table_of_tran
 
 def in_every_phase() -> dict[s.Phase, Run]:
     """A run of one device in each phase; its update is missing where a round is open."""
-    runs = {phase: Run(rounds=1, preparing=phase == "preparing", keep_models=1) for phase in get_args(s.Phase)}
+    runs = {phase: Run(rounds=1, preparing=phase == "preparing", keep_models=1, candidates=("x",)) for phase in get_args(s.Phase)}
     for phase, run in runs.items():
         if phase != "waiting":
             run.check_in("a")
@@ -49,7 +49,8 @@ def in_every_phase() -> dict[s.Phase, Run]:
         if phase in ("evaluating", "finished"):
             run.aggregated()
         if phase == "finished":
-            run.update("a")
+            run.feed(s.DeadlinePassed(run.state.deadline_at_s, run.state.round))
+            assert "a" in run.state.closings, "it may still choose"
     assert {phase: run.state.phase for phase, run in runs.items()} == {phase: phase for phase in runs}
     return runs
 

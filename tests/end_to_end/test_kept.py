@@ -1,7 +1,10 @@
 """A run with `personal` ends: every device keeps a model of its own, and the summary says which, unless it may not be told."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,9 +15,11 @@ from aggregator.campaign import Campaign
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.summary import Summary, summarize
 from aggregator.runner import Runner
+from algorithms.core.contract import Objective
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.adapters.state import FolderState
+from edge_client.core.ports import Current
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions
@@ -25,8 +30,9 @@ from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
 from tests.end_to_end.agents import devices
 from tests.end_to_end.test_objectives_on_devices import aggregator
+from tests.known import known
 from wire import names
-from wire.bundle import unpack
+from wire.bundle import Bundle, unpack
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
 from wire.tensors import OWN_FILES, Tensors, decode_tensors
@@ -85,6 +91,41 @@ def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_th
         assert names.part(private, names.KEPT), "and has a model of its own"
 
 
+def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after_a_rollback(tmp_path: Path) -> None:
+    data = synthetic_fleet(3, num_windows=24)
+    early, late = (replace(data, devices={d: data.devices[d] for d in ids}) for ids in (("d0", "d1"), ("d2",)))
+    objective, bundle, settings = prepared(data, min_devices=2, keep_models=2)
+    topics, algorithm = Topics("f"), read_algorithm(ALGORITHM)
+    with EmbeddedBroker() as broker:
+        address = BrokerAddress.parse(broker.url, None, None, None)
+        with aggregator(address, topics) as runner:
+            probe = make_probe(objective.model, data.window.shape)
+            campaign = runner.add(settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs())
+            with devices(address, topics, early, tmp_path, lambda _: {}):
+                runner.run(lambda: runner.finished)
+                assert sorted(campaign.known().received) == ["d0", "d1"]
+                with devices(address, topics, late, tmp_path, lambda _: {}):
+                    runner.run(lambda: in_use(tmp_path / "d2", campaign))
+                    assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
+                    trained = campaign.known().models
+                    assert campaign.roll_back(0)
+                    assert campaign.known().models != trained
+                    assert campaign.store.rounds()[-1].kept == {}
+                    runner.run(lambda: all(in_use(tmp_path / d, campaign) for d in data.devices))
+    assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
+    entry = known(runner.devices.entry("d2").kept)
+    assert entry.kept == campaign.store.rounds()[-1].kept["d2"]
+
+
+def in_use(folder: Path, campaign: Campaign) -> bool:
+    """Whether the device answers by the run's model, with what it has kept of it."""
+    path = folder / "current" / "model.json"
+    if not path.exists():
+        return False
+    current = msgspec.json.decode(path.read_bytes(), type=Current)
+    return current.model in campaign.known().models.values() and bool(current.kept)
+
+
 def own(folder: Path, campaign: Campaign) -> Tensors:
     """What the device has kept of the model of the run."""
     state = FolderState(folder)
@@ -98,10 +139,7 @@ def own(folder: Path, campaign: Campaign) -> Tensors:
 def run_on_devices(data: FleetData, policies: Mapping[str, Policy], folder: Path) -> tuple[Summary, Runner, Campaign]:
     """One run of edge clients with these policies, over a real broker."""
     algorithm = read_algorithm(ALGORITHM)
-    objective = objective_for_fleet(data, algorithm, 0)
-    bundle = unpack(pack_graphs(capture_graphs(objective, data.window.shape), data, objective))
-    training, times = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=8), {"deadline_s": 60.0, "grace_s": 10.0}
-    settings = RunSettings.for_bundle(bundle, training, run_id="kept", data=data.name, min_devices=3, **times)
+    objective, bundle, settings = prepared(data, min_devices=3)
     topics, probe = Topics("f"), make_probe(objective.model, data.window.shape)
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
@@ -109,3 +147,19 @@ def run_on_devices(data: FleetData, policies: Mapping[str, Policy], folder: Path
             campaign = runner.add(settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs())
             runner.run(lambda: runner.finished)
     return summarize(campaign.known(), campaign.store.rounds(), 1.0), runner, campaign
+
+
+@cache
+def exported() -> tuple[Objective, Bundle]:
+    """What devices with such data train with."""
+    data = synthetic_fleet(3, num_windows=24)
+    objective = objective_for_fleet(data, read_algorithm(ALGORITHM), 0)
+    return objective, unpack(pack_graphs(capture_graphs(objective, data.window.shape), data, objective))
+
+
+def prepared(data: FleetData, **others: Any) -> tuple[Objective, Bundle, RunSettings]:
+    """What a run of these devices trains with."""
+    algorithm, (objective, bundle) = read_algorithm(ALGORITHM), exported()
+    training = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=8)
+    named = {"run_id": "kept", "data": data.name, "deadline_s": 60.0, "grace_s": 10.0, **others}
+    return objective, bundle, RunSettings.for_bundle(bundle, training, **named)

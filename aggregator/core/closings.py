@@ -1,0 +1,110 @@
+"""Late closings: the plan after the last round, for devices that missed it. Pure.
+
+A run whose devices choose what they keep asks them to in its evaluation. A device that was away then, or declined, or came later, would
+be left with its group's model alone. So a run that has come to its end asks such a device when it checks in, as the evaluation would have,
+and tells it only afterwards which model is its own. What it sends counts for what it keeps and for its own accuracy, and for nothing else.
+Plans of the evaluation that are still in work when it ends become late closings as they are.
+
+A device has *chosen* once it has sent such an update for the model that is its own. It is asked at most `MOST_ASKED` times in vain, once if
+it declines, until it says something else of itself (`Device.terms`). Each late closing is another attempt of the last round, so that no
+device takes it for a plan that it has answered.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from aggregator.core.asking import is_missing, others, start_key, with_device
+from aggregator.core.hours import read_hours
+from aggregator.core.plan import can_train, closing_verbs, plan_for
+from aggregator.core.state import Command, Flight, RunState, SendPlan, SetDeadline
+from aggregator.core.succession import gives_models
+from wire.messages import Choose
+
+MOST_ASKED = 3
+"""So often is a device asked in vain, at most, as long as it says the same of itself."""
+
+
+def is_due(state: RunState, device_id: str) -> bool:
+    """Whether a device is still to choose what it keeps, now that the run is over."""
+    device = state.devices.get(device_id)
+    if device is None or not state.settings.candidates or state.phase != "finished" or not gives_models(state):
+        return False
+    may = device.eligible and not device.barred and can_train(state, device) and device.closings < MOST_ASKED
+    return may and not _has_chosen(state, device_id)
+
+
+def _has_chosen(state: RunState, device_id: str) -> bool:
+    """Whether the device has chosen, with the labels that it takes, on the model that is its own or that it has found to be."""
+    received = state.received.get(device_id)
+    if received is None or received.num_train < state.settings.min_batch:
+        return False
+    return received.start == start_key(state, device_id) or any(isinstance(verb, Choose) for verb in state.programs["closing"])
+
+
+def is_as_now(state: RunState, device_id: str) -> bool:
+    """Whether the plan that a device works on is the one that it would be given now."""
+    flight, key = state.closings[device_id], start_key(state, device_id)
+    now = key, state.models[key], closing_verbs(state, state.devices[device_id])
+    return (flight.start, flight.model, flight.verbs) == now
+
+
+def ask(state: RunState, device_ids: Iterable[str], at_s: float) -> tuple[RunState, list[Command]]:
+    """Give these devices the plan after the last round, if it is the hour to."""
+    hours, found = read_hours(state.settings.hours), sorted(device_ids)
+    if not found or (hours is not None and hours.opens_s(at_s) > at_s):
+        return state, []
+    state = replace(state, late=state.late + 1)
+    state = _begun(state, {d: start_key(state, d) for d in found}, at_s)
+    return state, [*next_look(state), *(SendPlan(plan_for(state, d)) for d in found)]
+
+
+def left_open(state: RunState, at_s: float) -> tuple[RunState, list[Command]]:
+    """The state at the end of an evaluation, in which devices go on with the plans that they have not answered."""
+    missing = {d: start for d, start in state.cohort.items() if is_missing(state, d) and is_due(state, d)}
+    state = _begun(state, missing, at_s) if missing else state
+    return state, next_look(state)
+
+
+def _begun(state: RunState, starts: dict[str, str], at_s: float) -> RunState:
+    hours = read_hours(state.settings.hours)
+    until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else float("inf"))
+    begun = {
+        d: Flight(
+            round=state.round,
+            attempt=state.attempt + state.late,
+            start=start,
+            model=state.models[start],
+            verbs=closing_verbs(state, state.devices[d]),
+            deadline_at_s=until_s,
+        )
+        for d, start in starts.items()
+    }
+    return replace(state, closings=state.closings | begun)
+
+
+def in_vain(state: RunState, device_id: str, for_good: bool) -> RunState:
+    """The state once a device has not carried out its late closing; `for_good`: it is not asked again until it says something else."""
+    device = state.devices[device_id]
+    asked = MOST_ASKED if for_good else device.closings + 1
+    return with_device(without(state, device_id), device_id, replace(device, closings=asked))
+
+
+def without(state: RunState, device_id: str) -> RunState:
+    """The state in which a device works on no late closing."""
+    return replace(state, closings=others(state.closings, device_id)) if device_id in state.closings else state
+
+
+def anew(state: RunState) -> RunState:
+    """The state in which nobody has chosen, nor declined to, since the models are others."""
+    devices = state.devices.mutate()
+    for device_id, device in state.devices.items():
+        if device.closings:
+            devices[device_id] = replace(device, closings=0)
+    return replace(state, devices=devices.finish(), cohort={}, received={}, closings={})
+
+
+def next_look(state: RunState) -> list[Command]:
+    """The time at which the next of these plans is to be given up, if there is one."""
+    first = min((flight.deadline_at_s for flight in state.closings.values()), default=None)
+    return [] if first is None else [SetDeadline(state.round, first)]

@@ -1,0 +1,178 @@
+"""Which model devices are left with: when a run is aborted, is over, or is one of several."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aggregator.adapters.memory import MemoryStore
+from aggregator.core import state as s
+from aggregator.core.order_events import Aborted, Retuned, RolledBack
+from aggregator.core.succession import by_end, has_ended, opened
+from aggregator.release_orders import ORDERS, refusing_handlers
+from simulation.datasets.windows import FleetData
+from tests.aggregator.round_cases import Run
+from tests.aggregator.test_campaigns import Campaigns
+from tests.contracts.store import PROGRAMS
+from wire import messages as m
+from wire.errors import ConfigError
+
+
+def finishes(commands: list[s.Command]) -> dict[str, bool]:
+    """By device that is told that the run is over, whether it is given a model."""
+    return {c.device_id: c.gives for c in commands if isinstance(c, s.FinishRun)}
+
+
+class TestAbort:
+    @pytest.mark.parametrize("devices", [1, 2], ids=["waiting", "training"])
+    def test_an_aborted_run_gives_no_device_a_model_then_or_later(self, devices: int) -> None:
+        run = Run(min_devices=2, rounds=3, keep_models=2)
+        for device in "ab"[:devices]:
+            run.check_in(device)
+        assert finishes(run.feed(Aborted(2.0))) == dict.fromkeys("ab"[:devices], False)
+        assert finishes(run.check_in("late")) == {"late": False}
+        assert not any(finishes(run.resume(4.0)).values())
+
+    def test_a_rollback_of_an_aborted_run_gives_none_either(self) -> None:
+        run = Run(rounds=3, keep_models=2)
+        run.check_in("a")
+        run.update("a")
+        run.aggregated()
+        run.feed(Aborted(4.0))
+        assert run.feed(RolledBack(5.0, 0)) == []
+        assert run.state.made_in == 0
+
+    def test_an_aborted_run_stays_so_whose_budget_is_changed_to_a_spent_one(self) -> None:
+        run = Run(rounds=3)
+        run.check_in("a")
+        run.update("a")
+        run.aggregated()
+        run.feed(Aborted(4.0))
+        run.feed(Retuned(5.0, msgspec.structs.replace(run.state.settings, rounds=1), PROGRAMS))
+        assert (run.state.phase, run.state.ended) == ("finished", "order")
+        assert finishes(run.check_in("a")) == {"a": False}
+
+    def test_devices_are_told_to_stop_work_and_no_model_is_offered(self, fleet: FleetData) -> None:
+        bench = Campaigns(fleet)
+        bench.answers()
+        assert bench.campaign.abort()
+        assert [(f.device_id, f.releases) for f in bench.answers() if isinstance(f, m.Finish)] == [("a", True), ("b", True)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_about_releases_says_that_a_service_without_them_is_to_be_started_with_them(order: type[msgspec.Struct]) -> None:
+    filled = {"campaign": "run-1", "step": 0, "to": 1}
+    given = msgspec.convert({name: filled[name] for name in order.__struct_fields__ if name in filled}, order)
+    with pytest.raises(ConfigError, match=r"makes no releases.*--release manual"):
+        refusing_handlers()[order](given)
+
+
+def state_of(phase: s.Phase, ended: str, ended_at_s: float | None, where: str) -> s.RunState:
+    settings = msgspec.structs.replace(Run().state.settings, where=where)
+    return msgspec.structs.replace(Run().state, settings=settings, phase=phase, ended=ended, ended_at_s=ended_at_s)
+
+
+states = st.builds(
+    state_of,
+    st.sampled_from(("training", "finished")),
+    st.sampled_from(("rounds", "order")),
+    st.one_of(st.none(), st.integers(1, 9).map(float)),
+    st.sampled_from(("", "tag = a")),
+)
+
+
+class TestSuccession:
+    def test_a_run_comes_to_its_end_by_its_evaluation_and_not_by_an_abort(self) -> None:
+        run = Run(rounds=1)
+        run.check_in("a")
+        run.update("a")
+        run.aggregated()
+        assert not has_ended(run.state)
+        run.update("a", at_s=7.0)
+        assert run.state.ended_at_s == 7.0
+        run.feed(Retuned(8.0, msgspec.structs.replace(run.state.settings, rounds=3), PROGRAMS))
+        run.feed(Aborted(9.0))
+        assert run.state.ended_at_s == 7.0, "what devices have of it, they keep"
+
+    @given(st.dictionaries(st.sampled_from("abcdef"), states))
+    def test_what_is_opened_has_the_models_of_every_device_and_what_is_not_over(self, known: dict[str, s.RunState]) -> None:
+        order, names = by_end(known), opened(dict(known))
+        assert sorted(order) == sorted(name for name, state in known.items() if has_ended(state))
+        times = [known[name].ended_at_s or 0.0 for name in order]
+        assert times == sorted(times, reverse=True)
+        assert names >= {name for name, state in known.items() if state.phase != "finished"}
+        first = next((i for i, name in enumerate(order) if not known[name].settings.where), len(order))
+        assert names >= set(order[: first + 1])
+
+
+class TestSeveralCampaigns:
+    """Two campaigns that have trained; `a` and `b` are their devices."""
+
+    def ended(self, bench: Campaigns, *names: str) -> None:
+        """Let campaigns come to their end, in this order, as their last devices would."""
+        for name in names:
+            bench.clock.now_s += 1
+            campaign = bench.runner.campaigns[name]
+            over = msgspec.structs.replace(campaign.known(), phase="finished", ended="rounds", ended_at_s=bench.clock.now_s)
+            campaign.store.commit([], [], over)
+            campaign.state = over
+        bench.answers()
+
+    def given(self, bench: Campaigns) -> list[tuple[str, str]]:
+        """The device and the run of every model that was given."""
+        return [(f.device_id, f.run_id) for f in bench.answers() if isinstance(f, m.Finish) and not f.releases]
+
+    def test_a_device_is_given_the_models_of_the_campaign_that_ended_last_whichever_was_started_last(self, fleet: FleetData) -> None:
+        bench = Campaigns(fleet)
+        second = bench.second()
+        self.ended(bench, "run-2", "run-1")
+        bench.runner.tick()
+        bench.answers()
+        bench.check_in("a", "c")
+        assert self.given(bench) == [("a", "r"), ("c", "r")], "c was away for all of it"
+        assert bench.runner.campaign_of("a") is bench.campaign
+        self.ended(bench, "run-2")
+        bench.check_in("a")
+        assert self.given(bench) == [("a", "r2")]
+        assert bench.runner.giver_of("a") is second
+
+    def test_a_service_that_starts_gives_each_device_one_model(self, fleet: FleetData) -> None:
+        bench = Campaigns(fleet)
+        store = MemoryStore()
+        second = bench.second(store=store)
+        self.ended(bench, "run-2", "run-1")
+        bench.start(bench.state.settings, bench.store, bench.blobs)
+        bench.runner.add(second.known().settings, *bench.parts, store, second.blobs)
+        bench.check_in("a", "b")
+        assert set(self.given(bench)) == {("a", "r"), ("b", "r")}
+
+    def test_an_aborted_campaign_leaves_devices_with_what_the_one_before_gave_them(self, fleet: FleetData) -> None:
+        bench = Campaigns(fleet)
+        self.ended(bench, "run-1")
+        second = bench.second()
+        assert second.abort()
+        bench.runner.tick()
+        assert {run for _, run in self.given(bench)} <= {"r"}
+        bench.check_in("a")
+        assert self.given(bench) == [("a", "r")]
+
+    def test_a_campaign_that_was_resumed_and_aborted_leaves_devices_with_what_it_gave_them(self, fleet: FleetData) -> None:
+        bench = Campaigns(fleet)
+        second = bench.second()
+        self.ended(bench, "run-1", "run-2")
+        assert second.dispatch(Retuned(bench.clock(), msgspec.structs.replace(second.known().settings, rounds=9), second.known().programs))
+        assert second.known().phase == "training"
+        assert second.abort()
+        bench.runner.tick()
+        bench.answers()
+        bench.check_in("a")
+        assert self.given(bench) == [], "not even those of the campaign before"
+
+    def test_a_device_that_a_campaign_does_not_take_is_given_those_of_the_one_before(self, fleet: FleetData) -> None:
+        bench = Campaigns(fleet)
+        bench.second(takes=lambda device_id: device_id == "b")
+        self.ended(bench, "run-1", "run-2")
+        bench.runner.tick()
+        bench.answers()
+        bench.check_in("a", "b")
+        assert self.given(bench) == [("a", "r"), ("b", "r2")]
