@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from algorithms.core.contract import Objective
 from algorithms.core.seeded import seeded
+from algorithms.core.units import Units
 from algorithms.models.classifier import Classifier
 from algorithms.models.from_file import is_file, model_from_file
 from algorithms.models.registry import default_model, make_model
@@ -49,11 +50,12 @@ def build_objective(
     seed: int,
     model: str = "",
     pretrained: Callable[[str], nn.Module] | None = None,
+    units: Units | None = None,
 ) -> Objective:
     """The objective of an algorithm on a fresh model, for data of so many classes; the seed decides the initial weights.
 
     `model` names it, the usual one for the task and the window where it is empty. `pretrained` gives the extractor of the model of a name
-    in place of the fresh one.
+    in place of the fresh one. `units` are those of quantities, where labels are some.
 
     Raises:
         ConfigError: an unknown algorithm or model, or one that does not fit the examples.
@@ -64,6 +66,6 @@ def build_objective(
         made = build_model(name, window, outputs, channel_size)
         if pretrained is not None:
             made.extractor = pretrained(name)
-        return make_objective(algorithm, made)
+        return make_objective(algorithm, made, units)
 
     return seeded(make, seed)

@@ -14,6 +14,7 @@ from algorithms import outside
 from algorithms.algorithm import Algorithm
 from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Optimizer, Privacy, ServerOptimizer, Task
+from algorithms.core.units import Units
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
 from algorithms.groupings.distfl import DistFL
@@ -74,6 +75,7 @@ from algorithms.tasks.balanced import ask_to_count, with_balanced_classes
 from algorithms.tasks.classification import Classification
 from algorithms.tasks.multi_label import MultiLabel
 from algorithms.tasks.reconstruction import Reconstruction
+from algorithms.tasks.regression import Regression
 from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION
 
@@ -151,7 +153,12 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
 }
-TASKS: dict[str, type[Task]] = {"classification": Classification, "multi-label": MultiLabel, "reconstruction": Reconstruction}
+TASKS: dict[str, type[Task]] = {
+    "classification": Classification,
+    "multi-label": MultiLabel,
+    "regression": Regression,
+    "reconstruction": Reconstruction,
+}
 LOOKUP = Lookup(
     {
         "objective": OBJECTIVES,
@@ -367,8 +374,8 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
     )
 
 
-def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
-    """The device's half of an algorithm, on a model.
+def make_objective(spec: AlgorithmSpec, model: Classifier, units: Units | None = None) -> Objective:
+    """The device's half of an algorithm, on a model; `units` are those of the quantities that it learns, their own where there are none.
 
     Raises:
         ConfigError: an option has a value that the objective cannot have, or the model does not fit it.
@@ -377,7 +384,7 @@ def make_objective(spec: AlgorithmSpec, model: Classifier) -> Objective:
     name = device.name
     if spec.private_step:
         device = with_clipped_examples(device, name, **spec.private_step)
-    if (task := task_of(spec)).balanced:
+    if (task := task_of(spec).in_units(units)).balanced:
         device = with_balanced_classes(device)
     whole = _make_personalisation(spec).device(device, name)
     whole = type(whole.__name__, (whole,), {"name": objective_name(spec), "task": task})

@@ -3,15 +3,18 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
 
 
 def told(task: TaskName, names: Sequence[str], answer: Iterable[float]) -> dict[str, Any]:
     """The class and the probability of each class; of several labels those that are there, and the probability of each name; in another
     task the numbers by their names. `answer` is a row of `Model.predict`."""
+    answer = tuple(answer)
     numbers = {name: round(float(value), 6) for name, value in zip(names, answer, strict=True)}
     if task == CLASSIFICATION:
         return {"class": max(numbers, key=numbers.__getitem__), "probabilities": numbers}
     if task == MULTI_LABEL:
         return {"labels": [name for name, value in numbers.items() if value >= PRESENT], "probabilities": numbers}
+    if task == REGRESSION:  # to seven digits, which float32 has, however small the unit
+        return {name: float(f"{float(value):.7g}") for name, value in zip(names, answer, strict=True)}
     return numbers

@@ -97,7 +97,9 @@ def _data(arguments: Namespace) -> str:
 
 def _labels(windows: Windows) -> str:
     y = windows.train_y
-    return f"{len(np.unique(y))} classes" if has_classes(y) else f"{y.shape[1]} labels a window"
+    if has_classes(y):
+        return f"{len(np.unique(y))} classes"
+    return f"{y.shape[1]} {'quantities' if y.dtype.kind == 'f' else 'labels'} a window"
 
 
 def _live(arguments: Namespace) -> str:

@@ -1,7 +1,8 @@
 """What labels must be like, for devices and simulations alike: how they are read, and whether they are those of a task.
 
-Labels are held as they are read, and the type of an array says what they are: whole numbers or names y (n,) are classes, and whole numbers
-y (n, names) several labels of a window, each there or not. A task takes the labels that it learns, and no others.
+Labels are held as they are read, and the type of an array says what they are: whole numbers or names y (n,) are classes, whole numbers y
+(n, names) several labels of a window, each there or not, and numbers with a point y (n, quantities) quantities. A task takes the labels
+that it learns, and no others.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from edge_client.core.ports import Windows
 from wire.bundle import Manifest
 from wire.errors import DataError
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, NO_LABEL, Label, TaskName, label_of
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, NO_LABEL, REGRESSION, Label, TaskName, label_of
 from wire.tensors import Array
 
 PARTS = {"train_y": "train", "test_y": "test"}
@@ -19,23 +20,43 @@ PARTS = {"train_y": "train", "test_y": "test"}
 
 
 def check_labels(y: Array, count: int, origin: str) -> None:
-    """Check that labels are those of `count` examples: a whole number or a name for each, or a row of 0 and 1.
+    """Check that labels are those of `count` examples: a whole number or a name for each, a row of 0 and 1, or quantities, one or a row.
 
     Raises:
         DataError: they are not; the text says what is likely meant. `origin` begins it.
     """
     told = f"{origin}: y is {y.dtype}{list(y.shape)}"
-    if y.ndim == 2 and y.shape == (count, 1):
+    if y.ndim == 2 and y.shape == (count, 1) and y.dtype.kind in "iub":
         raise DataError(f"{told}: expected int[{count}], y[:, 0]")
-    several = y.ndim == 2 and len(y) == count and y.dtype.kind in "iub" and bool(np.isin(y, (0, 1)).all())
-    if several or (y.shape == (count,) and y.dtype.kind in "iuUS"):
-        return
-    whole = y.dtype.kind == "f" and len(y) == count and bool(np.isfinite(y).all() and (y == np.round(y)).all())
-    raise DataError(f"{told}, expected int[{count}], or int[{count}, names] of 0 and 1" + (", y.astype(int)" if whole else ""))
+    fits, kind = y.ndim in (1, 2) and len(y) == count, y.dtype.kind
+    several = fits and y.ndim == 2 and kind in "iub" and bool(np.isin(y, (0, 1)).all())
+    if fits and kind == "f":
+        _check_finite(y, origin)
+    elif not several and not (fits and y.ndim == 1 and kind in "iuUS"):
+        raise DataError(f"{told}, expected int[{count}], int[{count}, names] of 0 and 1, or float[{count}, quantities]")
+
+
+def as_held(y: Array) -> Array:
+    """Labels that are numbers as devices and fleets hold them: int64, or quantities (n, quantities) float32."""
+    if y.dtype.kind == "f":
+        return np.ascontiguousarray(y if y.ndim > 1 else y[:, None], np.float32)
+    return np.ascontiguousarray(y, np.int64)
+
+
+def column_names(y: Array, names: Sequence[str], origin: str) -> tuple[str, ...]:
+    """What the columns of labels y (n, names) are called, where `names` says it; else by their numbers, one quantity alone ``value``.
+
+    Raises:
+        DataError: so many names for another number of columns.
+    """
+    count = y.shape[1]
+    if names and len(names) != count:
+        raise DataError(f"{origin}: {len(names)} names for {count} labels of a window")
+    return tuple(names) or (tuple(map(str, range(count))) if count > 1 else ("value",))
 
 
 def class_numbers(y: Array, count: int, origin: str) -> Array:
-    """Labels y (n,), or (n, names), as they are held: int64.
+    """Labels that are numbers, `as_held`.
 
     Raises:
         DataError: as `check_labels`, or they are names.
@@ -45,7 +66,7 @@ def class_numbers(y: Array, count: int, origin: str) -> Array:
         raise DataError(
             f"{origin}: y holds names such as {str(y[0])!r}: list the classes in classes.txt, one a line, in the bundle's order"
         )
-    return np.ascontiguousarray(y, np.int64)
+    return as_held(y)
 
 
 def named_classes(y: Array, classes: Sequence[str], origin: str) -> Array:
@@ -86,6 +107,8 @@ def fit_labels(y: Array, task: TaskName, num_names: int, origin: str) -> Array:
     if task == MULTI_LABEL and not np.isin(y, (0, 1)).all():
         at, column = (int(i) for i in np.argwhere(~np.isin(y, (0, 1)))[0])
         raise DataError(f"{origin}: y holds {y[at, column]} at window {at}, name {column}: {task} takes 1 where a name is there, else 0")
+    if task == REGRESSION:
+        _check_finite(y, origin)
     return y
 
 
@@ -108,14 +131,23 @@ def fit_labels_of(windows: Windows, manifest: Manifest) -> Windows:
 
 def no_labels(count: int, label: Label) -> Array:
     """What stands for the labels of windows that nobody has labelled (count, \\*label.shape)."""
-    return np.full((count, *label.shape), NO_LABEL, label.dtype)
+    return np.full((count, *label.shape), np.nan if label.dtype == "float32" else NO_LABEL, label.dtype)
+
+
+def _check_finite(y: Array, origin: str) -> None:
+    wrong = np.argwhere(~np.isfinite(y.astype(np.float32)))
+    if len(wrong):
+        raise DataError(f"{origin}: y holds {y[tuple(wrong[0])]} at window {int(wrong[0][0])}: expected finite numbers")
 
 
 def _likely(y: Array, task: TaskName) -> str:
-    if task == CLASSIFICATION and y.ndim == 2:
-        if (y.sum(1) == 1).all():
-            return ": these are a column for each class, y.argmax(1)"
-        return ": where a window has several labels the task is multi-label, as in fedavg+multi-label"
-    if task == MULTI_LABEL and y.ndim == 1:
-        return ": these are classes, one for each window: the task is classification, or give a column of 0 and 1 for each name"
-    return ""
+    """What labels of another task are likely to be, for the end of an error."""
+    if y.dtype.kind == "f":
+        whole = ", or classes, y.astype(int)" if bool((y == np.round(y)).all()) else ""
+        return f": these are quantities, of the task regression, as in fedavg+regression{whole}"
+    if y.ndim == 1:
+        quantities = ", or quantities, y.astype(float)" if task == REGRESSION else ""
+        return f": these are classes, one for each window, of the task classification{quantities}"
+    if task == CLASSIFICATION and (y.sum(1) == 1).all():
+        return ": these are a column for each class, y.argmax(1)"
+    return ": these are several labels of a window, of the task multi-label, as in fedavg+multi-label"

@@ -83,8 +83,9 @@ class Model:
         return self._window
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on; of several
-        labels the probability (n, names) of each name, in a reconstruction the error (n, 1) of each window.
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on; of several labels
+        the probability (n, names) of each name, the quantities (n, quantities) of a regression, in a reconstruction the error (n, 1) of
+        each window.
 
         Raises:
             DataError: x has another shape, or holds values that are not finite, or that are no ids where the model takes ids.

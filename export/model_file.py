@@ -17,7 +17,7 @@ from export.runtimes import load_whole
 from wire import names
 from wire.bundle import EXECUTORCH, Bundle
 from wire.errors import BundleError, ConfigError
-from wire.onnx_model import whole_model
+from wire.onnx_model import apart, whole_model
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, TaskName
 from wire.tensors import Array, Tensors
 
@@ -76,7 +76,7 @@ def to_executorch_file(
     on_progress("comparing the bare model with the bundle's graph")
     x = some_examples(WINDOWS, bundle.manifest.window.shape, bundle.manifest.window.vocabulary)
     expected = load_whole(to_onnx_file(bundle, tensors, {}))(x.numpy())
-    error = float(np.abs(probe.run(held, x)[0].detach().numpy() - expected).max())
+    error = apart(probe.run(held, x)[0].detach().numpy(), expected)
     if not error <= SAME:
         algorithm = bundle.manifest.algorithm
         raise ConfigError(

@@ -19,7 +19,7 @@ from export.runtimes import load_graph, load_whole, runtimes_of
 from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError
-from wire.onnx_model import PREDICT, whole_model
+from wire.onnx_model import PREDICT, apart, whole_model
 from wire.tensors import Tensors
 
 TYPICAL = 1e-4
@@ -31,7 +31,7 @@ FLOOR = 0.01
 BatchNorm is zero but for rounding, and its own size would be no measure."""
 
 WHOLE = 1e-5
-"""So far may the probabilities of the model in one file be from those of the graph."""
+"""So far may the answers of the model in one file be from those of the graph (`wire.onnx_model.apart`)."""
 
 Step = Callable[[Tensors, dict[str, np.ndarray]], Tensors]
 """From the tensors and a batch to the outputs."""
@@ -76,7 +76,7 @@ def _check_whole(bundle: Bundle, tensors: Tensors, x: np.ndarray) -> None:
     graph = load_graph(bundle, PREDICT)
     for count in (1, bundle.manifest.min_batch, min(len(x), 33)):
         padded = x[: max(count, bundle.manifest.min_batch)]
-        error = float(np.abs(load_whole(onnx)(x[:count]) - graph({**tensors, names.X: padded})[names.PROBABILITIES][:count]).max())
+        error = apart(load_whole(onnx)(x[:count]), graph({**tensors, names.X: padded})[names.PROBABILITIES][:count])
         if not error <= WHOLE:
             raise ParityError(f"bundle {bundle.manifest.name}: the model in one file differs from graph {PREDICT!r} by {error:.3g}")
 

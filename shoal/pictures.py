@@ -55,7 +55,9 @@ def draw_holdings(path: Path, fleet: FleetData) -> Path:
 
 
 def _counts(y: Array, num_names: int) -> Array:
-    """How many examples have each name: as their class, or as one of several labels."""
+    """How many examples have each name: as their class, as one of several labels, or as a quantity, which all have."""
+    if y.dtype.kind == "f":
+        return np.full(num_names, len(y))
     return np.bincount(y, minlength=num_names) if has_classes(y) else y.sum(0)
 
 

@@ -136,6 +136,8 @@ def device_table(summary: Summary) -> Table:
         table.add_column("macro F1", justify="right")
     if summary.auc:
         table.add_column("AUC", justify="right")
+    for name in summary.mae or {}:
+        table.add_column(f"error of {name}", justify="right")
     if summary.accuracy_is:
         table.add_column("loss", justify="right")
     for name in summary.comparison:
@@ -152,6 +154,7 @@ def device_table(summary: Summary) -> Table:
         group = "-" if device.group is None else str(device.group)
         cells = [percent(device.macro_f1)] if summary.macro_f1 else []
         cells += [percent(device.auc)] if summary.auc else []
+        cells += [number((device.mae or {}).get(name)) for name in summary.mae or {}]
         cells += [number(device.loss)] if summary.accuracy_is else []
         cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
         cells += [kept_text(device.kept)] if summary.kept else []
@@ -196,6 +199,8 @@ def verdict(summary: Summary) -> str:
         text += f" Mean macro F1 {percent(summary.macro_f1.mean)}, worst tenth {percent(summary.macro_f1.worst_tenth)}."
     if summary.auc:
         text += f" Mean AUC {percent(summary.auc.mean)}, worst tenth {percent(summary.auc.worst_tenth)}."
+    for name, error in (summary.mae or {}).items():
+        text += f" Mean absolute error of {name} {number(error.mean)}, worst tenth {number(error.worst_tenth)}."
     if summary.epsilon is not None:
         text += f" Epsilon {summary.epsilon:.2f}."
     if attack := summary.attack:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
 from wire.tensors import Array
 
 
@@ -14,6 +14,8 @@ class Measures:
 
     macro_f1: float | None = None
     auc: float | None = None
+    mae: tuple[float, ...] | None = None
+    """The mean absolute error of each quantity, in the user's units."""
 
 
 def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
@@ -23,6 +25,8 @@ def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
         return Measures(macro_f1(labels, answers.argmax(1)))
     if task == MULTI_LABEL:
         return Measures(macro_f1_of_names(labels, answers >= PRESENT), macro_auc(labels, answers))
+    if task == REGRESSION:
+        return Measures(mae=tuple(np.abs(labels.astype(np.float64) - answers).mean(0).tolist()))
     return Measures()
 
 

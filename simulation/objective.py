@@ -28,7 +28,8 @@ def objective_for_fleet(data: FleetData, algorithm: AlgorithmSpec, seed: int, mo
     """
     size = torch.from_numpy(data.channel_size())
     pretrained = (lambda name: pretrained_extractor(name, data.window, pretrain, seed)) if pretrain else None
-    return build_objective(algorithm, data.window, len(data.classes), size, seed=seed, model=model, pretrained=pretrained)
+    count, units = len(data.classes), data.label_units()
+    return build_objective(algorithm, data.window, count, size, seed=seed, model=model, pretrained=pretrained, units=units)
 
 
 def objective_on(model: nn.Module | ModelMaker, data: FleetData, algorithm: AlgorithmSpec, seed: int) -> Objective:
@@ -43,6 +44,6 @@ def objective_on(model: nn.Module | ModelMaker, data: FleetData, algorithm: Algo
 
     def make() -> Objective:
         made = deepcopy(model) if isinstance(model, nn.Module) else model(data.window.shape, count)
-        return make_objective(algorithm, as_classifier(name, made, data.window, count, size))
+        return make_objective(algorithm, as_classifier(name, made, data.window, count, size), data.label_units())
 
     return seeded(make, seed)

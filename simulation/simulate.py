@@ -1,6 +1,6 @@
 """A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -13,7 +13,7 @@ from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RunState
-from aggregator.core.summary import AttackSummary, Newcomers, Spread, Summary, accuracy_of, spread, summarize
+from aggregator.core.summary import AttackSummary, Newcomers, Spread, Summary, accuracy_of, spread, spread_of_errors, summarize
 from algorithms.core.contract import USUAL_PASSES, Objective
 from algorithms.core.probe import probe_of
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm, task_of
@@ -45,7 +45,7 @@ from wire import names
 from wire.bundle import Bundle
 from wire.errors import ConfigError
 from wire.quantised import change_bytes
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, TaskName
 from wire.tensors import Array
 
 
@@ -140,7 +140,7 @@ def simulate(
             summary = msgspec.structs.replace(summary, attack=_of_attack(attack, str(settings.attack), result, data, summary, task))
         if newcomers:
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
-            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers, task))
+            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers, task, data.classes))
     return SimulationResult(summary, result.state, result.records, result.blobs, data, result.models, result.predict)
 
 
@@ -242,9 +242,21 @@ def _with_measures(summary: Summary, result: EngineResult, data: FleetData, task
     for device_id in (d for d, device in summary.devices.items() if device.accuracy is not None):
         windows = data.devices[device_id]
         found = measure(task, windows.test_y, result.predict(device_id, windows.test_x))
-        devices[device_id] = replace(devices[device_id], macro_f1=_rounded(found.macro_f1), auc=_rounded(found.auc))
+        mae = None if found.mae is None else {name: round(e, 6) for name, e in zip(data.classes, found.mae, strict=True)}
+        devices[device_id] = replace(devices[device_id], macro_f1=_rounded(found.macro_f1), auc=_rounded(found.auc), mae=mae)
     f1, auc = _over(d.macro_f1 for d in devices.values()), _over(d.auc for d in devices.values())
-    return replace(summary, devices=devices, macro_f1=f1, auc=auc if task == MULTI_LABEL else None)
+    return replace(
+        summary,
+        devices=devices,
+        macro_f1=None if task == REGRESSION else f1,
+        auc=auc if task == MULTI_LABEL else None,
+        mae=_errors(data.classes, [d.mae for d in devices.values() if d.mae]) if task == REGRESSION else None,
+    )
+
+
+def _errors(quantities: tuple[str, ...], by_device: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """By quantity, the errors over devices."""
+    return {name: spread_of_errors(errors[name] for errors in by_device) for name in quantities}
 
 
 def _over(values: Iterable[float | None]) -> Spread:
@@ -255,18 +267,19 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Windows], task: TaskName) -> Newcomers:
+def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Windows], task: TaskName, names: tuple[str, ...]) -> Newcomers:
     """What came of the newcomers, by device and over those that have test windows."""
     tested = {d: r for d, r in sorted(received.items()) if r.evaluated.num_examples}
+    found = [measure(task, newcomers[d].test_y, r.answers) for d, r in tested.items()]
+    errors = [dict(zip(names, own.mae, strict=True)) for own in found if own.mae is not None]
     return Newcomers(
         **msgspec.structs.asdict(spread(r.evaluated.accuracy for r in tested.values())),
         devices={d: received[d].evaluated.accuracy if d in tested else None for d in sorted(received)},
-        macro_f1=None
-        if task == RECONSTRUCTION
-        else _over(measure(task, newcomers[d].test_y, r.answers).macro_f1 for d, r in tested.items()),
+        macro_f1=_over(own.macro_f1 for own in found) if task in (CLASSIFICATION, MULTI_LABEL) else None,
         groups={d: received[d].placed.group for d in sorted(received)},
         kept={d: received[d].kept for d in sorted(received)},
         sure={d: round(received[d].placed.sure, 6) for d in sorted(received)},
+        mae=_errors(names, errors) if task == REGRESSION else None,
     )
 
 

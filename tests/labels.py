@@ -23,3 +23,11 @@ def relabelled(data: FleetData, names: tuple[str, ...], label: Callable[[np.ndar
 def several_labels(data: FleetData) -> FleetData:
     """Each window with several of `NAMES`, or with none: class 0 is slow, 1 moves, and 2 moves fast."""
     return relabelled(data, NAMES, lambda y: np.stack([y == 0, y >= 1, y == 2], axis=1).astype(np.int64))
+
+
+QUANTITIES = ("speed", "height")
+
+
+def quantities(data: FleetData) -> FleetData:
+    """Each window with two `QUANTITIES` of other kinds, which go by its class: a speed of 1000 to 3000, and a height about 0."""
+    return relabelled(data, QUANTITIES, lambda y: np.stack([1000 * (y + 1.0), 0.01 * (y - 1.0) ** 2], axis=1).astype(np.float32))

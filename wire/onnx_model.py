@@ -28,6 +28,12 @@ _BYTES = 2
 """The wire type of what has a length."""
 
 
+def apart(one: Array, other: Array) -> float:
+    """The largest difference between two answers of the same shape, relative to the second one's size where that is above 1: probabilities
+    are compared as they are, and quantities in large units by their digits. NaN where either is no number."""
+    return float((np.abs(one.astype(np.float64) - other) / np.maximum(1.0, np.abs(other))).max())
+
+
 def whole_model(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> bytes:
     """A bundle's graph for predictions with these tensors, by ``ROLE/NAME``, inside; `about` becomes its metadata. Empty if the bundle has
     nothing to make it from.

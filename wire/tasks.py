@@ -2,12 +2,13 @@
 
 from typing import Literal, NamedTuple
 
-TaskName = Literal["classification", "multi-label", "reconstruction"]
+TaskName = Literal["classification", "multi-label", "regression", "reconstruction"]
 CLASSIFICATION: TaskName = "classification"
 MULTI_LABEL: TaskName = "multi-label"
+REGRESSION: TaskName = "regression"
 RECONSTRUCTION: TaskName = "reconstruction"
 NO_LABEL = -1
-"""The class of a window that nobody has labelled; where a label is several numbers, each of them."""
+"""The class of a window that nobody has labelled; where a label is several numbers, each of them. Quantities are then no numbers (NaN)."""
 PRESENT = 0.5
 """Of several labels, one whose probability is at least so much is told to be there."""
 
@@ -15,12 +16,15 @@ PRESENT = 0.5
 class Label(NamedTuple):
     """The label of one window: the type of its numbers, and their shape."""
 
-    dtype: Literal["int64"]
+    dtype: Literal["int64", "float32"]
     shape: tuple[int, ...]
 
 
 def label_of(task: TaskName, num_names: int) -> Label:
-    """What a window's label is in a task with so many names: its class, or of each name 1 where it is there and 0 where it is not."""
+    """What a window's label is in a task with so many names: its class; of each name 1 where it is there and 0 where it is not; or its
+    quantities."""
+    if task == REGRESSION:
+        return Label("float32", (num_names,))
     return Label("int64", (num_names,) if task == MULTI_LABEL else ())
 
 

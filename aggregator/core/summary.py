@@ -46,6 +46,8 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where only accuracies were reported."""
     auc: float | None = None
     """Of several labels (`simulation.measures.macro_auc`); None where there is none, and where only accuracies were reported."""
+    mae: dict[str, float] | None = None
+    """Of quantities, by name the mean absolute error in the user's units; None of others, and where only accuracies were reported."""
     kept: Kept | None = None
     """What it keeps, and why; None where it has not told."""
     placed: Placed | None = None
@@ -162,6 +164,8 @@ class Newcomers(Spread, frozen=True):
     sure: dict[str, float]
     """How sure the placement is, from 0 to 1: of one without labels, the share of the devices with the most similar inputs that are in the
     group; 1 for others."""
+    mae: dict[str, Spread] | None = None
+    """As of `Summary`."""
 
 
 class EdgeSummary(msgspec.Struct, frozen=True):
@@ -205,6 +209,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     macro_f1: Spread | None = None
     auc: Spread | None = None
     """None where a window has a class, and of other tasks."""
+    mae: dict[str, Spread] | None = None
+    """Of quantities, by name the mean absolute error over devices: the worst is the largest. None of other tasks."""
     accuracy_by_round: list[Spread]
     kept: KeptCounts | None = None
     """None where devices do not choose what they keep."""
@@ -292,6 +298,14 @@ def spread(accuracies: Iterable[float]) -> Spread:
     lowest = known[: math.ceil(len(known) / 10)]
     measures = (statistics.fmean(known), statistics.pstdev(known), known[0], statistics.fmean(lowest))
     return Spread(*(round(value, 6) for value in measures))
+
+
+def spread_of_errors(errors: Iterable[float]) -> Spread:
+    """The same of errors, of which the largest are the worst."""
+    turned = spread(-error for error in errors)
+    if turned.mean is None or turned.worst is None or turned.worst_tenth is None:
+        return turned
+    return Spread(-turned.mean, turned.std, -turned.worst, -turned.worst_tenth)
 
 
 def group_number(key: str | None) -> int | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.stack import Stack
+from algorithms.core.units import Units
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network
 from wire import names
@@ -383,6 +384,9 @@ class Task(Protocol):
     @property
     def balanced(self) -> bool:
         """Whether the classes of a device are to count alike, by the device's own counts (`algorithms.tasks.balanced`)."""
+
+    def in_units(self, units: Units | None) -> "Task":
+        """The same task, of quantities in these units; itself where it is not about quantities."""
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         """How many numbers a model gives for an example of this shape, where there are so many classes."""

@@ -10,13 +10,14 @@ measured on test windows is the plain cross-entropy, so that runs can be compare
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.limits import BETWEEN, PART, Limits, read_numbers
+from algorithms.core.units import Units
 from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION, NO_LABEL, Label, TaskName, label_of
 
@@ -44,6 +45,9 @@ class Classification:
     @property
     def plain(self) -> bool:
         return not (self.label_smoothing or self.balanced or self.weights)
+
+    def in_units(self, units: Units | None) -> Self:
+        return self
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         return num_classes

@@ -9,13 +9,14 @@ of the usual rules (subset accuracy, section 2.2.2), and the only one of them th
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.limits import Limits
+from algorithms.core.units import Units
 from wire.tasks import MULTI_LABEL, Label, TaskName, label_of
 
 
@@ -29,6 +30,9 @@ class MultiLabel:
     limits: ClassVar[Mapping[str, Limits]] = {}
     plain: ClassVar[bool] = False
     balanced: ClassVar[bool] = False
+
+    def in_units(self, units: Units | None) -> Self:
+        return self
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         return num_classes

@@ -9,12 +9,13 @@ such windows.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from algorithms.core.limits import POSITIVE, Limits
+from algorithms.core.units import Units
 from wire.tasks import RECONSTRUCTION, Label, TaskName, label_of
 
 ERROR = "reconstruction_error"
@@ -37,6 +38,9 @@ class Reconstruction:
     @property
     def accuracy(self) -> str:
         return f"windows given back with a mean squared error of at most {self.tolerance:g}"
+
+    def in_units(self, units: Units | None) -> Self:
+        return self
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         return torch.Size(window).numel()

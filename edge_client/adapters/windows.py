@@ -2,7 +2,8 @@
 
 Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``, and ``channel_names`` if there are any; or
 ``X.npy`` and ``y.npy``, of which the last 25 % of each class, or of all where labels are no classes, are the test part. ``y`` holds class
-numbers, or names that ``classes.txt`` lists; or several labels (n, names), 1 for each name that is there and 0 for others.
+numbers, or names that ``classes.txt`` lists; or several labels (n, names), 1 for each name that is there and 0 for others, or quantities,
+numbers with a point (n,) or (n, quantities).
 `edge_client.layout` and `edge_client.labels` say what arrays must be like. Whole numbers in ``X`` are measurements or ids, as the bundle
 says; an array ``vocabulary``, one number, says how many ids there are.
 
@@ -26,7 +27,7 @@ import numpy as np
 
 from edge_client.adapters.parquet import PARQUET, read_parquet
 from edge_client.core.ports import Windows
-from edge_client.labels import check_labels, class_numbers, named_classes, strata
+from edge_client.labels import as_held, check_labels, class_numbers, named_classes, strata
 from edge_client.layout import examples, vocabulary
 from wire.bundle import Window
 from wire.errors import DataError
@@ -159,7 +160,7 @@ def _checked(
     x: Array, y: Array, origin: Path, classes: Sequence[str], channels: Sequence[str] = (), has_ids: bool = False
 ) -> tuple[Array, Array]:
     if x.ndim in (3, 4) and len(x) == len(y) == 0:  # a device may lack one part
-        return x if x.dtype.kind in "iu" else x.astype(np.float32), y.astype(np.int64)
+        return x if x.dtype.kind in "iu" else x.astype(np.float32), as_held(y)
     x = examples(x, str(origin), channels, has_ids)
     if y.dtype.kind in "US" and classes:
         check_labels(y, len(x), str(origin))

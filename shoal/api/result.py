@@ -20,7 +20,7 @@ from shoal.api.written import Written
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationResult
 from wire.errors import ConfigError
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +74,17 @@ class Result:
         return self.summary.auc
 
     @property
+    def mae(self) -> Mapping[str, Spread]:
+        """By quantity, the mean absolute error over devices in the user's units, as `accuracy`; the worst is the largest.
+
+        Raises:
+            ConfigError: the task is not about quantities.
+        """
+        self._check_task("mae", REGRESSION)
+        assert self.summary.mae is not None
+        return self.summary.mae
+
+    @property
     def groups(self) -> Mapping[int, Sequence[str]]:
         """By number of a group, its devices."""
         found: dict[int, list[str]] = {}
@@ -120,7 +131,8 @@ class Result:
 
     def predict(self, x: ArrayLike, *, group: int | None = None, device: str | None = None) -> Numbers:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the sensor's units, by the model of a group or a device;
-        of several labels the probability (n, names) of each name, in a reconstruction the error (n, 1) of each window.
+        of several labels the probability (n, names) of each name, of a
+        regression the quantities (n, quantities) in the user's units, in a reconstruction the error (n, 1) of each window.
 
         Raises:
             ConfigError: as of `model`.
@@ -136,17 +148,20 @@ class Result:
             made = [_answer(model, objective, part).numpy() for part in parts if len(part)]
         return np.concatenate(made) if made else np.zeros((0, len(objective.task.answers(self.data.classes))), np.float32)
 
-    def predictions(self, device: str) -> Labels:
+    def predictions(self, device: str) -> NDArray[Any]:
         """The class (n,) int64 that a device predicts for each of its test windows, by the backend that the run was computed with; of
-        several labels (n, names), 1 for each name that it predicts and 0 for others.
+        several labels (n, names), 1 for each name that it predicts and 0 for others; of a regression the quantities (n, quantities)
+        float32.
 
         Raises:
-            ConfigError: there is no such device, or the task has neither classes nor names.
+            ConfigError: there is no such device, or the task needs no labels.
         """
-        self._check_task("predictions", CLASSIFICATION, MULTI_LABEL)
+        self._check_task("predictions", CLASSIFICATION, MULTI_LABEL, REGRESSION)
         self._models.check_device(device)
         x = self.data.devices[device].test_x
         answers = self.outcome.predict(device, x) if len(x) else np.zeros((0, len(self.data.classes)), np.float32)
+        if self._task.of == REGRESSION:
+            return answers
         told: NDArray[Any] = answers >= PRESENT if self._task.of == MULTI_LABEL else answers.argmax(1)
         return told.astype(np.int64)
 

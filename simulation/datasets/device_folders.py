@@ -8,7 +8,7 @@ import numpy as np
 
 from edge_client.adapters.windows import channels_in, channels_of, load_folder, load_recordings, recordings_in, vocabulary_of
 from edge_client.core.ports import Windows
-from edge_client.labels import has_classes
+from edge_client.labels import column_names, has_classes
 from edge_client.layout import PARTS, fit_windows
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData
@@ -85,7 +85,7 @@ def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tu
     """
     labels = np.concatenate([y for windows in devices.values() for y in (windows.train_y, windows.test_y)])
     if not has_classes(labels):
-        return _columns(path, _listed(path, folders), labels.shape[1])
+        return column_names(labels, _listed(path, folders), f"data {path}")
     if not len(labels) and not any((folder / CLASSES).exists() for folder in folders):
         return ()
     lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
@@ -111,10 +111,3 @@ def _listed(path: Path, folders: list[Path]) -> tuple[str, ...]:
     if len(set(lists.values())) > 1:
         raise DataError(f"data {path}: {CLASSES} differs between the devices {', '.join(lists)}")
     return tuple(next(iter(lists.values())).split("\n")) if lists else ()
-
-
-def _columns(path: Path, names: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """What the columns of several labels are called."""
-    if names and len(names) != count:
-        raise DataError(f"data {path}: {CLASSES} lists {len(names)} names, windows have {count} labels")
-    return names or tuple(map(str, range(count)))

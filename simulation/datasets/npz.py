@@ -1,10 +1,11 @@
 """Examples from a ``.npz``: ``X``, ``y`` and, if there are any, ``subject``, ``split``, ``session`` and ``start``; one device per subject.
 
-``session`` names the recording that a window is from, in the order in which a subject made them; ``start`` is its first sample there.
-``X`` is (n, channels, time) for windows, (n, channels, height, width) for images. Without ``subject`` the file is a pool. Subjects and
-labels are numbers or names. Without ``activity_names`` the labels that occur are the classes, in sorted order, and keep their names.
-``y (n, names)`` of 0 and 1 are several labels of a window, each there or not, and ``activity_names`` says what the columns are called.
-``vocabulary``, a number, says that ``X`` holds ids from 0 to below it, of words or of events.
+``session`` names the recording that a window is from, in the order in which a subject made them; ``start`` is its first sample there. ``X``
+is (n, channels, time) for windows, (n, channels, height, width) for images. Without ``subject`` the file is a pool. Subjects and labels are
+numbers or names. Without ``activity_names`` the labels that occur are the classes, in sorted order, and keep their names. ``y (n, names)``
+of 0 and 1 are several labels of a window, each there or not, ``y (n, quantities)`` or ``(n,)`` with a point are quantities, and
+``activity_names`` says what the columns are called. ``vocabulary``, a number, says that ``X`` holds ids from 0 to below it, of words or of
+events.
 """
 
 import logging
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.labels import check_labels, has_classes, named_classes
+from edge_client.labels import as_held, check_labels, column_names, has_classes, named_classes
 from edge_client.layout import examples, fitting, vocabulary
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData, Recordings, last_share_of_each_class
@@ -24,7 +25,7 @@ from wire.errors import DataError
 from wire.tensors import Array
 
 LAYOUT = (
-    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, or (n, names) of 0 and 1, "
+    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, (n, names) of 0 and 1, or (n, quantities) float, "
     "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int or str and start (n,) int"
 )
 log = logging.getLogger("shoal.data")
@@ -113,6 +114,7 @@ def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str,
     x = examples(x, f"data {origin}", named, bool(ids))
     x = x if ids else np.ascontiguousarray(x, np.float32)
     check_labels(y, len(x), f"data {origin}")
+    y = y if y.dtype.kind in "US" else as_held(y)
     split = arrays.get("split")
     if split is not None and (split.shape != (len(x),) or not set(np.unique(split)) <= {"train", "test"}):
         raise DataError(f"data {origin}: split is {split.dtype}{list(split.shape)}, expected {len(x)} times 'train' or 'test'")
@@ -125,9 +127,9 @@ def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str,
 
 def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, ...], Array]:
     """What the classes are called, and the labels as their numbers (n,) int64. Numbers count in `names`, where there are any; else the
-    labels that occur are the classes, in sorted order. Of several labels (n, names) it is what their columns are called."""
+    labels that occur are the classes, in sorted order. Of several labels, or quantities, it is what their columns are called."""
     if not has_classes(y):
-        return _columns(y, names, origin), np.ascontiguousarray(y, np.int64)
+        return column_names(y, names, f"data {origin}"), y
     if y.dtype.kind in "US":
         y = y.astype(str)
         return (names, named_classes(y, names, f"data {origin}")) if names else _those_that_occur(y)
@@ -135,17 +137,11 @@ def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, 
     if lowest < 0 or highest > MOST_CLASSES:
         raise DataError(f"data {origin}: y reaches {lowest}..{highest}, expected class numbers from 0 to {MOST_CLASSES}")
     if not names:
-        return _those_that_occur(y.astype(np.int64))
+        return _those_that_occur(y)
     if len(names) <= highest:
         counted = "; they are likely counted from 1, y - 1" if lowest == 1 and highest == len(names) else ""
         raise DataError(f"data {origin}: {len(names)} class names, and y reaches {lowest}..{highest}{counted}")
-    return names, y.astype(np.int64)
-
-
-def _columns(y: Array, names: tuple[str, ...], origin: str) -> tuple[str, ...]:
-    if names and len(names) != y.shape[1]:
-        raise DataError(f"data {origin}: {len(names)} names for {y.shape[1]} labels of a window")
-    return names or tuple(map(str, range(y.shape[1])))
+    return names, y
 
 
 def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:

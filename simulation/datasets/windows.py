@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from algorithms.core.units import Units
 from edge_client.core.ports import Windows
 from edge_client.labels import fit_labels, strata
 from edge_client.layout import without_labels
@@ -68,6 +69,16 @@ class FleetData:
         count = sum(x.size // x.shape[1] for x in parts)
         squares = sum((np.square(x, dtype=np.float64).sum(axes) for x in parts), np.zeros(len(self.window.channels)))
         return _root(squares, count)
+
+    def label_units(self) -> Units | None:
+        """Mean and standard deviation of each quantity over all training labels, 1 for one that is always the same; None where labels are
+        no quantities."""
+        parts = [w.train_y for w in self.devices.values() if w.num_train]
+        if not parts or parts[0].dtype.kind != "f":
+            return None
+        y = np.concatenate(parts).astype(np.float64)
+        size = y.std(0)
+        return Units(tuple(y.mean(0).tolist()), tuple(np.where(size > 0, size, 1.0).tolist()))
 
     def sample(self) -> tuple[Array, Array]:
         """The training examples x (n, \\*window) float32 and labels y (n, \\*label) of one device, to try an exported graph with; of the

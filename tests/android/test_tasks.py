@@ -20,7 +20,7 @@ from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
 from tests.bundles import pack_graphs
 from tests.conftest import some_graphs, synthetic_fleet
-from tests.labels import several_labels
+from tests.labels import quantities, several_labels
 from wire.bundle import unpack
 from wire.codec import digest, encode
 from wire.messages import Evaluate, Plan, Train
@@ -38,11 +38,13 @@ def nobody_labelled(fleet: FleetData) -> FleetData:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("task", "labels"), [("reconstruction", nobody_labelled), ("multi-label", several_labels)])
+@pytest.mark.parametrize(
+    ("task", "labels"), [("reconstruction", nobody_labelled), ("multi-label", several_labels), ("regression", quantities)]
+)
 def test_three_clients_train_alike(tmp_path: Path, task: TaskName, labels: Callable[[FleetData], FleetData]) -> None:
     fleet = labels(synthetic_fleet(1))
     windows = fleet.devices["d0"]
-    objective = objective_for_fleet(for_task(fleet, task), read_algorithm(f"fedavg:lr=0.1+{task}"), 0)
+    objective = objective_for_fleet(for_task(fleet, task), read_algorithm(f"fedavg:lr=0.02+{task}"), 0)
     objective = some_graphs(objective, "step", "evaluate", "predict")
     payload = pack_graphs(capture_graphs(objective, fleet.window.shape, RUNTIMES), fleet, objective)
     bundle, path = unpack(payload), tmp_path / "device.shoal"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.core.ports import Windows
-from edge_client.labels import check_labels, fit_labels_of, no_labels, strata
+from edge_client.labels import as_held, check_labels, fit_labels_of, no_labels, strata
 from simulation.measures import macro_auc, macro_f1_of_names
 from tests.wire.label_vectors import CASES, fits, manifest_of
 from wire.errors import DataError
@@ -38,6 +38,7 @@ def test_rows_of_0_and_1_are_read_and_divided_as_one_stratum(count: int, names: 
     y = np.random.default_rng(seed).integers(0, 2, (count, names))
     check_labels(y, count, "here")
     check_labels(y.astype(bool), count, "here")
+    assert as_held(y[:, 0].astype(float)).shape == (count, 1), "a quantity is a row of one"
     assert strata(y).tolist() == [0] * count
     with pytest.raises(DataError, match="here: y is int64"):
         check_labels(y + 2, count, "here")

@@ -19,7 +19,7 @@ from tests.bundles import write_bundle
 from tests.conftest import Exported, synthetic_fleet
 from tests.end_to_end.test_recovery import ROUNDS, Field
 from tests.known import known
-from tests.labels import NAMES, several_labels
+from tests.labels import NAMES, QUANTITIES, quantities, several_labels
 from wire.bundle import unpack
 
 
@@ -30,12 +30,21 @@ def tells_labels(answer: dict[str, object]) -> bool:
     return answer.keys() == {"labels", "probabilities"} and labels == [name for name in NAMES if probabilities[name] >= 0.5]
 
 
+def tells_quantities(answer: dict[str, object]) -> bool:
+    """Whether this is what is said of a window of quantities, in their own units."""
+    speed = answer["speed"]
+    return tuple(answer) == QUANTITIES and isinstance(speed, float) and 100 < speed < 10000
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("task", "labels", "tells"), [("multi-label", several_labels, tells_labels)])
+@pytest.mark.parametrize(
+    ("task", "labels", "tells"),
+    [("multi-label", several_labels, tells_labels), pytest.param("regression", quantities, tells_quantities, marks=pytest.mark.slow)],
+)
 def test_boards_learn_a_task_as_the_simulation_does(
     tmp_path: Path, task: str, labels: Callable[[FleetData], FleetData], tells: Callable[[dict[str, object]], bool]
 ) -> None:
-    algorithm = f"fedavg:lr=0.05+{task}"
+    algorithm = f"fedavg+{task}"
     data, spec = labels(synthetic_fleet(3, num_windows=60)), read_algorithm(algorithm)
     (tmp_path / "bundle").mkdir()
     write_bundle(tmp_path / "bundle", data, spec)

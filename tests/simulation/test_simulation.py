@@ -50,7 +50,18 @@ def test_summary_has_every_field(fleet: FleetData) -> None:
     written = msgspec.to_builtins(summary)
     expected = {"algorithm", "data", "rounds", "seed", "devices", "accuracy", "groups", "bytes", "wall_s", "updates_per_s", "versions"}
     assert expected <= written.keys()
-    assert written["devices"]["d0"].keys() == {"group", "num_train", "placed", "num_test", "accuracy", "loss", "macro_f1", "auc", "kept"}
+    assert written["devices"]["d0"].keys() == {
+        "group",
+        "num_train",
+        "placed",
+        "num_test",
+        "accuracy",
+        "loss",
+        "macro_f1",
+        "auc",
+        "mae",
+        "kept",
+    }
     assert written["accuracy"].keys() == written["macro_f1"].keys() == {"mean", "std", "worst", "worst_tenth"}
     assert (written["labels"], written["split"]) == ("all", "own")
     assert written["groups"] == {"count": 1, "by_round": [1, 1]}

@@ -25,6 +25,14 @@ CASES: list[tuple[TaskName, int, str, object, bool]] = [
     ("multi-label", 3, "int64", [[0, 1, -1]], False),
     ("multi-label", 3, "int64", [0, 1, 1], False),
     ("multi-label", 3, "int64", [], True),
+    ("multi-label", 3, "float32", [[0.0, 1.0, 1.0]], False),
+    ("regression", 2, "float32", [[0.5, -2.0], [1e6, 0.25]], True),
+    ("regression", 1, "float32", [[36.5], [37.25]], True),
+    ("regression", 2, "float32", [[0.5], [1.5]], False),
+    ("regression", 2, "float32", [], True),
+    ("regression", 1, "int64", [36, 37], False),
+    ("regression", 2, "int64", [[0, 1], [1, 0]], False),
+    ("classification", 3, "float32", [[0.0], [1.0]], False),
 ]
 """A task, how many names its bundle has, labels, and whether the task takes them."""
 

@@ -6,8 +6,8 @@ private const val CLASSIFICATION = "classification"
 private const val MULTI_LABEL = "multi-label"
 
 /**
- * What a model answers: for each example a probability of each of the [classes]. Where a window has several labels these are the labels' names;
- * a model that has learned to give windows back answers one number, `reconstruction_error`.
+ * What a model answers: for each example a probability of each of the [classes]. Where a window has several labels these are the labels' names.
+ * A model of quantities answers these by their names, in their own units, and one that gives windows back one number, `reconstruction_error`.
  */
 public class Probabilities internal constructor(
     public val classes: List<String>,

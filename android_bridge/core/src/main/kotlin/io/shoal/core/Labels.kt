@@ -15,17 +15,24 @@ internal fun fitLabels(y: Tensor, manifest: Manifest, split: String): Tensor {
     if (y.dtype != label.dtype || y.shape.drop(1) != label.shape) {
         throw DataException("$split labels are $y, and ${manifest.task} takes ${label.dtype}${listOf(y.rows) + label.shape}")
     }
-    val (known, told) = when (manifest.task) {
-        Tasks.MULTI_LABEL -> Pair(0L..1L, "${manifest.task} takes 1 where a name is there, else 0")
-        else -> Pair(0L until manifest.classes.size, "bundle ${manifest.name} has classes 0..${manifest.classes.size - 1}")
+    val unknown = when (manifest.task) {
+        Tasks.MULTI_LABEL -> y.toLongArray().firstOrNull { it !in 0..1 }
+        Tasks.REGRESSION -> y.toFloatArray().firstOrNull { !it.isFinite() }
+        else -> y.toLongArray().firstOrNull { it !in manifest.classes.indices }
     }
-    val unknown = y.toLongArray().firstOrNull { it !in known }
-    if (unknown != null) throw DataException("$split labels hold $unknown, $told")
+    if (unknown != null) throw DataException("$split labels hold $unknown, ${expected(manifest)}")
     return y
+}
+
+private fun expected(manifest: Manifest) = when (manifest.task) {
+    Tasks.MULTI_LABEL -> "multi-label takes 1 where a name is there, else 0"
+    Tasks.REGRESSION -> "regression takes finite numbers"
+    else -> "bundle ${manifest.name} has classes 0..${manifest.classes.size - 1}"
 }
 
 /** What stands for the labels of so many windows that nobody has labelled. */
 internal fun noLabels(count: Int, label: Label): Tensor {
     val shape = listOf(count) + label.shape
-    return Tensor.of(LongArray(shape.fold(1, Math::multiplyExact)) { NO_LABEL }, shape)
+    val size = shape.fold(1, Math::multiplyExact)
+    return if (label.dtype == DType.FLOAT32) Tensor.of(FloatArray(size) { Float.NaN }, shape) else Tensor.of(LongArray(size) { NO_LABEL }, shape)
 }

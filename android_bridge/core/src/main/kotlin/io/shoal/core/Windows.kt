@@ -2,7 +2,7 @@ package io.shoal.core
 
 /**
  * A device's examples: x (n, channels, time) float32 in sensor units, or int64 ids of words or events; y (n) int64 class numbers, or (n, names)
- * int64 of several labels, 1 for each name that is there and 0 for others. [unlabelledX] holds windows that nobody has labelled, shaped as
+ * int64 of several labels, 1 for each name that is there and 0 for others, or (n, quantities) float32. [unlabelledX] holds windows that nobody has labelled, shaped as
  * those of [trainX]; empty where there are none.
  *
  * @throws DataException data types, shapes or lengths do not fit each other, or a value is not finite
@@ -36,10 +36,11 @@ public class Windows @JvmOverloads constructor(
     internal val some: Tensor get() = listOf(trainX, testX, unlabelledX).firstOrNull { it.rows > 0 } ?: trainX
 
     private fun check(split: String, x: Tensor, y: Tensor) {
-        val labelled = y.dtype == DType.INT64 && y.shape.size in 1..2 && y.shape[0] == x.shape.firstOrNull()
+        val labelled = y.shape.size in (if (y.dtype == DType.FLOAT32) 2..2 else 1..2) && y.dtype in TYPES && y.shape[0] == x.shape.firstOrNull()
         val fits = x.dtype == trainX.dtype && x.dtype in TYPES && x.shape.size in 3..4 && labelled
         if (!fits) {
-            throw DataException("$split windows are x $x and y $y, expected float32 or int64[n, channels, time] and int64[n] or int64[n, names]")
+            val labels = "int64[n], int64[n, names] or float32[n, quantities]"
+            throw DataException("$split windows are x $x and y $y, expected float32 or int64[n, channels, time] and $labels")
         }
         checkFinite(split, x)
     }
@@ -53,7 +54,7 @@ public class Windows @JvmOverloads constructor(
     }
 
     private companion object {
-        /** Types of values: measurements, and ids. */
+        /** Types of values: measurements and quantities, ids and classes. */
         val TYPES = setOf(DType.FLOAT32, DType.INT64)
     }
 }

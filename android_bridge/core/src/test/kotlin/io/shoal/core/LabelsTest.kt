@@ -3,6 +3,7 @@ package io.shoal.core
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.JsonArray
 import io.shoal.core.wire.JsonNumber
+import io.shoal.core.wire.Label
 import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Window
 import io.shoal.core.wire.parseJson
@@ -34,6 +35,7 @@ class LabelsTest {
         val x = Tensor.of(FloatArray(8), listOf(2, 1, 4))
         val none = Tensor.of(LongArray(0))
         val manifest = manifest("multi-label", listOf("a", "b"))
+        assertTrue(noLabels(2, Label(DType.FLOAT32, listOf(3))).toFloatArray().all { it.isNaN() })
         val taken = Windows(x.take(IntArray(0)), none, x.take(IntArray(0)), none, x).takenFor(manifest)
         val split = Split.of(taken, manifest.label, "windows", 0.0)
         assertEquals(Tensor.of(longArrayOf(-1, -1, -1, -1), listOf(2, 2)), split.y)

@@ -80,7 +80,12 @@ public data class Manifest(
     public val needsLabels: Boolean get() = task != Tasks.RECONSTRUCTION
 
     /** What the label of a window is. */
-    public val label: Label get() = Label(DType.INT64, if (task == Tasks.MULTI_LABEL) listOf(classes.size) else emptyList())
+    public val label: Label
+        get() = when (task) {
+            Tasks.MULTI_LABEL -> Label(DType.INT64, listOf(classes.size))
+            Tasks.REGRESSION -> Label(DType.FLOAT32, listOf(classes.size))
+            else -> Label(DType.INT64, emptyList())
+        }
 
     /** The tensors of these roles, in the manifest's order. */
     public fun ofRole(vararg roles: String): List<TensorSpec> = tensors.filter { it.role in roles }

@@ -7,8 +7,9 @@ import io.shoal.core.InternalShoalApi
 internal object Tasks {
     const val CLASSIFICATION = "classification"
     const val MULTI_LABEL = "multi-label"
+    const val REGRESSION = "regression"
     const val RECONSTRUCTION = "reconstruction"
-    val ALL = listOf(CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION)
+    val ALL = listOf(CLASSIFICATION, MULTI_LABEL, REGRESSION, RECONSTRUCTION)
 
     /** The tasks that answer with probabilities. */
     val OF_PROBABILITIES = setOf(CLASSIFICATION, MULTI_LABEL)
