@@ -295,6 +295,8 @@ class Campaign:
                         self._offers.offer({model, state.settings.bundle})
                     own = (device_id, state.settings.run_id, state.epoch, state.settings.bundle, model)
                     self._fleet.reply(messages.Finish(*own, releases=self.releases or not gives))
+                    if gives:
+                        self._devices.on_models(state, device_id, self.releases)
                 case _:
                     self._fleet.reply(command)
         except (BlobLost, StorageFailed) as error:

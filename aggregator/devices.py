@@ -1,8 +1,8 @@
 """The registry of a running service: what messages say of devices, what operators order, and who may be asked.
 
 An order is safe when it returns. Telemetry is written together, every `SAVE_EVERY_S` seconds and at a stop: a kill loses what came since,
-which devices say again when they check in at the next start. Lost then are counts of these seconds (`Entry.updates`, `Entry.declines`),
-changes of group, and what devices keep, which the round's record has too; tags and bans never are (`tests/aggregator/test_devices.py`).
+which devices say again when they check in at the next start. Lost then are counts of these seconds (`Entry.updates`, `Entry.declines`) and
+changes of group. What devices keep is taken from their runs again, and tags and bans are never lost (`tests/aggregator/test_devices.py`).
 """
 
 import logging
@@ -162,6 +162,18 @@ class Devices:
     def on_kept(self, device_id: str, campaign: str, number: int, kept: Kept) -> None:
         """A device says what it keeps after the last round of a campaign, and why."""
         self._take(device_id, core.Keeps(self._clock(), device_id, campaign, number, kept))
+
+    def on_models(self, run: RunState, device_id: str, released: bool) -> None:
+        """A device has its model of a run that is over: what it keeps of that is what the run knows, which has it safe. `released`: devices
+        get models to use as releases, so that it may still use another one with what it has kept of that."""
+        received = run.received.get(device_id)
+        kept = received.kept if received is not None else None
+        entry = self.entry(device_id)
+        if entry is not NOBODY and (kept is not None or not released):
+            at_s = self._clock() if run.ended_at_s is None else run.ended_at_s
+            event = core.Keeps(at_s, device_id, run.settings.name, run.round, kept)
+            if core.step(self.state, event) is not self.state:
+                self._take(device_id, event)
 
     def on_groups(self, campaign: str, number: int, groups: Mapping[str, str], placed: Mapping[str, Placed] | None = None) -> None:
         """A campaign's round has put devices into groups; of those that were placed it says how sure that is."""

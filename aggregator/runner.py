@@ -105,6 +105,10 @@ class Runner:
         campaign.start_or_resume(settings, self.epoch, source)
         self.campaigns = {**self.campaigns, settings.name: campaign}
         campaign.has = lambda device_id: self.campaign_of(device_id) is campaign
+        if campaign.finished:  # the registry may have been killed before it wrote what devices said last
+            for device_id, received in campaign.known().received.items():
+                if received.kept is not None and self.giver_of(device_id) is campaign:
+                    self.devices.on_models(campaign.known(), device_id, campaign.releases)
         self.reassign()
         return campaign
 
@@ -276,17 +280,35 @@ class Runner:
             held = [c for c in self.campaigns.values() if (known := c.known().devices.get(device_id)) is not None and known.online]
             if target is None or not held or (len(held) == 1 and held[0] is target):
                 continue
-            device, now_s = held[-1].known().devices[device_id], self._clock()
+            now_s = self._clock()
             for campaign in held:
                 if campaign is not target:
                     moved[campaign.name].append(DeviceLost(now_s, device_id))
             if target not in held:
-                said = (device.num_train, device.num_test, device.runtime, device.bundle, device.moved, target.may_ask(device_id))
-                own = (device.encodings, device.withholds, device.terms)
-                moved[target.name].append(DeviceCheckedIn(now_s, device_id, *said, *own))
+                moved[target.name].append(self._comes_over(device_id, held[-1], target))
         for name, events in moved.items():
             if events:
                 self.campaigns[name].dispatch(*events)
+
+    def _comes_over(self, device_id: str, before: Campaign, target: Campaign) -> DeviceCheckedIn:
+        """A device goes to another campaign, with what it has said to the one before."""
+        device = before.known().devices[device_id]
+        said = (device.num_train, device.num_test, device.runtime, device.bundle, device.moved, target.may_ask(device_id))
+        return DeviceCheckedIn(self._clock(), device_id, *said, device.encodings, device.withholds, device.terms)
+
+    def bring(self, campaign: Campaign) -> None:
+        """Let a campaign that is to go on after its end know what devices have said last to the campaigns that it takes them from: its next
+        round asks by that."""
+        names = list(self.campaigns)
+        later = [self.campaigns[name] for name in names[names.index(campaign.name) + 1 :]]
+        found = {
+            device_id: other
+            for other in self.campaigns.values()
+            for device_id, device in other.known().devices.items()
+            if other is not campaign and device.online and campaign.may_ask(device_id)
+        }
+        free = [d for d in sorted(found) if not any(c.asks and c.may_ask(d) for c in later)]
+        campaign.dispatch(*(self._comes_over(d, found[d], campaign) for d in free))
 
     def _names_asking(self) -> list[str]:
         return [name for name, campaign in self.campaigns.items() if campaign.asks]

@@ -183,7 +183,12 @@ class Steering:
             raise ConfigError(f"campaign {order.name}: {min(named)} would be new: a class of one's own is named where a campaign starts")
         read_algorithm(wanted.algorithm).hyper_with(changes.get("hyper", {}))
         check_retuned(had, wanted, self._place.folder)
-        self._saved(campaign, campaign.retune(wanted, make_algorithm(read_algorithm(wanted.algorithm)).mean))
+        if was_over := campaign.finished:
+            self._runner.bring(campaign)
+        saved = campaign.retune(wanted, make_algorithm(read_algorithm(wanted.algorithm)).mean)
+        if was_over:
+            self._runner.reassign()
+        self._saved(campaign, saved)
         told = ", ".join(f"{name} {getattr(wanted, name)}" for name in order.changes)
         if campaign.finished:
             return f"campaign {order.name} has {told}, and stays finished: {why_ended(campaign.known())}"

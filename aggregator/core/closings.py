@@ -59,6 +59,12 @@ def ask(state: RunState, device_ids: Iterable[str], at_s: float) -> tuple[RunSta
     return state, [*next_look(state), *(SendPlan(plan_for(state, d)) for d in found)]
 
 
+def ask_all(state: RunState, at_s: float) -> tuple[RunState, list[Command]]:
+    """Ask every device that is there and is to choose, but for those that work on it or have just declined to."""
+    there = (d for d, device in state.devices.items() if device.online and d not in state.closings and d not in state.declined)
+    return ask(state, [d for d in there if is_due(state, d)], at_s)
+
+
 def left_open(state: RunState, at_s: float) -> tuple[RunState, list[Command]]:
     """The state at the end of an evaluation, in which devices go on with the plans that they have not answered."""
     missing = {d: start for d, start in state.cohort.items() if is_missing(state, d) and is_due(state, d)}
@@ -101,7 +107,7 @@ def anew(state: RunState) -> RunState:
     for device_id, device in state.devices.items():
         if device.closings:
             devices[device_id] = replace(device, closings=0)
-    return replace(state, devices=devices.finish(), cohort={}, received={}, closings={})
+    return replace(state, devices=devices.finish(), cohort={}, received={}, declined=(), closings={})
 
 
 def next_look(state: RunState) -> list[Command]:

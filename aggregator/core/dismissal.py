@@ -75,6 +75,5 @@ def replace_all(state: RunState, event: RolledBack) -> Step:
     if after is None:
         return state, []
     after = closings.anew(replace(after, epoch=after.epoch + 1))
-    there = [d for d, device in after.devices.items() if device.online and closings.is_due(after, d)]
-    after, commands = closings.ask(after, there, event.at_s)
+    after, commands = closings.ask_all(after, event.at_s)
     return after, [*commands, *finish_commands(after)] if gives_models(after) else []

@@ -60,6 +60,7 @@ def _is_to_tell(state: RunState, device_id: str, device: Device) -> bool:
         and device_id not in state.inputs
         and device_id not in state.placing
         and device_id not in state.cohort
+        and device_id not in state.declined
     )
 
 

@@ -178,7 +178,8 @@ def close(state: RunState, at_s: float) -> Step:
     if not spent(state, at_s):  # the operator has asked for more meanwhile
         return open_next(state, at_s)
     state, looks = closings.left_open(replace(state, phase="finished", ended_at_s=at_s, late=0), at_s)
-    return state, [*looks, *finish_commands(state)]
+    state, asked = closings.ask_all(state, at_s)
+    return state, [*looks, *asked, *finish_commands(state)]
 
 
 def next_phase(state: RunState) -> OpenPhase:

@@ -13,7 +13,7 @@ Left            it is not online
 Asked           it was given a plan by a campaign
 Declined        it did not carry out a plan, and why
 Reported        its update was taken: seconds of training, bytes
-Keeps           what it keeps when a campaign is over, and why
+Keeps           what it keeps of a campaign that is over, and why; or that it has not told, and nothing of another campaign
 Grouped         a campaign puts devices into groups, and others into none any more: the last `HISTORY` changes stay
 Regrouped       the same of one device
 ReleaseTaken    which release it uses, and why not the one that was offered, or not with what it keeps
@@ -188,11 +188,12 @@ class Reported(_OfDevice, frozen=True):
 
 
 class Keeps(_OfDevice, frozen=True):
-    """A device says what it keeps when a campaign is over."""
+    """What a device keeps when a campaign is over, as it has said; None: it has the campaign's model, and has not told that it keeps
+    anything of it."""
 
     campaign: str
     round: int
-    kept: Kept
+    kept: Kept | None
 
 
 class Grouped(msgspec.Struct, frozen=True):
@@ -268,9 +269,13 @@ def step(state: Registry, event: Event) -> Registry:
 
 
 def _tell(entry: Entry, event: Told) -> Entry:
-    kept = None if event.said.policy is not None and event.said.policy.withholds else entry.kept
+    kept = None if _withholds(event.said) else entry.kept
     first_s = entry.first_seen_s or event.at_s
     return replace(entry, said=event.said, first_seen_s=first_s, last_seen_s=event.at_s, online=True, kept=kept)
+
+
+def _withholds(said: CheckIn | None) -> bool:
+    return said is not None and said.policy is not None and said.policy.withholds
 
 
 def _see(entry: Entry, event: Seen) -> Entry:
@@ -299,7 +304,10 @@ def _report(entry: Entry, event: Reported) -> Entry:
 
 
 def _keep(entry: Entry, event: Keeps) -> Entry:
-    return replace(entry, kept=KeptModel(event.at_s, event.campaign, event.round, event.kept))
+    if event.kept is None or _withholds(entry.said):
+        return replace(entry, kept=None) if entry.kept is not None else entry
+    known = entry.kept is not None and (entry.kept.campaign, entry.kept.round, entry.kept.kept) == (event.campaign, event.round, event.kept)
+    return entry if known else replace(entry, kept=KeptModel(event.at_s, event.campaign, event.round, event.kept))
 
 
 def _release(entry: Entry, event: ReleaseTaken) -> Entry:

@@ -25,9 +25,10 @@ A device that says that its data have moved takes part in the next round of trai
 own: it is surveyed and placed again. It has not moved any more once a round to which its update contributed is over.
 
 A device that checks in while a round is open gets its plan if it is in the cohort and its update has not been received. A device that is
-new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan leaves the cohort, and
-that attempt does not ask it again. A round that becomes short of devices, since one declined, was banned or forgotten, or its grace is
-over, asks others at once: as many as it lacks of those that are online and were not asked. They have until the round's deadline.
+new takes part from the next round on, or at once if the round is short of devices. A device that declines its plan, or that has too few
+labels by now to train, leaves the cohort, and that attempt does not ask it again. A round that becomes short of devices, since one
+declined, was banned or forgotten, or its grace is over, asks others at once: as many as it lacks of those that are online and were not
+asked. They have until the round's deadline.
 
 Who is asked follows from the settings: devices that are *eligible* (`where`), as many as the policy of `aggregator.core.cohort` says, each
 at most once in `pace_s` seconds, and in the `hours` alone. With a `cohort` a round is over when it has so many updates. A round that may
@@ -81,7 +82,7 @@ from aggregator.core.opening import (
     surveyed,
 )
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
-from aggregator.core.plan import place_of_plan, plan_for
+from aggregator.core.plan import can_train, place_of_plan, plan_for
 from aggregator.core.state import (
     Acknowledge,
     DeadlinePassed,
@@ -185,11 +186,20 @@ def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
     """Send the device its plan if the round waits for it: it may not have got it. A round that is short of devices takes it in."""
     state, _ = _come(state, event)
     device_id = event.device_id
+    if state.phase != "evaluating" and is_missing(state, device_id) and not can_train(state, state.devices[device_id]):
+        return _let_go(state, device_id, event.at_s)
     if may_join(state, device_id, event.at_s):
         state = join(state, [device_id], event.at_s)
     if is_missing(state, device_id) or device_id in state.placing:
         return state, [SendPlan(plan_for(state, device_id))]
     return inputs.ask(state, [device_id] if device_id in state.devices else [], event.at_s)
+
+
+def _let_go(state: RunState, device_id: str, at_s: float) -> Step:
+    """Take a device out of the cohort that has no longer the labels to train. It is asked what its inputs are like in the next attempt: it
+    would take two plans of one for the same."""
+    state = flights.without_plans(replace(state, declined=(*state.declined, device_id)), [device_id])
+    return close_if_full(state, at_s)
 
 
 def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:

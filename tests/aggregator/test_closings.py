@@ -26,8 +26,8 @@ from wire.codec import digest
 PROGRAMS: Programs = {"": (m.Train(32),), "closing": CLOSING}
 
 
-def over(*missing: str, **changes: Any) -> Run:
-    """A run that is over, of a, b and these devices: they missed its evaluation, which began at 3 and ended at 13."""
+def over(*missing: str, hold: bool = False, **changes: Any) -> Run:
+    """A run that is over, of a, b and devices that missed its evaluation, which began at 3 and ended at 13. `hold`: it is still open."""
     given = {**CHOICE, "rounds": 1, "deadline_s": 10.0, "grace_s": 1.0, "min_batch": 5, "keep_models": 2, "min_devices": 2, **changes}
     run = Run(programs=PROGRAMS, **given)
     for device in "ab":
@@ -41,9 +41,9 @@ def over(*missing: str, **changes: Any) -> Run:
         run.feed(s.DeviceLost(3.5, device))
     for device in "ab":
         told(run, device, KEPT, 4.0)
-    if run.state.phase == "evaluating":
+    if run.state.phase == "evaluating" and not hold:
         run.feed(s.DeadlinePassed(13.0, run.state.round))
-    assert run.state.phase == "finished"
+    assert hold or run.state.phase == "finished"
     return run
 
 
@@ -114,6 +114,15 @@ class TestWhoIsAsked:
 
 
 class TestMissedEvaluation:
+    def test_who_came_while_it_was_open_is_asked_at_once_when_it_is_over_and_who_declined_when_it_comes_again(self) -> None:
+        run = over("c", hold=True)
+        run.check_in("new", 5.0)
+        run.check_in("c", 5.0)
+        declined(run, "c", 6.0)
+        assert run.state.phase == "finished"
+        assert list(run.state.closings) == ["new"]
+        assert plans(run.check_in("c", 20.0))
+
     def test_who_was_away_is_told_nothing_before_it_is_back_and_then_goes_on_with_its_plan(self) -> None:
         run = over("c")
         held = run.state.closings["c"]

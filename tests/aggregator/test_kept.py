@@ -24,6 +24,7 @@ from shoal.kept_words import margin_text, rule_text
 from shoal.report import write_report
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS
+from tests.known import known
 from wire import messages as m
 
 NAMES = ("tuned, neighbours 0.5", "general, neighbours 0")
@@ -184,6 +185,26 @@ class TestRegistry:
         devices = Devices(MemoryRegistry(), lambda: 7.0)
         devices.on_kept("a", "autumn", 3, KEPT)
         devices.on_check_in(m.CheckIn("a", 10, 4, policy=m.Policy(max_clip_norm=1.0)))
+        assert devices.entry("a").kept is None
+
+    def test_it_follows_from_the_run_that_a_device_has_its_model_of(self) -> None:
+        run, devices = closing("a", "b"), Devices(MemoryRegistry(), lambda: 7.0)
+        for device in "ab":
+            devices.on_check_in(m.CheckIn(device, 10, 4))
+            devices.on_kept(device, "earlier", 9, KEPT)
+        ended(run, a=KEPT, b=None)
+        for released in (True, False):
+            for device in "ab":
+                devices.on_models(run.state, device, released)
+            told = known(devices.entry("a").kept)
+            assert (told.at_s, told.campaign, told.round, told.kept) == (5.0, run.state.settings.name, 2, KEPT)
+            assert (devices.entry("b").kept is not None) == released, "it may still use an earlier release with what it kept of that"
+
+    def test_it_is_not_taken_from_a_run_again_where_the_policy_no_longer_lets_the_device_say_it(self) -> None:
+        run, devices = closing("a"), Devices(MemoryRegistry(), lambda: 7.0)
+        ended(run, a=KEPT)
+        devices.on_check_in(m.CheckIn("a", 10, 4, policy=m.Policy(max_clip_norm=1.0)))
+        devices.on_models(run.state, "a", False)
         assert devices.entry("a").kept is None
 
 

@@ -157,6 +157,18 @@ class TestAsking:
         assert sorted(plans(train(run))) == ["a", "b"]
         assert start_key(run.state, "u") == "1"
 
+    def test_a_device_whose_labels_are_gone_leaves_the_round_and_is_asked_of_its_inputs_in_the_next(self) -> None:
+        run = started(min_updates=1)
+        assert come(run, "b") == [], "a plan of the same attempt would be the same to it"
+        assert (list(run.state.cohort), run.state.declined) == (["a"], ("b",))
+        assert kinds(run.update("a")) == ["Acknowledge", "Aggregate"], "nobody waits for it"
+        assert plans(aggregate(run))["b"] == (2, (SURVEY_INPUTS,))
+
+    def test_a_buffered_round_does_not_wait_for_it_either(self) -> None:
+        run = started(min_updates=1, buffer=1, concurrency=2)
+        come(run, "b")
+        assert ("b" in run.state.cohort, "b" in run.state.flights) == (False, False)
+
 
 class TestPlacing:
     def test_it_starts_from_its_groups_model_in_the_last_plan_and_does_what_takes_no_labels(self) -> None:

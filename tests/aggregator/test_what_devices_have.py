@@ -5,16 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.adapters.memory import MemoryStore
+from aggregator.adapters.memory import MemoryRegistry, MemoryStore
 from aggregator.core import state as s
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.succession import by_end, has_ended, opened
+from aggregator.devices import Devices
 from aggregator.release_orders import ORDERS, refusing_handlers
 from simulation.datasets.windows import FleetData
-from tests.aggregator.round_cases import Run
+from tests.aggregator.round_cases import RECEIVED, Run
 from tests.aggregator.test_campaigns import Campaigns
+from tests.aggregator.test_kept import KEPT
 from tests.contracts.store import PROGRAMS
+from tests.known import known
 from wire import messages as m
+from wire.codec import encode
 from wire.errors import ConfigError
 
 
@@ -146,6 +150,19 @@ class TestSeveralCampaigns:
         bench.check_in("a", "b")
         assert set(self.given(bench)) == {("a", "r"), ("b", "r")}
 
+    def test_what_the_registry_of_a_service_that_was_killed_lacks_is_taken_from_the_run(self, fleet: FleetData) -> None:
+        bench = Campaigns(fleet)
+        self.ended(bench, "run-1")
+        received = {"a": msgspec.structs.replace(RECEIVED, kept=KEPT)}
+        bench.store.commit([], [], msgspec.structs.replace(bench.state, received=received))
+        bench.start(bench.state.settings, bench.store, bench.blobs, devices=Devices(registry := MemoryRegistry(), bench.clock))
+        assert bench.runner.devices.entry("a").kept is None, "nobody of this name is in it"
+        devices = Devices(registry, bench.clock)
+        devices.on_check_in(m.CheckIn("a", 10, 4))
+        bench.start(bench.state.settings, bench.store, bench.blobs, devices=devices)
+        kept = known(bench.runner.devices.entry("a").kept)
+        assert (kept.campaign, kept.kept) == ("run-1", KEPT)
+
     def test_an_aborted_campaign_leaves_devices_with_what_the_one_before_gave_them(self, fleet: FleetData) -> None:
         bench = Campaigns(fleet)
         self.ended(bench, "run-1")
@@ -176,3 +193,16 @@ class TestSeveralCampaigns:
         bench.answers()
         bench.check_in("a", "b")
         assert self.given(bench) == [("a", "r"), ("b", "r2")]
+
+    def test_a_campaign_that_goes_on_asks_by_what_devices_have_said_last(self, fleet: FleetData) -> None:
+        bench = Campaigns(fleet, settings={"min_batch": 5})
+        bench.second()
+        self.ended(bench, "run-1", "run-2")
+        bench.send("a", "check-in", encode(m.CheckIn("a", 0, 4)))
+        bench.answers()
+        assert bench.state.devices["a"].num_train == 10, "it has said so to the other campaign"
+        bench.runner.bring(bench.campaign)
+        assert self.given(bench) == [], "that is all that follows"
+        bench.campaign.dispatch(Retuned(bench.clock(), msgspec.structs.replace(bench.state.settings, rounds=9), bench.state.programs))
+        bench.runner.reassign()
+        assert bench.plans() == [("r", "b")]
