@@ -22,6 +22,7 @@ from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
 from edge_client.options import broker_address, graph_loader, policy_of, trusted_keys, windows_of
 from edge_client.recording import live_folder
+from edge_client.trial import has_any, one_window
 from host.files import is_locked
 from host.loopback import is_loopback
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
@@ -89,10 +90,10 @@ def _data(arguments: Namespace) -> str:
     if arguments.source is not None and arguments.data is None:
         return _live(arguments)
     windows = windows_of(arguments)
-    classes = len(np.unique(windows.train_y))
-    if not windows.num_train:
-        raise ConfigError("no training windows: this device has nothing to train on")
-    return f"{windows.num_train} training and {windows.num_test} test windows of shape {windows.train_x.shape[1:]}, {classes} classes"
+    shape, classes = windows.train_x.shape[1:], len(np.unique(windows.train_y))
+    more = f" and {windows.num_unlabelled} without labels" if windows.num_unlabelled else ""
+    counted = f"{windows.num_train} training and {windows.num_test} test windows{more} of shape {shape}, {classes} classes"
+    return counted if has_any(windows) else f"no windows, of shape {shape}: this device has its group's model, and trains once it has some"
 
 
 def _live(arguments: Namespace) -> str:
@@ -102,15 +103,15 @@ def _live(arguments: Namespace) -> str:
     if not folder.is_dir():
         return f"{what}: nothing is recorded yet"
     windows = LiveData(folder, Labels(folder, settings.classes), settings.cut, settings.classes).now()
-    return f"{what}: {windows.num_train} training windows so far, {windows.num_test} held out"
+    return f"{what}: {windows.num_train} training windows so far, {windows.num_test} held out, {windows.num_unlabelled} without labels"
 
 
 def _windows(arguments: Namespace) -> Windows:
-    """Windows on which a model can be tried: for live data, one of zeros."""
+    """Windows on which a model can be tried; none of live data."""
     if arguments.source is None:
         return windows_of(arguments)
-    x = np.zeros((1, *live_settings(arguments).cut.shape), np.float32)
-    return Windows(x, np.zeros(1, np.int64), x[:0], np.zeros(0, np.int64))
+    x, y = np.zeros((0, *live_settings(arguments).cut.shape), np.float32), np.zeros(0, np.int64)
+    return Windows(x, y, x, y)
 
 
 def _runtime(arguments: Namespace) -> str:
@@ -148,10 +149,10 @@ def _model(arguments: Namespace) -> str:
     state, windows = FolderState(arguments.state), _windows(arguments)
     session, model = state.load(), CurrentModel(state, windows, graph_loader(arguments))
     if session.offer is not None and session.offer.problem:
-        raise ConfigError(f"the model that was offered last cannot be used, and the one before stays: {session.offer.problem}")
+        raise ConfigError(f"the model that was offered last cannot be used yet, and the one before stays: {session.offer.problem}")
     if model.current is None:
         return "none yet: none was released to this device, and no run has finished here"
-    model.predict(windows.train_x[:1])
+    model.predict(one_window(windows, model.loaded().bundle.manifest.window))
     since = datetime.fromtimestamp(model.current.since_s, UTC)
     which = f"release {model.current.release}, " if model.current.release else ""
     own = ", with what this device has kept of it" if model.current.kept else ""

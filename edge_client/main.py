@@ -64,7 +64,8 @@ def _take_part(
     with contextlib.ExitStack() as held:
         live = _live(arguments, held, stop)
         windows = windows_of(arguments) if live is None else live.now()
-        log.info("device=%s train=%d test=%d broker=%s", arguments.id, windows.num_train, windows.num_test, address)
+        counts = f"train={windows.num_train} test={windows.num_test} unlabelled={windows.num_unlabelled}"
+        log.info("device=%s %s broker=%s", arguments.id, counts, address)
         link = _connect(arguments, topics, address, stop)
         held.callback(link.close)
         agent = Agent(

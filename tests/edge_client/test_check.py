@@ -87,6 +87,15 @@ class TestBroker:
         assert list(lines) == subjects
         assert "40 training and 12 test windows" in lines["data"]
 
+    def test_a_device_without_any_window(self, folder: Path, capsys: Captured) -> None:
+        for name in ("train.npz", "test.npz"):
+            np.savez(folder / "data" / name, X=np.zeros((0, 3, 32)), y=[])
+        _, lines = findings(capsys, *words(folder))
+        assert lines["data"] == "ok    data: no windows, of shape (3, 32): this device has its group's model, and trains once it has some"
+        np.savez(folder / "data" / "unlabelled.npz", X=np.ones((5, 3, 32)))
+        _, lines = findings(capsys, *words(folder))
+        assert "0 training and 0 test windows and 5 without labels" in lines["data"]
+
     @pytest.mark.parametrize(("offset_s", "text"), [(-4000, "ahead of"), (4000, "behind")])
     def test_a_wrong_clock(
         self,

@@ -1,11 +1,10 @@
 """The vectors of a device's memory, ``session.json``: what happens to it, and what it does, step by step.
 
 A step is an event, its arguments, and the action that follows (with a decline: its reason). Plans are (epoch, round, attempt, run,
-deadline); updates and models are named by one hexadecimal digit. A release, or an
-offer of a finished run, is followed by the action "try" if it is to be taken into use. "try" is the beginning of that, after which comes
-"taken", "failed", "broken off", or, if it ended the client, nothing. "kept" is what the device keeps of a model, followed by "try" if that
-is the model in use. "report" has what the device says of its releases; a problem is one
-word.
+deadline); updates and models are named by one hexadecimal digit. A release, or an offer of a finished run, is followed by the action
+"try" if it is to be taken into use. "try" is the beginning of that, after which comes "taken", "failed", "broken off", or, if it ended
+the client, nothing. "again" is a new start of the client, or the end of a while: what failed is tried again. "kept" is what the device
+keeps of a model, followed by "try" if that is the model in use. "report" has what the device says of its releases; a problem is one word.
 """
 
 import json
@@ -132,12 +131,46 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ),
     ("a release that fails", [*taken(1, "a"), release(2, "b", "try"), event("failed"), report(1, 2, "failed"), release(2, "b")]),
     (
+        "what was in the way of a release has passed",
+        [
+            *taken(1, "a"),
+            release(2, "b", "try"),
+            event("failed"),
+            event("again", "try"),
+            event("failed"),
+            report(1, 2, "failed"),
+            event("again", "try"),
+            report(1, 2, "failed"),
+            event("try", "try"),
+            event("taken"),
+            report(2, 2),
+            event("again"),
+        ],
+    ),
+    (
+        "a model of a finished run that fails is tried again, but not because it is offered again",
+        [
+            event("finish", "try", epoch=2, offered="a"),
+            event("failed"),
+            event("finish", epoch=2, offered="a"),
+            event("again", "try"),
+            event("taken"),
+        ],
+    ),
+    (
         "the release after one that failed",
         [*taken(1, "a"), release(2, "b", "try"), event("failed"), *taken(3, "b"), report(3, 3)],
     ),
     (
         "a release that ends the client",
-        [release(1, "a", "try"), *[event("try", "try")] * 5, event("try"), report(0, 1, "failed"), release(2, "b", "try")],
+        [
+            release(1, "a", "try"),
+            *[event("try", "try")] * 5,
+            event("try"),
+            report(0, 1, "failed"),
+            event("again"),
+            release(2, "b", "try"),
+        ],
     ),
     ("taking a release that is broken off in good order", [release(1, "a", "try"), *[event("try", "try"), event("broken off")] * 7]),
     ("a release while working", [FIRST, TRY, release(1, "a", "try"), event("taken"), DID, ACKNOWLEDGED, report(1, 1)]),
@@ -175,7 +208,7 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
         [kept("a", "1"), *taken(1, "a"), *[kept(of, of) for of in "bcde"], report(1, 1, used="1"), *taken(2, "b"), report(2, 2)],
     ),
     (
-        "what is kept of a model that failed is not tried",
+        "what is kept of a model that failed is not tried before that is",
         [*taken(1, "a"), release(2, "b", "try"), event("failed"), kept("b", "c"), report(1, 2, "failed")],
     ),
 ]
@@ -191,6 +224,8 @@ OFFERED = {
     "the same model under another number": "a",
     "a release of an epoch that is over": "b",
     "a release that fails": "b",
+    "what was in the way of a release has passed": "b",
+    "a model of a finished run that fails is tried again, but not because it is offered again": "a",
     "the release after one that failed": "b",
     "a release that ends the client": "b",
     "taking a release that is broken off in good order": "a",
@@ -202,7 +237,7 @@ OFFERED = {
     "a release comes before the device keeps something of it": "a",
     "what is kept of another model than that in use waits for it": "b",
     "what is kept of the model in use is kept of newer ones as well": "b",
-    "what is kept of a model that failed is not tried": "b",
+    "what is kept of a model that failed is not tried before that is": "b",
 }
 """By name, the model that was offered last, where there was one: one hexadecimal digit."""
 

@@ -79,7 +79,7 @@ def test_policy(case: dict[str, Any]) -> None:
 def test_session(scenario: dict[str, Any]) -> None:
     session, current = core.Session(), None
     for number, step in enumerate(scenario["steps"]):
-        if step["event"] in ("release", "finish", "try", "taken", "failed", "broken off", "kept", "report"):
+        if step["event"] in ("release", "finish", "try", "taken", "failed", "broken off", "again", "kept", "report"):
             session, current, said = _play_offer(session, current, dict(step))
         else:
             session, action = _play(session, dict(step))
@@ -113,7 +113,7 @@ def _play_offer(session: core.Session, current: Current | None, step: dict[str, 
             session = core.on_reply(session, finish)[0]
         case "try":
             session = offers.on_trying(session)
-            return session, current, "none" if session.offer and session.offer.problem else "try"
+            return session, current, "try" if offers.open_offer(session, current) is not None else "none"
         case "taken":
             assert offer is not None
             session = offers.on_taken(offers.on_measured(session, offers.Trial(), "b", 1))
@@ -124,6 +124,8 @@ def _play_offer(session: core.Session, current: Current | None, step: dict[str, 
             return offers.on_failed(session, "failed"), current, "none"
         case "broken off":
             return offers.on_interrupted(session), current, "none"
+        case "again":
+            session = offers.on_again(session)
         case "kept":
             session = core.on_kept(session, kept.Kept("r", A, step["of"] * 64, step["tensors"] * 64))
             return session, current, "try" if offers.open_offer(session, current) is not None else "none"

@@ -66,6 +66,7 @@ private fun fieldsOf(offer: Offer) = linkedMapOf(
     "group" to offer.group,
     "tries" to offer.tries,
     "problem" to offer.problem,
+    "is_again" to offer.again,
     "evaluated" to fieldsOf(offer.evaluated),
     "before" to fieldsOf(offer.before),
     "latency_ms" to offer.latencyMs,
@@ -85,6 +86,7 @@ private fun offerOf(f: Fields) = Offer(
     before = f.metrics("before"),
     latencyMs = f.double("latency_ms"),
     alone = f.string("alone", ""),
+    again = f.bool("is_again", false),
 )
 
 private fun fieldsOf(kept: Kept) =

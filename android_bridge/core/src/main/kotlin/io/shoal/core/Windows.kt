@@ -1,5 +1,7 @@
 package io.shoal.core
 
+import io.shoal.core.wire.Window
+
 /**
  * A device's examples: x (n, channels, time) float32 in sensor units, or int64 ids of words or events; y (n) int64 class numbers. [unlabelledX] holds windows that nobody has
  * labelled, shaped as those of [trainX]; empty where there are none.
@@ -33,6 +35,10 @@ public class Windows @JvmOverloads constructor(
 
     /** Some windows of this device, with labels or without: of those for training where there are any, else of those that there are. */
     internal val some: Tensor get() = listOf(trainX, testX, unlabelledX).firstOrNull { it.rows > 0 } ?: trainX
+
+    /** The first windows of [some], at most so many; one of zeros where the device has none. */
+    internal fun some(most: Int, window: Window): Tensor =
+        if (some.rows > 0) some.take(IntArray(minOf(some.rows, most)) { it }) else Tensor.allocate(window.dtype, listOf(1) + window.shape)
 
     private fun check(split: String, x: Tensor, y: Tensor) {
         val fits = x.dtype == trainX.dtype && x.dtype in TYPES && x.shape.size in 3..4 && y.dtype == DType.INT64 && y.shape == listOf(x.shape[0])
