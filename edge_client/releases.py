@@ -85,8 +85,7 @@ class Releases:
         session = self._memory.session
         if failures := self.model.drain_failures():
             self._memory.note(msgspec.structs.replace(session, failures=session.failures + failures))
-        number = self.model.current.release if self.model.current else 0
-        self._outbox.in_use(offers.in_use(self._memory.session, self._device_id, number))
+        self._outbox.in_use(offers.in_use(self._memory.session, self._device_id, self.model.current))
         self._failures_at_s = self._clock() + FAILURES_S
 
     def beat(self) -> None:
@@ -158,6 +157,7 @@ class Releases:
             task=manifest.task,
             window=manifest.window,
             kept=own.kept,
+            alone=own.alone,
         )
         loaded, stored = self.model.try_load(bundle, current), windows_for(manifest, self._windows())
         trial.check_answer(loaded, stored)
@@ -168,7 +168,7 @@ class Releases:
         windows = trial.held_back(stored, self._policy)
         is_again = offers.is_in_use(self._memory.session, self.model.current)  # what was before it was measured when it came
         measured = trial.measure(loaded, None if is_again else self._used(), windows, stored, between)
-        measured = msgspec.structs.replace(measured, before=offer.before if is_again else measured.before, alone=own.alone)
+        measured = msgspec.structs.replace(measured, before=offer.before if is_again else measured.before)
         self._memory.save(offers.on_measured(self._memory.session, measured, manifest.name, manifest.version))
         self.model.replace(current, loaded, onnx)
         self._is_own_lost = False

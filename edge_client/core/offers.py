@@ -6,20 +6,19 @@ may have passed; one whose loading ends the client again and again is given up; 
 
 import msgspec
 
-from edge_client.core.kept import kept_of
+from edge_client.core.kept import kept_of, why_alone
 from edge_client.core.ports import Current
 from edge_client.core.session import MOST_TRIES, Offer, Session
 from wire.messages import LARGEST_COUNT, InUse, Metrics, Release
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What was found out of an offered model: what was measured on the windows held back, with it and with the model in use; what a
-    prediction takes; and why it is used without what the device has kept, if it is."""
+    """What was found out of an offered model: what was measured on the windows held back, with it and with the model in use; and what a
+    prediction takes."""
 
     evaluated: Metrics = Metrics()
     before: Metrics = Metrics()
     latency_ms: float = 0.0
-    alone: str = ""
 
 
 def on_release(session: Session, release: Release) -> Session:
@@ -91,7 +90,7 @@ def on_measured(session: Session, trial: Trial, name: str, version: int) -> Sess
     """The offered model was tried and can be used; its bundle has this name and version. To be saved before it is taken into use."""
     assert session.offer is not None
     known = {**session.versions, name: max(version, session.versions.get(name, 0))}
-    measured = {"evaluated": trial.evaluated, "before": trial.before, "latency_ms": trial.latency_ms, "alone": trial.alone}
+    measured = {"evaluated": trial.evaluated, "before": trial.before, "latency_ms": trial.latency_ms}
     offer = msgspec.structs.replace(session.offer, problem="", is_again=False, **measured)
     return msgspec.structs.replace(_with_offer(session, offer), versions=known)
 
@@ -102,21 +101,30 @@ def on_taken(session: Session) -> Session:
     return msgspec.structs.replace(_with_offer(session, msgspec.structs.replace(session.offer, tries=0)), failures=0)
 
 
-def in_use(session: Session, device_id: str, number: int) -> InUse:
-    """What the device says of its releases; `number` is that of the one in use, 0 if there is none."""
+def alone_of(session: Session, current: Current | None) -> str:
+    """Why the model in use answers without what the device has kept, as things are now; empty where it has that, or nothing was kept."""
+    if current is None or current.kept:
+        return ""
+    if kept_of(session.kept, current.bundle, current.model) is not None:
+        return "what is kept of this model is not in use yet"
+    return current.alone or why_alone(session.kept, current.bundle, current.model)
+
+
+def in_use(session: Session, device_id: str, current: Current | None) -> InUse:
+    """What the device says of its releases; `current` is the model in use."""
     offer = session.offer
     if offer is None or offer.number != session.released:
         offer = Offer(0, "", "", "", session.released)
     return InUse(
         device_id=device_id,
-        number=number,
+        number=current.release if current else 0,
         offered=session.released,
         problem=offer.problem,
         evaluated=offer.evaluated,
         before=offer.before,
         latency_ms=offer.latency_ms,
         failures=min(session.failures, LARGEST_COUNT),
-        alone=offer.alone,
+        alone=alone_of(session, current),
     )
 
 

@@ -41,8 +41,6 @@ class Offer(msgspec.Struct, frozen=True):
     """The same, with the model that was in use."""
     latency_ms: float = 0.0
     """What a prediction of one window takes."""
-    alone: str = ""
-    """Why it is used without what the device has kept; empty where that is used, or nothing was kept."""
 
 
 class Session(msgspec.Struct, frozen=True):

@@ -39,9 +39,9 @@ def kept(of: str, tensors: str, action: str = "none") -> Step:
     return "kept", {"of": of, "tensors": tensors}, action
 
 
-def report(number: int, offered: int, problem: str = "", used: str = "") -> Step:
-    """What the device says of its releases; and what it uses of what it has kept."""
-    return "report", {"number": number, "offered": offered, "problem": problem, "used": used}, "none"
+def report(number: int, offered: int, problem: str = "", used: str = "", alone: bool = False) -> Step:
+    """What the device says of its releases; what it uses of what it has kept; and whether it says that the model in use answers without."""
+    return "report", {"number": number, "offered": offered, "problem": problem, "used": used, "alone": alone}, "none"
 
 
 TRY, DID = event("start", "work"), event("executed", update="1")
@@ -181,7 +181,15 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ("a finished run with the model that is released", [*taken(1, "a"), event("finish", epoch=2, offered="a"), report(1, 1)]),
     (
         "what is kept of a model is used with it, and with no other one",
-        [kept("a", "c"), *taken(1, "a"), report(1, 1, used="c"), *taken(2, "b"), report(2, 2), *taken(3, "a"), report(3, 3, used="c")],
+        [
+            kept("a", "c"),
+            *taken(1, "a"),
+            report(1, 1, used="c"),
+            *taken(2, "b"),
+            report(2, 2, alone=True),
+            *taken(3, "a"),
+            report(3, 3, used="c"),
+        ],
     ),
     (
         "a run is finished twice with one model, and keeps something else of it",
@@ -205,11 +213,38 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ),
     (
         "what is kept of the model in use is kept of newer ones as well",
-        [kept("a", "1"), *taken(1, "a"), *[kept(of, of) for of in "bcde"], report(1, 1, used="1"), *taken(2, "b"), report(2, 2)],
+        [
+            kept("a", "1"),
+            *taken(1, "a"),
+            *[kept(of, of) for of in "bcde"],
+            report(1, 1, used="1"),
+            *taken(2, "b"),
+            report(2, 2, alone=True),
+        ],
+    ),
+    (
+        "what is said to be alone is the model in use, also where another one failed or is not tried yet",
+        [
+            kept("a", "c"),
+            *taken(1, "b"),
+            release(2, "a", "try"),
+            report(1, 2, alone=True),
+            event("failed"),
+            report(1, 2, "failed", alone=True),
+            *taken(3, "a"),
+            report(3, 3, used="c"),
+            release(4, "b", "try"),
+            event("failed"),
+            report(3, 4, "failed", used="c"),
+        ],
+    ),
+    (
+        "what is kept of another model after a release is not in use",
+        [*taken(1, "a"), report(1, 1), kept("b", "c"), report(1, 1, alone=True)],
     ),
     (
         "what is kept of a model that failed is not tried before that is",
-        [*taken(1, "a"), release(2, "b", "try"), event("failed"), kept("b", "c"), report(1, 2, "failed")],
+        [*taken(1, "a"), release(2, "b", "try"), event("failed"), kept("b", "c"), report(1, 2, "failed", alone=True)],
     ),
 ]
 """A name and its steps."""
@@ -237,6 +272,8 @@ OFFERED = {
     "a release comes before the device keeps something of it": "a",
     "what is kept of another model than that in use waits for it": "b",
     "what is kept of the model in use is kept of newer ones as well": "b",
+    "what is said to be alone is the model in use, also where another one failed or is not tried yet": "b",
+    "what is kept of another model after a release is not in use": "a",
     "what is kept of a model that failed is not tried before that is": "b",
 }
 """By name, the model that was offered last, where there was one: one hexadecimal digit."""

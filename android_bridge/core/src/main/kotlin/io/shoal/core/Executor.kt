@@ -90,20 +90,7 @@ public class Executor(
         return job.finish()
     }
 
-    /**
-     * Of what the device has kept, what this bundle and these windows have room for: a column of windows that there were once says nothing of
-     * those that there are now.
-     */
-    private fun fitting(kept: Tensors): Tensors {
-        val layouts = bundle.manifest.ofRole(Names.PRIVATE).associate { it.key to it.layout }
-        return kept.filter { (key, tensor) ->
-            when (Names.roleOf(key)) {
-                Names.PRIVATE -> layouts[key]?.let { it.dtype == tensor.dtype && it.shape == tensor.shape } ?: false
-                Names.COLUMN -> tensor.shape.firstOrNull() == windows.numTrain
-                else -> false
-            }
-        }
-    }
+    private fun fitting(stored: Tensors): Tensors = usable(bundle.manifest.ofRole(Names.PRIVATE), stored, windows.numTrain)
 
     /** Of what the device has kept of the model, the tensors that this bundle has room for. */
     private fun keptOf(private: Tensors): Tensors {

@@ -13,7 +13,6 @@ import io.shoal.core.wire.Release
  * @param again whether it is to be tried again although there is a problem
  * @param evaluated over the windows that the device holds back, with this model; [before] with the one that was in use
  * @param latencyMs what a prediction of one window takes
- * @param alone why it is used without what the device has kept; empty where that is used, or nothing was kept
  */
 @InternalShoalApi
 public data class Offer(
@@ -28,16 +27,14 @@ public data class Offer(
     val evaluated: Metrics = Metrics(),
     val before: Metrics = Metrics(),
     val latencyMs: Double = 0.0,
-    val alone: String = "",
     val again: Boolean = false,
 )
 
-/** What was found out of an offered model: what was measured, and why it is used without what the device has kept, if it is. */
+/** What was measured of an offered model, of the model in use, and of a prediction. */
 internal data class Measured(
     val evaluated: Metrics = Metrics(),
     val before: Metrics = Metrics(),
     val latencyMs: Double = 0.0,
-    val alone: String = "",
 )
 
 /**
@@ -100,18 +97,26 @@ internal object Offers {
         val known = session.versions + (name to maxOf(version, session.versions[name] ?: 0))
         return session.copy(versions = known).withOffer {
             val (evaluated, before) = Pair(measured.evaluated, measured.before)
-            copy(problem = "", again = false, evaluated = evaluated, before = before, latencyMs = measured.latencyMs, alone = measured.alone)
+            copy(problem = "", again = false, evaluated = evaluated, before = before, latencyMs = measured.latencyMs)
         }
     }
 
     /** The offered model is in use. */
     fun onTaken(session: Session): Session = session.withOffer { copy(tries = 0) }
 
-    /** What the device says of its releases; [number] is that of the one in use, 0 if there is none. */
-    fun inUse(session: Session, deviceId: String, number: Long, failures: Long): InUse {
+    /** Why the model in use answers without what the device has kept, as things are now; empty where it has that, or nothing was kept. */
+    fun aloneOf(session: Session, current: Current?): String = when {
+        current == null || current.kept.isNotEmpty() -> ""
+        KeptRules.of(session.kept, current.bundle, current.model) != null -> "what is kept of this model is not in use yet"
+        else -> current.alone.ifEmpty { KeptRules.whyAlone(session.kept, current.bundle, current.model) }
+    }
+
+    /** What the device says of its releases; [current] is the model in use. */
+    fun inUse(session: Session, deviceId: String, current: Current?, failures: Long): InUse {
+        val number = current?.release ?: 0
         val offer = session.offer?.takeIf { it.number == session.released } ?: Offer(0, "", "", "")
         val (problem, latencyMs) = Pair(offer.problem, offer.latencyMs)
-        return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures, offer.alone)
+        return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures, aloneOf(session, current))
     }
 
     private fun Session.withOffer(change: Offer.() -> Offer): Session = copy(offer = offer?.change())

@@ -42,7 +42,7 @@ internal class Releases(
     }
 
     /** What the device says of its releases. */
-    fun said(session: Session): InUse = Offers.inUse(session, deviceId, current?.release ?: 0, storage.failures())
+    fun said(session: Session): InUse = Offers.inUse(session, deviceId, current, storage.failures())
 
     /** The session at a start: a crash may have come after a model was in use and before that was noted, and what failed is tried again. */
     fun recovered(session: Session): Session {
@@ -74,7 +74,7 @@ internal class Releases(
         val held = if (own.lost.isEmpty()) began else Offers.onKeptLost(began, own.lost)
         val session = Offers.onMeasured(held, measured, manifest.name, manifest.version)
         save(session)
-        val taken = Current(offer.bundle, offer.model, offer.run, own.tensors, offer.number, offer.group, own.kept)
+        val taken = Current(offer.bundle, offer.model, offer.run, own.tensors, offer.number, offer.group, own.kept, own.alone)
         try {
             storage.saveCurrent(taken)
         } catch (full: IOException) { // the client did not end: it is no try
@@ -102,7 +102,7 @@ internal class Releases(
         val own = keptModels.beside(session, offer)
         val tried = Tried(loaded.executor(offer.bundle), loaded.tensors(offer.model), own.tensors)
         tried.tryOut()
-        return Verdict(manifest, own, Measured(trial.evaluate(tried, x, y, checkpoint), before, trial.latencyMs(tried, manifest), own.alone))
+        return Verdict(manifest, own, Measured(trial.evaluate(tried, x, y, checkpoint), before, trial.latencyMs(tried, manifest)))
     }
 
     /** Null where the model in use cannot be loaded: then there is nothing to compare with. */

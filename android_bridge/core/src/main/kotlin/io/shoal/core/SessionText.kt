@@ -70,7 +70,6 @@ private fun fieldsOf(offer: Offer) = linkedMapOf(
     "evaluated" to fieldsOf(offer.evaluated),
     "before" to fieldsOf(offer.before),
     "latency_ms" to offer.latencyMs,
-    "alone" to offer.alone,
 )
 
 private fun offerOf(f: Fields) = Offer(
@@ -85,7 +84,6 @@ private fun offerOf(f: Fields) = Offer(
     evaluated = f.metrics("evaluated"),
     before = f.metrics("before"),
     latencyMs = f.double("latency_ms"),
-    alone = f.string("alone", ""),
     again = f.bool("is_again", false),
 )
 

@@ -120,9 +120,9 @@ class RoundsTest {
             }
             "report" -> {
                 assertEquals(step.string("used").repeat(64), current?.kept.orEmpty())
-                val said = Offers.inUse(session, "d", current?.release ?: 0, 0)
+                val said = Offers.inUse(session, "d", current, 0)
                 assertEquals(listOf(step.count("number"), step.count("offered")), listOf(said.number, said.offered))
-                assertEquals(step.string("problem").isEmpty(), said.problem.isEmpty())
+                assertEquals(listOf(step.string("problem").isEmpty(), step.bool("alone")), listOf(said.problem.isEmpty(), said.alone.isNotEmpty()))
                 Pair(session, current)
             }
             else -> throw AssertionError(event)
