@@ -357,9 +357,12 @@ class Agent:
         self._outbox.decline(plan, declined)
 
     def _kept(self) -> set[str]:
-        """The blobs that have to stay: what is needed, the private tensors of the model in use, what is kept, the bundle that is loaded."""
+        """The blobs that have to stay: what is needed, the private tensors of the model in use, what is kept, the model offered last, which
+        may be tried again, and the bundle that is loaded."""
         loaded = {self._work.bundle.digest} if self._work.bundle else set()
-        return needed(self.session, self._model) | self._model.blobs | self._own.blobs | loaded
+        offer = self.session.offer
+        offered = {offer.bundle, offer.model} if offer is not None else set()
+        return needed(self.session, self._model) | self._model.blobs | self._own.blobs | offered | loaded
 
     def _now_s(self) -> float:
         """Unix time: the later of this device's clock and the aggregator's."""

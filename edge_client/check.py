@@ -1,5 +1,6 @@
 """`shoal-edge check`: whether this device can take part, before it is put where nobody looks at it."""
 
+import math
 import shutil
 import ssl
 import tempfile
@@ -13,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from cryptography import x509
 
+from edge_client.adapters.owner import Owner, check_owner
 from edge_client.adapters.state import FolderState
-from edge_client.core.offers import is_of_offer
+from edge_client.core.offers import alone_of
 from edge_client.core.ports import Windows
 from edge_client.current import CurrentModel
 from edge_client.labels import has_classes
@@ -23,13 +25,14 @@ from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
 from edge_client.options import broker_address, graph_loader, policy_of, trusted_keys, windows_of
 from edge_client.recording import live_folder
+from edge_client.trial import has_any, one_window
 from host.files import is_locked
 from host.loopback import is_loopback
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
 from wire.links.mqtt import MqttLink
 from wire.links.port import Delivery, Denied
 from wire.messages import AggregatorStatus
-from wire.signed import Verifier
+from wire.signed import Verifier, utc
 from wire.topics import Topics
 
 FREE_BYTES = 256 * 2**20
@@ -51,6 +54,14 @@ class Finding:
         return f"{'ok   ' if self.is_good else 'WRONG'} {self.subject}: {self.text}"
 
 
+@dataclass(frozen=True)
+class Heard:
+    """The aggregator's status, and until when its voucher is good, in Unix seconds."""
+
+    status: AggregatorStatus
+    until_s: float
+
+
 def check(arguments: Namespace) -> int:
     """Print the findings; 0 if all are good, else 1."""
     findings = []
@@ -63,7 +74,7 @@ def check(arguments: Namespace) -> int:
 def _findings(arguments: Namespace) -> Iterator[Finding]:
     yield _finding("data", lambda: _data(arguments))
     yield _finding("what trains", lambda: _runtime(arguments))
-    yield _finding("state folder", lambda: _state_folder(arguments.state))
+    yield _finding("state folder", lambda: _state_folder(arguments.state, Owner(arguments.id, arguments.fleet)))
     yield _finding("model in use", lambda: _model(arguments))
     yield _finding("credentials", lambda: _credentials(arguments))
     yield _finding("trusted keys", lambda: _trusted(arguments))
@@ -71,10 +82,11 @@ def _findings(arguments: Namespace) -> Iterator[Finding]:
     if _is_in_use(arguments.state):
         yield Finding("broker", True, "not tried: shoal-edge runs with this state folder, and its log tells")
         return
-    status: list[AggregatorStatus] = []
-    yield _finding("broker", lambda: _broker(arguments, status))
-    if status:
-        yield _finding("clock", lambda: _clock(status[0]))
+    heard: list[Heard] = []
+    lines = [_finding("broker", lambda: _broker(arguments, heard))]
+    if heard:
+        lines.append(_finding("clock", lambda: _clock(heard[0])))
+    yield from lines if lines[-1].is_good else reversed(lines)  # by a wrong clock, nothing that the broker has can be believed
 
 
 def _finding(subject: str, look: Callable[[], str]) -> Finding:
@@ -90,9 +102,11 @@ def _data(arguments: Namespace) -> str:
     if arguments.source is not None and arguments.data is None:
         return _live(arguments)
     windows = windows_of(arguments)
-    if not windows.num_train:
-        raise ConfigError("no training windows: this device has nothing to train on")
-    return f"{windows.num_train} training and {windows.num_test} test windows of shape {windows.train_x.shape[1:]}, {_labels(windows)}"
+    if not has_any(windows):
+        return f"no windows, of shape {windows.train_x.shape[1:]}: this device has its group's model, and trains once it has some"
+    more = f" and {windows.num_unlabelled} without labels" if windows.num_unlabelled else ""
+    counted = f"{windows.num_train} training and {windows.num_test} test windows{more}"
+    return f"{counted} of shape {windows.train_x.shape[1:]}, {_labels(windows)}"
 
 
 def _labels(windows: Windows) -> str:
@@ -109,15 +123,15 @@ def _live(arguments: Namespace) -> str:
     if not folder.is_dir():
         return f"{what}: nothing is recorded yet"
     windows = LiveData(folder, Labels(folder, settings.classes), settings.cut, settings.classes).now()
-    return f"{what}: {windows.num_train} training windows so far, {windows.num_test} held out"
+    return f"{what}: {windows.num_train} training windows so far, {windows.num_test} held out, {windows.num_unlabelled} without labels"
 
 
 def _windows(arguments: Namespace) -> Windows:
-    """Windows on which a model can be tried: for live data, one of zeros."""
+    """Windows on which a model can be tried; none of live data."""
     if arguments.source is None:
         return windows_of(arguments)
-    x = np.zeros((1, *live_settings(arguments).cut.shape), np.float32)
-    return Windows(x, np.zeros(1, np.int64), x[:0], np.zeros(0, np.int64))
+    x, y = np.zeros((0, *live_settings(arguments).cut.shape), np.float32), np.zeros(0, np.int64)
+    return Windows(x, y, x, y)
 
 
 def _runtime(arguments: Namespace) -> str:
@@ -125,7 +139,8 @@ def _runtime(arguments: Namespace) -> str:
     return str(arguments.runtime)
 
 
-def _state_folder(folder: Path) -> str:
+def _state_folder(folder: Path, owner: Owner) -> str:
+    check_owner(folder, owner)
     free = shutil.disk_usage(_existing(folder)).free
     if free < FREE_BYTES:
         raise ConfigError(f"{folder}: {free >> 20} MiB are free, at least {FREE_BYTES >> 20} are needed; make room, or use another disk")
@@ -155,15 +170,15 @@ def _model(arguments: Namespace) -> str:
     state, windows = FolderState(arguments.state), _windows(arguments)
     session, model = state.load(), CurrentModel(state, windows, graph_loader(arguments))
     if session.offer is not None and session.offer.problem:
-        raise ConfigError(f"the model that was offered last cannot be used, and the one before stays: {session.offer.problem}")
+        raise ConfigError(f"the model that was offered last cannot be used yet, and the one before stays: {session.offer.problem}")
     if model.current is None:
         return "none yet: none was released to this device, and no run has finished here"
-    model.predict(windows.train_x[:1])
+    model.predict(one_window(windows, model.loaded().bundle.manifest.window))
     since = datetime.fromtimestamp(model.current.since_s, UTC)
     which = f"release {model.current.release}, " if model.current.release else ""
     own = ", with what this device has kept of it" if model.current.kept else ""
-    if session.offer is not None and session.offer.alone and is_of_offer(session, model.current):
-        own = f", alone: {session.offer.alone}"
+    if alone := alone_of(session, model.current):
+        own = f", alone: {alone}"
     return f"{which}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since {since:%Y-%m-%d %H:%M} UTC{own}"
 
 
@@ -228,21 +243,27 @@ def _policy(arguments: Namespace) -> str:
     return f"{arguments.policy}: {policy}" if policy else "none: no --policy"
 
 
-def _broker(arguments: Namespace, found: list[AggregatorStatus]) -> str:
-    """Connect as the device, subscribe to its topics, and wait for the aggregator's status; it is put into `found`."""
+def _broker(arguments: Namespace, heard: list[Heard]) -> str:
+    """Connect as the device, subscribe to its topics, and wait for the aggregator's status; it is put into `heard`."""
     topics, address = Topics(arguments.fleet), broker_address(arguments)
     link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", wait_s=CONNECT_S)
     try:
         link.subscribe(topics.device(arguments.id, "plan"), topics.device(arguments.id, "reply"), topics.aggregator)
-        found.append(_status(link, topics, Verifier(arguments.fleet, trusted_keys(arguments))))
+        heard.append(_status(link, topics, Verifier(arguments.fleet, trusted_keys(arguments))))
     finally:
         link.close()
-    if not found[0].online:
+    if time.time() > heard[0].until_s:
+        raise LinkError(
+            f"{address}: connected, but by this device's clock, which says {utc(time.time())}, the aggregator's voucher was good until "
+            f"{utc(heard[0].until_s)}: if the clock is right, the service needs a new one (shoal vouch)"
+        )
+    if not heard[0].status.online:
         raise LinkError(f"{address}: connected, but the aggregator of fleet {arguments.fleet!r} is not online: start shoal serve")
     return f"{address}: connected, and the aggregator of fleet {arguments.fleet!r} is online"
 
 
-def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> AggregatorStatus:
+def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> Heard:
+    """What the aggregator says of itself, whatever the time is."""
     end_s = time.monotonic() + STATUS_WAIT_S
     while (left_s := end_s - time.monotonic()) > 0:
         event = link.receive(timeout_s=left_s)
@@ -250,22 +271,25 @@ def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> AggregatorSta
             raise LinkError(f"connected, but the broker does not let this device {event.action} {event.topic}")
         if isinstance(event, Delivery) and event.topic == topics.aggregator and event.payload:
             try:
-                status: AggregatorStatus = verifier.open(event.payload, AggregatorStatus, time.time())
+                status = verifier.open(event.payload, AggregatorStatus, -math.inf)
+                return Heard(status, verifier.until_s(event.payload))
             except WireError as error:
                 raise LinkError(
                     f"connected, but the aggregator's status is not to be believed: {error}; is --trust this fleet's?"
                 ) from None
-            return status
     raise LinkError(
         f"connected, but no status of an aggregator came in {STATUS_WAIT_S:g} s: is one running for fleet {topics.fleet!r}, and does the "
         f"broker let this device read {topics.aggregator}?"
     )
 
 
-def _clock(status: AggregatorStatus) -> str:
-    behind_s = status.at_s - time.time()
-    if abs(behind_s) > CLOCK_S:
+def _clock(heard: Heard) -> str:
+    now_s, at_s = time.time(), heard.status.at_s
+    behind_s = at_s - now_s
+    if not abs(behind_s) <= CLOCK_S:
+        until = f", whose voucher is good until {utc(heard.until_s)}" if math.isfinite(heard.until_s) else ""
         raise ConfigError(
-            f"it is {abs(behind_s):.0f} s {'behind' if behind_s > 0 else 'ahead of'} the aggregator's: set it, for example by NTP"
+            f"it says {utc(now_s)}, {abs(behind_s):.0f} s {'behind' if behind_s > 0 else 'ahead of'} the aggregator's, {utc(at_s)}{until}: "
+            "set it, for example by NTP"
         )
     return f"within {max(1.0, abs(behind_s)):.0f} s of the aggregator's"

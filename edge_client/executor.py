@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_client.core.batches import batch_slices, evaluation_slices, training_batches
 from edge_client.core.held import held_out
-from edge_client.core.own import own_tensors
+from edge_client.core.own import own_tensors, usable
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from edge_client.core.ranks import ranks
 from edge_client.core.verbs import check_verbs
@@ -85,7 +85,7 @@ class Executor:
 
     def execute(self, plan: Plan, model: Tensors, private: Tensors, fetch: Fetch, between: Between = _nothing) -> Result:
         """Carry out every verb in order. The first one starts from the tensors in `model` (shared, statistic, received) and in `private`;
-        columns that were made for another number of windows are as if they were not there.
+        private tensors of another layout, and columns that were made for another number of windows, are as if they were not there.
 
         Raises:
             WrongLayout: the model's tensors are not the manifest's.
@@ -95,7 +95,7 @@ class Executor:
         """
         check_verbs(self._bundle.manifest, plan.verbs)
         job = _Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret, between)
-        job.tensors = {**self._initial, **{k: v for k, v in private.items() if self._is_usable(k, v)}}
+        job.tensors = {**self._initial, **usable(self._bundle.manifest.of_role(names.PRIVATE), private, self._windows.num_train)}
         job.receive(plan.model, model)
         for verb in plan.verbs:
             match verb:
@@ -139,10 +139,6 @@ class Executor:
             outputs = self._graphs.run("evaluate", {**held, **batch})
             sums += float(outputs[names.LOSS_SUM]), float(outputs[names.NUM_CORRECT])
         return Metrics(len(x), float(sums[0]), round(sums[1]))
-
-    def _is_usable(self, key: str, value: Array) -> bool:
-        role = names.role_of(key)
-        return role != names.KEPT and (role != names.COLUMN or len(value) == self._windows.num_train)
 
     def _check_windows(self) -> None:
         manifest, windows = self._bundle.manifest, self._windows

@@ -68,5 +68,5 @@ class KeptModels:
                 return Own(decode_tensors(payload, OWN_FILES)[0], kept.tensors)
             self._memory.save(core.on_kept_lost(session, kept.tensors))
             alone = "what was kept of this model is damaged or missing"
-        alone = alone or why_alone(session.kept, offer.run_id, offer.bundle, offer.model)
+        alone = alone or why_alone(session.kept, offer.bundle, offer.model)
         return Own(names.of_role(self._state.private(offer.run_id, LAST_ROUND), names.PRIVATE), alone=alone)

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from edge_client.adapters.health import linux_health
+from edge_client.adapters.owner import Owner
 from edge_client.adapters.state import FolderState, only_process
 from edge_client.agent import Agent
 from edge_client.check import check
@@ -52,7 +53,7 @@ def _take_part(
     arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], address: BrokerAddress, credentials: Credentials | None
 ) -> None:
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
-    load_graphs, state = graph_loader(arguments), FolderState(arguments.state)
+    load_graphs, state = graph_loader(arguments), FolderState(arguments.state, Owner(arguments.id, arguments.fleet))
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
@@ -64,7 +65,8 @@ def _take_part(
     with contextlib.ExitStack() as held:
         live = _live(arguments, held, stop)
         windows = windows_of(arguments) if live is None else live.now()
-        log.info("device=%s train=%d test=%d broker=%s", arguments.id, windows.num_train, windows.num_test, address)
+        counts = f"train={windows.num_train} test={windows.num_test} unlabelled={windows.num_unlabelled}"
+        log.info("device=%s %s broker=%s", arguments.id, counts, address)
         link = _connect(arguments, topics, address, stop)
         held.callback(link.close)
         agent = Agent(

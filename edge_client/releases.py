@@ -32,6 +32,8 @@ log = logging.getLogger("shoal.edge")
 
 FAILURES_S = 60.0
 """Predictions that failed are reported at most so often."""
+AGAIN_S = 3600.0
+"""After so long an offered model that could not be used is tried again."""
 
 
 class Releases:
@@ -54,12 +56,13 @@ class Releases:
         self._device_id, self._state, self._windows = device_id, state, windows
         self._memory, self._kept, self._outbox = memory, kept, outbox
         self._trusted, self._policy, self._clock = trusted, policy, clock
-        self._take_up_at_s, self._failures_at_s = 0.0, 0.0
+        self._take_up_at_s, self._failures_at_s, self._again_at_s = 0.0, 0.0, clock() + AGAIN_S
         self._is_own_lost = False
         offer = memory.session.offer
         self._mend()
         if offer is not None and offer.tries and not offer.problem and self.offer is None:  # it ended after the model was in use
             memory.note(offers.on_taken(memory.session))
+        memory.note(offers.on_again(memory.session))
 
     @property
     def offer(self) -> Offer | None:
@@ -82,14 +85,16 @@ class Releases:
         session = self._memory.session
         if failures := self.model.drain_failures():
             self._memory.note(msgspec.structs.replace(session, failures=session.failures + failures))
-        number = self.model.current.release if self.model.current else 0
-        self._outbox.in_use(offers.in_use(self._memory.session, self._device_id, number))
+        self._outbox.in_use(offers.in_use(self._memory.session, self._device_id, self.model.current))
         self._failures_at_s = self._clock() + FAILURES_S
 
     def beat(self) -> None:
-        """Say it again if predictions have failed, now and then."""
+        """Say it again if predictions have failed, and let a model that could not be used be tried again, now and then."""
         if self.model.has_failed and self._clock() >= self._failures_at_s:
             self.report()
+        if self._clock() >= self._again_at_s:
+            self._again_at_s = self._clock() + AGAIN_S
+            self._memory.note(offers.on_again(self._memory.session))
 
     def take_up(self, now_s: float, between: Between) -> None:
         """Take the offered model into use, or note why that cannot be, and report it; that it begins is stored before it does. `now_s`:
@@ -118,6 +123,7 @@ class Releases:
                 foreseen = isinstance(error, ShoalError)
                 problem = printable(f"{type(error).__name__}: {error}")[:1000]
                 memory.note(offers.on_failed(memory.session, problem))
+                self._again_at_s = self._clock() + AGAIN_S
                 log.error("%s", f"the offered model is not taken into use, the one before stays: {problem}", exc_info=not foreseen)
         elif memory.session.offer is not None:
             log.error("%s", f"the offered model is not taken into use, the one before stays: {memory.session.offer.problem}")
@@ -151,6 +157,7 @@ class Releases:
             task=manifest.task,
             window=manifest.window,
             kept=own.kept,
+            alone=own.alone,
         )
         loaded, stored = self.model.try_load(bundle, current), windows_for(manifest, self._windows())
         trial.check_answer(loaded, stored)
@@ -158,15 +165,17 @@ class Releases:
         if onnx:
             trial.check_whole(loaded, onnx, stored)
             current = msgspec.structs.replace(current, onnx=digest(onnx))
-        windows = trial.held_back(stored, self._memory.session.plan, self._policy)
+        windows = trial.held_back(stored, self._policy)
         is_again = offers.is_in_use(self._memory.session, self.model.current)  # what was before it was measured when it came
         measured = trial.measure(loaded, None if is_again else self._used(), windows, stored, between)
-        measured = msgspec.structs.replace(measured, before=offer.before if is_again else measured.before, alone=own.alone)
+        measured = msgspec.structs.replace(measured, before=offer.before if is_again else measured.before)
         self._memory.save(offers.on_measured(self._memory.session, measured, manifest.name, manifest.version))
         self.model.replace(current, loaded, onnx)
         self._is_own_lost = False
         which = f"release {offer.number} of group {offer.group!r}" if offer.number else f"run {offer.run_id}"
-        log.info("%s", f"model in use: {which}, bundle {manifest.name} version {manifest.version}, model {offer.model[:12]}{beside(own)}")
+        told = f"model in use: {which}, bundle {manifest.name} version {manifest.version}, model {offer.model[:12]}{beside(own)}"
+        untried = "" if trial.has_any(stored) else "; tried on zeros: this device has no window"
+        log.info("%s", told + untried)
 
     def _mend(self) -> None:
         """Write the one file of the model in use again if it is damaged; where the device's own tensors are, it is taken into use anew."""

@@ -5,13 +5,13 @@ from statistics import median
 
 import numpy as np
 
-from edge_client.core.held import held_out
 from edge_client.core.offers import Trial
 from edge_client.core.ports import Windows
 from edge_client.executor import Between
 from edge_client.loaded import LoadedModel
-from wire.errors import BundleError, DataError
-from wire.messages import Evaluate, Metrics, Plan, Policy, Train
+from wire.bundle import Window
+from wire.errors import BundleError
+from wire.messages import Metrics, Policy
 from wire.onnx_model import apart
 from wire.tasks import CLASSIFICATION, MULTI_LABEL
 from wire.tensors import Array
@@ -28,14 +28,13 @@ BATCH = 64
 
 
 def check_answer(loaded: LoadedModel, windows: Windows) -> None:
-    """Have a model answer on a window of this device.
+    """Have a model answer on `one_window` of this device.
 
     Raises:
-        DataError: there is no window.
         BundleError: its answer is not a number for each name in the manifest, and of classes and names a probability.
     """
-    manifest, stored = loaded.bundle.manifest, _some(windows)
-    answer, expected = loaded.predict(stored[:1]), (1, len(manifest.classes))
+    manifest = loaded.bundle.manifest
+    answer, expected = loaded.predict(one_window(windows, manifest.window)), (1, len(manifest.classes))
     if answer.shape != expected:
         raise BundleError(f"the model answers with shape {answer.shape}, expected {expected}")
     total = float(answer.sum(dtype=np.float64))
@@ -49,12 +48,12 @@ def check_answer(loaded: LoadedModel, windows: Windows) -> None:
 
 
 def check_whole(loaded: LoadedModel, onnx: bytes, windows: Windows) -> None:
-    """Have the same model in one file answer on a window of this device, if this runtime can read it.
+    """Have the same model in one file answer on `one_window` of this device, if this runtime can read it.
 
     Raises:
         BundleError: it answers otherwise than the graph.
     """
-    x = _some(windows)[:1]
+    x = one_window(windows, loaded.bundle.manifest.window)
     answer, expected = loaded.answer(onnx, x), loaded.predict(x)
     if answer is not None and (answer.shape != expected.shape or not apart(answer, expected) <= SAME):
         raise BundleError("the model in one file does not answer as the bundle's graph does")
@@ -67,23 +66,28 @@ def measure(loaded: LoadedModel, used: LoadedModel | None, held_back: tuple[Arra
     return Trial(_evaluate(loaded, *held_back, between), before, _latency_ms(loaded, windows))
 
 
-def held_back(windows: Windows, plan: Plan | None, policy: Policy) -> tuple[Array, Array]:
-    """The windows that no training saw: the test windows; without any, those that the plans of this device hold out. None where its owner
-    does not permit evaluations, or asks for more windows behind one."""
+def held_back(windows: Windows, policy: Policy) -> tuple[Array, Array]:
+    """The windows that neither training nor a memory has seen: the test windows. What a plan holds out of the training windows is not among
+    them: other plans train on it, and a memory holds it with its labels. None where the owner does not permit evaluations, or asks for more
+    windows behind one."""
     x, y = windows.test_x, windows.test_y
-    if not len(y):
-        share = max((verb.holdout for verb in plan.verbs if isinstance(verb, Train | Evaluate)), default=0.0) if plan else 0.0
-        mask = held_out(windows.num_train, share)
-        x, y = windows.train_x[mask], windows.train_y[mask]
     permitted = policy.verbs is None or "evaluate" in policy.verbs
     return (x, y) if permitted and len(y) >= policy.min_windows else (x[:0], y[:0])
 
 
-def _some(windows: Windows) -> Array:
-    for stored in (windows.train_x, windows.test_x, windows.unlabelled_x):
-        if len(stored):
-            return stored
-    raise DataError("this device has no window to try the model on")
+def one_window(windows: Windows, window: Window) -> Array:
+    r"""A window of this device, x (1, \*window); of one that has none, zeros."""
+    held = next((stored for stored in _parts(windows) if len(stored)), None)
+    return np.zeros((1, *window.shape), window.dtype) if held is None else held[:1]
+
+
+def has_any(windows: Windows) -> bool:
+    """Whether this device has a window of any part."""
+    return any(len(stored) for stored in _parts(windows))
+
+
+def _parts(windows: Windows) -> tuple[Array, ...]:
+    return windows.train_x, windows.test_x, windows.unlabelled_x
 
 
 def _evaluate(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Metrics:
@@ -100,7 +104,7 @@ def _evaluate(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Metr
 
 
 def _latency_ms(loaded: LoadedModel, windows: Windows) -> float:
-    x, took_s = _some(windows)[:1], []
+    x, took_s = one_window(windows, loaded.bundle.manifest.window), []
     for _ in range(TIMES):
         began_s = time.perf_counter()
         loaded.predict(x)

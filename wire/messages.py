@@ -91,7 +91,8 @@ class InUse(msgspec.Struct, frozen=True, tag="in-use"):
     """What a prediction of one window takes."""
     failures: Count = 0
     alone: Text = ""
-    """Why `offered` is used without what the device has kept; empty where that is used, or nothing was kept."""
+    """Why the model in use, which may not be `offered`, answers without what the device has kept; empty where it has that, or nothing was
+    kept."""
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):

@@ -6,8 +6,10 @@ the device trusts. The root key can stay offline; a service needs its own key an
 
 import base64
 import binascii
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from wire.codec import decode, encode
@@ -91,8 +93,27 @@ class Verifier:
         if voucher.fleet != self._fleet:
             raise Untrusted(f"voucher: for the fleet {voucher.fleet}, not for {self._fleet}")
         if not now_s <= voucher.not_after_s:
-            raise Untrusted(f"voucher: its time was over {now_s - voucher.not_after_s:.0f} s ago")
+            over_s, clock = now_s - voucher.not_after_s, f"this clock says {utc(now_s)}"
+            raise Untrusted(f"voucher: its time was over {over_s:.0f} s ago, at {utc(voucher.not_after_s)}; {clock}")
         return voucher
+
+    def until_s(self, payload: bytes) -> float:
+        """Until when the voucher of a message is good, in Unix seconds; infinity where none is asked for.
+
+        Raises:
+            Malformed, Untrusted: as `voucher`, but for the time.
+        """
+        if not self._trusted:
+            return math.inf
+        return self.voucher(payload.partition(b"\n")[2].partition(b"\n")[2], -math.inf).not_after_s
+
+
+def utc(at_s: float) -> str:
+    """A moment, from Unix seconds of any source, to the minute."""
+    try:
+        return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_s:g} s after 1970"
 
 
 def _signature(text: bytes) -> bytes:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from edge_client.adapters.models import BEFORE, CURRENT, MODEL_JSON, MODEL_ONNX, ModelFolders
+from edge_client.adapters.owner import Owner, claim
 from edge_client.core.ports import BlobPart, Current
 from edge_client.core.session import Session
 from host.files import lock_folder, make_folder, write_atomically
@@ -49,20 +50,23 @@ def only_process(folder: Path) -> Iterator[None]:
 
 
 class FolderState:
-    """An `edge_client.core.ports.DeviceState` in a folder: ``session.json traffic.json update.safetensors private.RUN_ID.ROUND
+    """An `edge_client.core.ports.DeviceState` in a folder: ``device.json session.json traffic.json update.safetensors private.RUN_ID.ROUND
     blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before`` (`edge_client.adapters.models`). A file that is damaged is set aside as
     ``NAME.damaged``, with a warning."""
 
-    def __init__(self, folder: Path) -> None:
-        """
+    def __init__(self, folder: Path, owner: Owner | None = None) -> None:
+        """`owner`: whose it is; without, nobody asks.
+
         Raises:
-            ConfigError: the folder cannot be made or written.
+            ConfigError: the folder cannot be made or written, or is another device's.
         """
         self._folder, self._blobs, self._models = folder, folder / "blobs", ModelFolders(folder)
         try:
             make_folder(self._blobs)
         except OSError as error:
             raise ConfigError(f"state folder {folder}: {error.strerror}") from None
+        if owner is not None:
+            claim(folder, owner)
 
     def load(self) -> Session:
         return self._document("session.json", Session) or Session()

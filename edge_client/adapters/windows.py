@@ -131,7 +131,7 @@ def _arrays(path: Path, classes: Sequence[str]) -> tuple[Array, Array]:
 
 def _unlabelled(path: Path) -> Array:
     held = _held(path, "X")
-    return examples(held.arrays[0], str(path), held.channels, bool(held.vocabulary))
+    return _examples(held.arrays[0], str(path), held.channels, bool(held.vocabulary))
 
 
 class _Held(NamedTuple):
@@ -159,13 +159,20 @@ def _held(path: Path, *names: str) -> _Held:
 def _checked(
     x: Array, y: Array, origin: Path, classes: Sequence[str], channels: Sequence[str] = (), has_ids: bool = False
 ) -> tuple[Array, Array]:
-    if x.ndim in (3, 4) and len(x) == len(y) == 0:  # a device may lack one part
-        return x if x.dtype.kind in "iu" else x.astype(np.float32), as_held(y)
-    x = examples(x, str(origin), channels, has_ids)
+    x = _examples(x, str(origin), channels, has_ids)
+    if len(x) == len(y) == 0:
+        return x, as_held(y)
     if y.dtype.kind in "US" and classes:
         check_labels(y, len(x), str(origin))
         return x, named_classes(y, classes, str(origin))
     return x, class_numbers(y, len(x), str(origin))
+
+
+def _examples(x: Array, origin: str, channels: Sequence[str], has_ids: bool) -> Array:
+    """`examples`; a device may lack one part, or have no window at all, of a shape that is known."""
+    if x.ndim in (3, 4) and len(x) == 0 and x.dtype.kind in "fiu" and min(x.shape[1:]) > 0:
+        return x if x.dtype.kind in "iu" else x.astype(np.float32)
+    return examples(x, origin, channels, has_ids)
 
 
 def _last_of_each_class(y: Array) -> Array:

@@ -33,12 +33,11 @@ def kept_of(held: Sequence[Kept], bundle: str, model: str) -> Kept | None:
     return next((kept for kept in held if _is_of(kept, bundle, model)), None)
 
 
-def why_alone(held: Sequence[Kept], run_id: str, bundle: str, model: str) -> str:
-    """Why a model of a run answers as it was given, although something was kept in that run; empty where nothing was, or it is used."""
-    of_run = [kept for kept in held if kept.run_id == run_id]
-    if kept_of(held, bundle, model) is not None or not of_run:
+def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
+    """Why a model answers as it was given, although something was kept, in whatever run; empty where nothing was, or of this model."""
+    if not held or kept_of(held, bundle, model) is not None:
         return ""
-    return f"what is kept of run {run_id} was made of model {of_run[-1].model[:12]}, not of this one"
+    return f"what is kept of run {held[-1].run_id} was made of model {held[-1].model[:12]}, not of this one"
 
 
 def _is_of(kept: Kept, bundle: str, model: str) -> bool:

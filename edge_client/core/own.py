@@ -1,8 +1,19 @@
 """The tensors of a device's own model; pure."""
 
+from collections.abc import Sequence
+
 from wire import names
 from wire.bundle import Bundle
-from wire.tensors import Tensors
+from wire.tensors import Tensors, TensorSpec
+
+
+def usable(private: Sequence[TensorSpec], stored: Tensors, num_train: int) -> Tensors:
+    """Of what the device has stored of its own in a run, what a plan goes on from: the tensors that the manifest calls `private`, as
+    it says them, since another version of the bundle may have others, and columns of as many windows as the device trains on."""
+    layouts = {spec.key: (spec.dtype, spec.shape) for spec in private}
+    own = {key: value for key, value in stored.items() if layouts.get(key) == (str(value.dtype), value.shape)}
+    columns = names.of_role(stored, names.COLUMN).items()
+    return own | {key: value for key, value in columns if value.shape[:1] == (num_train,)}
 
 
 def own_tensors(bundle: Bundle, model: Tensors, private: Tensors) -> Tensors:

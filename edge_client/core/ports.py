@@ -123,6 +123,8 @@ class Current(msgspec.Struct, frozen=True):
     """SHA-256 of ``model.onnx``; empty where the bundle has nothing to make one from."""
     kept: MaybeDigest = ""
     """Of what the device has kept of this model, where that is used (`edge_client.core.kept`); empty where the model answers alone."""
+    alone: str = ""
+    """Why it came into use without what the device had kept; empty where that is used, or nothing was kept then."""
 
 
 class BlobReader(Protocol):

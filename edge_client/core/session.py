@@ -32,15 +32,15 @@ class Offer(msgspec.Struct, frozen=True):
     tries: int = 0
     """How often taking it into use was started and did not end."""
     problem: str = ""
-    """Why it is not in use and will not be; empty if it is in use or may yet be."""
+    """Why it is not in use; empty if it is in use, or was not tried yet."""
+    is_again: bool = False
+    """Whether it is to be tried again although there is a problem."""
     evaluated: Metrics = Metrics()
     """Over the windows that the device holds back, with this model."""
     before: Metrics = Metrics()
     """The same, with the model that was in use."""
     latency_ms: float = 0.0
     """What a prediction of one window takes."""
-    alone: str = ""
-    """Why it is used without what the device has kept; empty where that is used, or nothing was kept."""
 
 
 class Session(msgspec.Struct, frozen=True):

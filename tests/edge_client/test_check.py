@@ -27,10 +27,11 @@ from wire.links.in_process import InProcessBroker
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Denied
 from wire.messages import AggregatorStatus
-from wire.signed import Signer, vouch
+from wire.signed import Signer, utc, vouch
 from wire.topics import Topics
 
 Captured = pytest.CaptureFixture[str]
+YEAR_S = 365 * 86_400
 
 
 @pytest.fixture
@@ -59,10 +60,10 @@ def findings(capsys: Captured, *words: str) -> tuple[int, dict[str, str]]:
 
 
 @contextmanager
-def aggregator(root: PrivateKey, broker: str, at_s: float, online: bool = True) -> Iterator[None]:
+def aggregator(root: PrivateKey, broker: str, at_s: float, online: bool = True, until_s: float | None = None) -> Iterator[None]:
     """The status of an aggregator at a broker."""
     service = new_key()
-    signer = Signer(service, vouch(root, "default", service.public_key(), time.time() + 1e6))
+    signer = Signer(service, vouch(root, "default", service.public_key(), until_s or time.time() + 1e6))
     link = MqttLink(BrokerAddress.parse(broker), "default@aggregator")
     try:
         link.publish(Topics("default").aggregator, signer(AggregatorStatus(online, "b", 1, at_s)), retain=True)
@@ -87,6 +88,15 @@ class TestBroker:
         assert list(lines) == subjects
         assert "40 training and 12 test windows" in lines["data"]
 
+    def test_a_device_without_any_window(self, folder: Path, capsys: Captured) -> None:
+        for name in ("train.npz", "test.npz"):
+            np.savez(folder / "data" / name, X=np.zeros((0, 3, 32)), y=[])
+        _, lines = findings(capsys, *words(folder))
+        assert lines["data"] == "ok    data: no windows, of shape (3, 32): this device has its group's model, and trains once it has some"
+        np.savez(folder / "data" / "unlabelled.npz", X=np.ones((5, 3, 32)))
+        _, lines = findings(capsys, *words(folder))
+        assert "0 training and 0 test windows and 5 without labels" in lines["data"]
+
     @pytest.mark.parametrize(("offset_s", "text"), [(-4000, "ahead of"), (4000, "behind")])
     def test_a_wrong_clock(
         self,
@@ -100,6 +110,28 @@ class TestBroker:
         with aggregator(root, embedded_broker.url, time.time() + offset_s):
             code, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
         assert (code, text in lines["clock"]) == (1, True)
+        assert list(lines)[-2:] == ["clock", "broker"], "what is wrong is said first"
+
+    def test_a_clock_that_is_two_years_ahead_is_said_before_the_voucher(
+        self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured
+    ) -> None:
+        now_s = time.time()
+        with aggregator(root, embedded_broker.url, now_s - 2 * YEAR_S, until_s=now_s - YEAR_S):
+            code, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+        assert (code, list(lines)[-2:]) == (1, ["clock", "broker"])
+        today, at, until = utc(now_s)[:10], utc(now_s - 2 * YEAR_S), utc(now_s - YEAR_S)
+        assert lines["clock"].startswith(f"WRONG clock: it says {today}")
+        assert f" s ahead of the aggregator's, {at}, whose voucher is good until {until}: set it, for example by NTP" in lines["clock"]
+        assert f"by this device's clock, which says {today}" in lines["broker"]
+        assert f"the aggregator's voucher was good until {until}" in lines["broker"]
+
+    def test_a_voucher_whose_time_is_over_by_a_clock_that_is_right(
+        self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured
+    ) -> None:
+        with aggregator(root, embedded_broker.url, time.time(), until_s=time.time() - YEAR_S):
+            code, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+        assert (code, lines["clock"][:5]) == (1, "ok   ")
+        assert "if the clock is right, the service needs a new one (shoal vouch)" in lines["broker"]
 
     def test_an_aggregator_that_is_not_online(
         self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured

@@ -12,10 +12,12 @@ from edge_client.core.ports import Windows
 from edge_client.executor import Executor
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
+from tests.edge_client.hostile import packed
 from tests.plans import plan
 from wire import messages as m
+from wire.bundle import unpack
 from wire.errors import BundleError, DataError, WrongLayout
-from wire.tensors import Tensors
+from wire.tensors import Array, Tensors, TensorSpec
 
 
 class TestBatches:
@@ -108,6 +110,20 @@ class TestExecutor:
         layout = {name for name, _, _ in bundle.manifest.reported("step")}
         assert layout <= result.tensors.keys()
         assert np.abs(result.tensors["delta/head.weight"]).max() > 0
+
+    def test_private_tensors_of_another_layout_are_as_if_they_were_not_there(self, fleet: FleetData, exported: Exported) -> None:
+        specs = (*exported.bundle.manifest.tensors, TensorSpec("own", "private", "float32", (3,)))
+        bundle = unpack(packed(exported.bundle, tensors=specs))
+        executor = Executor(bundle, OnnxGraphs(bundle), fleet.devices["d0"])
+        model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
+
+        def left(own: Array) -> Tensors:
+            stored = {"private/own": own, "private/unknown": own, "column/weight": np.array(1, np.float32)}
+            return executor.execute(plan(verbs=(m.Train(16), m.Evaluate())), model, stored, lambda _n: {}).private
+
+        assert {key: value.tolist() for key, value in left(np.ones(3, np.float32)).items()} == {"private/own": [1, 1, 1]}
+        for wrong in (np.ones(4, np.float32), np.ones((1, 3), np.float32), np.ones(3, np.int64), np.array(1, np.float32)):
+            assert {key: value.tolist() for key, value in left(wrong).items()} == {"private/own": [0, 0, 0]}
 
     def test_annotated_columns_stay_on_the_device(self, fleet: FleetData, exported: Exported) -> None:
         executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])

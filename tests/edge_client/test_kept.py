@@ -85,7 +85,7 @@ class TestOfWhichModel:
         plain.release(2, other_model(device))
         np.testing.assert_array_equal(answer(device), answer(plain))
         assert f"was made of model {digest(device.model)[:12]}" in device.in_use().alone
-        assert "alone: what is kept of run r" in caplog.text
+        assert "alone: what is kept of run r was made of" in caplog.text
         assert plain.in_use().alone == ""
 
     def test_a_return_to_the_model_gives_back_what_was_kept_of_it(self, device: Device) -> None:
@@ -118,6 +118,24 @@ class TestOfWhichModel:
         device.turn()
         assert device.in_use() == said
 
+    def test_a_release_of_another_run_answers_alone_too(self, device: Device) -> None:
+        keep(device, run_id="s")
+        device.release(1, other_model(device))
+        assert f"of run s was made of model {digest(device.model)[:12]}" in device.in_use().alone
+
+    def test_what_is_said_is_of_the_model_in_use_also_after_one_that_failed_and_after_a_return(self, device: Device) -> None:
+        keep(device)
+        device.release(1, other_model(device))
+        alone = device.in_use().alone
+        device.release(2, b"junk")
+        said = device.in_use()
+        assert (said.number, bool(said.problem), said.alone) == (1, True, alone)
+        device.release(3)
+        assert device.in_use().alone == ""
+        device.release(4, b"junk")
+        said = device.in_use()
+        assert (said.number, bool(said.problem), said.alone) == (3, True, "")
+
     @given(st.lists(st.tuples(st.sampled_from("rs"), st.sampled_from(MODELS[:2]), st.sampled_from(MODELS)), max_size=12))
     def test_whatever_was_kept_it_is_used_with_its_own_model_alone(self, history: list[tuple[str, str, str]]) -> None:
         kept: tuple[Kept, ...] = ()
@@ -132,7 +150,7 @@ class TestOfWhichModel:
             for model in MODELS:
                 own = kept_of(kept, bundle, model)
                 assert own is None or own == last[bundle, model]
-                assert not (own and why_alone(kept, "r", bundle, model))
+                assert not (own and why_alone(kept, bundle, model))
 
 
 class TestHowLong:

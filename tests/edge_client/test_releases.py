@@ -8,8 +8,9 @@ import pytest
 
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.adapters.state import FolderState
-from edge_client.core.held import held_out
+from edge_client.core.ports import Windows
 from edge_client.core.session import MOST_TRIES
+from edge_client.releases import AGAIN_S
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device, other_model
@@ -157,6 +158,10 @@ class TestFailing:
         said = device.in_use()
         assert (said.number, said.offered) == (1, 2)
         assert "ended this client" in said.problem
+        device.now_s += AGAIN_S
+        device.start()
+        device.turn()
+        assert device.in_use() == said, "what was given up is not tried again"
 
     @pytest.mark.parametrize("method", ["put_current", "save"])
     def test_a_client_that_dies_at_any_write_has_a_model_that_answers(
@@ -237,6 +242,69 @@ class TestFailing:
         assert device.in_use().failures == 0
 
 
+class TestWithoutWindows:
+    def test_a_device_without_any_window_takes_a_release_and_says_that_nothing_was_measured(
+        self, device: Device, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        x, y = device.windows.test_x, device.windows.test_y
+        device.windows = Windows(x[:0], y[:0], x[:0], y[:0])
+        device.start()
+        with caplog.at_level("INFO"):
+            device.release(1)
+        said = device.in_use()
+        assert (said.number, said.problem, said.evaluated, said.before) == (1, "", m.Metrics(), m.Metrics())
+        assert "tried on zeros: this device has no window" in caplog.text
+        assert device.agent.predict(x).shape == (12, 3)
+
+    def test_a_device_without_any_window_refuses_a_release_that_does_not_answer(self, device: Device) -> None:
+        x, y = device.windows.test_x, device.windows.test_y
+        device.windows = Windows(x[:0], y[:0], x[:0], y[:0])
+        device.start()
+        device.release(1, other_model(device, np.nan))
+        assert device.in_use().problem
+
+    def test_what_was_in_the_way_has_passed_at_the_next_start(self, device: Device) -> None:
+        right = device.windows
+        device.windows = Windows(right.train_x[:, :1], right.train_y, right.test_x[:, :1], right.test_y)
+        device.start()
+        device.release(1)
+        device.send_plan(run_id="s")  # what is offered stays although it failed
+        device.turn()
+        first = device.in_use()
+        assert "windows have shape" in first.problem
+        device.start()
+        device.turn()
+        assert device.in_use() == first, "it failed again"
+        device.windows = right
+        device.start()
+        device.turn()
+        said = device.in_use()
+        assert (said.number, said.problem, said.evaluated.num_examples) == (1, "", 12)
+
+    def test_what_was_in_the_way_has_passed_an_hour_later(self, device: Device) -> None:
+        class Failing(OnnxGraphs):
+            fails = True
+
+            def run(self, graph: str, inputs: Tensors) -> Tensors:
+                if self.fails:
+                    raise MemoryError
+                return super().run(graph, inputs)
+
+        device.load_graphs = Failing
+        device.start()
+        device.release(1)
+        assert "MemoryError" in device.in_use().problem
+        Failing.fails = False
+        device.now_s += AGAIN_S / 2
+        device.turn()
+        assert device.agent.session.offer is not None
+        assert device.agent.session.offer.problem
+        device.now_s += AGAIN_S
+        device.turn()
+        said = device.in_use()
+        assert (said.number, said.problem) == (1, "")
+
+
 class TestWhatIsSaid:
     @pytest.mark.parametrize("policy", [m.Policy(min_windows=13), m.Policy(verbs=("train",))])
     def test_the_owner_may_forbid_the_evaluation(self, device: Device, policy: m.Policy) -> None:
@@ -246,19 +314,19 @@ class TestWhatIsSaid:
         said = device.in_use()
         assert (said.number, said.evaluated) == (1, m.Metrics())
 
-    def test_without_test_windows_those_that_plans_hold_out_are_used(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
-        x, y = fleet.devices["d0"].train_x, fleet.devices["d0"].train_y
-        device = Device(fleet, exported, tmp_path / "state")
-        device.windows = type(device.windows)(x, y, x[:0], y[:0])
+    def test_without_test_windows_nothing_is_measured_whatever_a_plan_held_out(self, device: Device) -> None:
+        """What this plan holds out others trained on, and the memory of a closing plan has it with its labels."""
+        x, y = device.windows.train_x, device.windows.train_y
+        device.windows = Windows(x, y, x[:0], y[:0])
         device.start()
         device.release(1)
-        assert device.in_use().evaluated == m.Metrics()
         device.offer()
-        device.send_plan(verbs=(m.Train(16, holdout=0.25),))
+        device.send_plan(verbs=(m.Train(16, holdout=0.25), m.Evaluate("holdout", holdout=0.25)))
         device.turn()
         device.release(2, other_model(device))
         said = device.in_use()
-        assert said.evaluated.num_examples == said.before.num_examples == held_out(len(y), 0.25).sum()
+        assert (said.number, said.problem, said.evaluated, said.before) == (2, "", m.Metrics(), m.Metrics())
+        assert said.latency_ms > 0
 
     def test_unsigned_releases_and_those_of_others_are_ignored(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
         device = Device(fleet, exported, tmp_path / "state", signed=True)

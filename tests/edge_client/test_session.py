@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.core.offers import in_use, on_failed, on_release, on_trying, open_offer
+from edge_client.core.ports import Current
 from edge_client.core.session import MOST_TRIES, Session, on_executed, on_plan, on_reply, on_start, on_stopped
 from tests.plans import plan
 from wire import messages as m
@@ -84,9 +85,10 @@ class TestOffer:
 
     def test_what_is_in_use_is_said_of_the_last_release_alone(self) -> None:
         session = on_failed(on_release(Session(), m.Release("d0", 1, 4, "g", "r", A, B)), "no")
-        assert in_use(session, "d0", 3) == m.InUse("d0", 3, 4, "no")
+        current = Current(A, B, "", "r", 1, 0.0, release=3)
+        assert in_use(session, "d0", current) == m.InUse("d0", 3, 4, "no")
         session, _ = on_reply(session, m.Finish("d0", "other", 3, A, B))
-        assert in_use(session, "d0", 3) == m.InUse("d0", 3, 4)
+        assert in_use(session, "d0", current) == m.InUse("d0", 3, 4)
 
 
 def problem(session: Session) -> str:

@@ -1,5 +1,6 @@
 """The device state contract over memory and a folder, and what a folder does about damage, a full disk and a second process."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -8,11 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_client.adapters import owner as owner_module
 from edge_client.adapters import state as module
+from edge_client.adapters.owner import Owner, owner_of
 from edge_client.adapters.state import MOST_RUNS, FolderState, MemoryState, only_process
+from edge_client.check import check
 from edge_client.core.ports import DeviceState
 from edge_client.core.session import Session
+from edge_client.main import run
+from edge_client.options import parser
 from tests.contracts.device_state import DeviceStateContract
+from tests.plans import plan
 from wire.codec import digest
 from wire.errors import ConfigError
 
@@ -82,6 +89,67 @@ class TestFolderState(DeviceStateContract):
             state.save(Session(tries=2))
         assert sorted(path.name for path in self.folder.iterdir()) == ["blobs", "session.json"]
         assert state.load() == Session(tries=1)
+
+
+class TestOwner:
+    ONE = Owner("pi-1", "watch")
+
+    def test_the_state_of_another_device_is_one_clear_error_and_stays_as_it_is(self, tmp_path: Path) -> None:
+        FolderState(tmp_path, self.ONE).save(Session(released=7))
+        for other in (Owner("pi-2", "watch"), Owner("pi-1", "ring")):
+            with pytest.raises(ConfigError, match=rf"it is that of device pi-1 of fleet watch, and this is {other}, .* empty this one"):
+                FolderState(tmp_path, other)
+        assert FolderState(tmp_path, self.ONE).load() == Session(released=7)
+        assert owner_of(tmp_path) == self.ONE
+
+    def test_a_folder_of_an_older_version_is_taken_over_but_for_one_with_a_plan_of_another_device(self, tmp_path: Path) -> None:
+        old, new = Owner("d", "watch"), self.ONE
+        state = FolderState(tmp_path / "plain")
+        state.save(Session(released=7))
+        assert FolderState(tmp_path / "plain", new).load() == Session(released=7)
+        assert owner_of(tmp_path / "plain") == new
+        FolderState(tmp_path / "planned").save(Session(plan(1, device_id="d")))
+        with pytest.raises(ConfigError, match="it is that of device d, and this is device pi-1"):
+            FolderState(tmp_path / "planned", new)
+        FolderState(tmp_path / "planned", old)
+        assert owner_of(tmp_path / "planned") == old
+
+    @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"[" * 100_000])
+    def test_where_whose_it_is_is_damaged_it_is_noted_anew(self, tmp_path: Path, damage: bytes) -> None:
+        FolderState(tmp_path, self.ONE)
+        (tmp_path / "device.json").write_bytes(damage)
+        FolderState(tmp_path, self.ONE)
+        assert owner_of(tmp_path) == self.ONE
+
+    def test_a_full_disk_does_not_keep_the_client_from_starting(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def full(*_arguments: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(owner_module, "write_atomically", full)
+            FolderState(tmp_path, self.ONE)
+        assert "whose it is cannot be noted: No space left on device" in caplog.text
+        assert owner_of(tmp_path) is None
+
+    def test_run_and_check_say_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        FolderState(tmp_path / "state", Owner("pi-2", "default"))
+        words = [
+            "--id",
+            "pi-1",
+            "--data",
+            str(tmp_path),
+            "--state",
+            str(tmp_path / "state"),
+            "--broker",
+            "mqtt://localhost:9",
+            "--insecure",
+        ]
+        with pytest.raises(ConfigError, match="that of device pi-2 of fleet default"):
+            run(parser().parse_args(["run", *words]))
+        assert check(parser().parse_args(["check", *words])) == 1
+        assert "WRONG state folder: state folder" in capsys.readouterr().out
 
 
 class TestOnlyProcess:

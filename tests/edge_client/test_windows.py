@@ -64,6 +64,15 @@ class TestDataFolder:
         beside = load_folder(tmp_path)
         assert (beside.num_train, beside.num_test, len(beside.unlabelled_x)) == (5, 3, 7)
 
+    @pytest.mark.parametrize("files", [("train.npz",), ("unlabelled.npz",), ("train.npz", "unlabelled.npz")])
+    def test_no_windows_of_a_shape_that_is_known(self, tmp_path: Path, files: tuple[str, ...]) -> None:
+        for name in files:
+            np.savez(tmp_path / name, X=np.zeros((0, 3, 32)), y=[])
+        windows = load_folder(tmp_path)
+        assert (windows.train_x.shape, windows.num_test, windows.num_unlabelled) == ((0, 3, 32), 0, 0)
+        assert windows.train_x.dtype == np.float32
+        assert windows.train_y.dtype == np.int64
+
     def test_recordings_without_a_label_for_a_while_or_at_all(self, tmp_path: Path) -> None:
         rows = [f"{i},{'' if i < 80 else 1}" for i in range(160)]
         (tmp_path / "some.csv").write_text("\n".join(["x,label", *rows]))

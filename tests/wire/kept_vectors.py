@@ -15,7 +15,7 @@ CASES: list[tuple[str, str, str, str, str, bool]] = [
     ("of this model", "r0a1", "r0a", "1", "1", False),
     ("of another model of the run", "r0a1", "r0b", "1", "", True),
     ("of this model of another bundle", "r0a1", "r2a", "1", "", True),
-    ("of another run", "s0a1", "r0b", "1", "", False),
+    ("of another run", "s0a1", "r0b", "1", "", True),
     ("of this model, in another run", "s0a1", "r0a", "1", "1", False),
     ("of two models, the first one comes back", "r0a1 r0b2", "r0a", "1 2", "1", False),
     ("of one model twice: the last counts", "r0a1 r0a2", "r0a", "2", "2", False),

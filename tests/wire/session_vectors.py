@@ -1,11 +1,10 @@
 """The vectors of a device's memory, ``session.json``: what happens to it, and what it does, step by step.
 
 A step is an event, its arguments, and the action that follows (with a decline: its reason). Plans are (epoch, round, attempt, run,
-deadline); updates and models are named by one hexadecimal digit. A release, or an
-offer of a finished run, is followed by the action "try" if it is to be taken into use. "try" is the beginning of that, after which comes
-"taken", "failed", "broken off", or, if it ended the client, nothing. "kept" is what the device keeps of a model, followed by "try" if that
-is the model in use. "report" has what the device says of its releases; a problem is one
-word.
+deadline); updates and models are named by one hexadecimal digit. A release, or an offer of a finished run, is followed by the action
+"try" if it is to be taken into use. "try" is the beginning of that, after which comes "taken", "failed", "broken off", or, if it ended
+the client, nothing. "again" is a new start of the client, or the end of a while: what failed is tried again. "kept" is what the device
+keeps of a model, followed by "try" if that is the model in use. "report" has what the device says of its releases; a problem is one word.
 """
 
 import json
@@ -40,9 +39,9 @@ def kept(of: str, tensors: str, action: str = "none") -> Step:
     return "kept", {"of": of, "tensors": tensors}, action
 
 
-def report(number: int, offered: int, problem: str = "", used: str = "") -> Step:
-    """What the device says of its releases; and what it uses of what it has kept."""
-    return "report", {"number": number, "offered": offered, "problem": problem, "used": used}, "none"
+def report(number: int, offered: int, problem: str = "", used: str = "", alone: bool = False) -> Step:
+    """What the device says of its releases; what it uses of what it has kept; and whether it says that the model in use answers without."""
+    return "report", {"number": number, "offered": offered, "problem": problem, "used": used, "alone": alone}, "none"
 
 
 TRY, DID = event("start", "work"), event("executed", update="1")
@@ -132,12 +131,46 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ),
     ("a release that fails", [*taken(1, "a"), release(2, "b", "try"), event("failed"), report(1, 2, "failed"), release(2, "b")]),
     (
+        "what was in the way of a release has passed",
+        [
+            *taken(1, "a"),
+            release(2, "b", "try"),
+            event("failed"),
+            event("again", "try"),
+            event("failed"),
+            report(1, 2, "failed"),
+            event("again", "try"),
+            report(1, 2, "failed"),
+            event("try", "try"),
+            event("taken"),
+            report(2, 2),
+            event("again"),
+        ],
+    ),
+    (
+        "a model of a finished run that fails is tried again, but not because it is offered again",
+        [
+            event("finish", "try", epoch=2, offered="a"),
+            event("failed"),
+            event("finish", epoch=2, offered="a"),
+            event("again", "try"),
+            event("taken"),
+        ],
+    ),
+    (
         "the release after one that failed",
         [*taken(1, "a"), release(2, "b", "try"), event("failed"), *taken(3, "b"), report(3, 3)],
     ),
     (
         "a release that ends the client",
-        [release(1, "a", "try"), *[event("try", "try")] * 5, event("try"), report(0, 1, "failed"), release(2, "b", "try")],
+        [
+            release(1, "a", "try"),
+            *[event("try", "try")] * 5,
+            event("try"),
+            report(0, 1, "failed"),
+            event("again"),
+            release(2, "b", "try"),
+        ],
     ),
     ("taking a release that is broken off in good order", [release(1, "a", "try"), *[event("try", "try"), event("broken off")] * 7]),
     ("a release while working", [FIRST, TRY, release(1, "a", "try"), event("taken"), DID, ACKNOWLEDGED, report(1, 1)]),
@@ -148,7 +181,15 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ("a finished run with the model that is released", [*taken(1, "a"), event("finish", epoch=2, offered="a"), report(1, 1)]),
     (
         "what is kept of a model is used with it, and with no other one",
-        [kept("a", "c"), *taken(1, "a"), report(1, 1, used="c"), *taken(2, "b"), report(2, 2), *taken(3, "a"), report(3, 3, used="c")],
+        [
+            kept("a", "c"),
+            *taken(1, "a"),
+            report(1, 1, used="c"),
+            *taken(2, "b"),
+            report(2, 2, alone=True),
+            *taken(3, "a"),
+            report(3, 3, used="c"),
+        ],
     ),
     (
         "a run is finished twice with one model, and keeps something else of it",
@@ -172,11 +213,38 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ),
     (
         "what is kept of the model in use is kept of newer ones as well",
-        [kept("a", "1"), *taken(1, "a"), *[kept(of, of) for of in "bcde"], report(1, 1, used="1"), *taken(2, "b"), report(2, 2)],
+        [
+            kept("a", "1"),
+            *taken(1, "a"),
+            *[kept(of, of) for of in "bcde"],
+            report(1, 1, used="1"),
+            *taken(2, "b"),
+            report(2, 2, alone=True),
+        ],
     ),
     (
-        "what is kept of a model that failed is not tried",
-        [*taken(1, "a"), release(2, "b", "try"), event("failed"), kept("b", "c"), report(1, 2, "failed")],
+        "what is said to be alone is the model in use, also where another one failed or is not tried yet",
+        [
+            kept("a", "c"),
+            *taken(1, "b"),
+            release(2, "a", "try"),
+            report(1, 2, alone=True),
+            event("failed"),
+            report(1, 2, "failed", alone=True),
+            *taken(3, "a"),
+            report(3, 3, used="c"),
+            release(4, "b", "try"),
+            event("failed"),
+            report(3, 4, "failed", used="c"),
+        ],
+    ),
+    (
+        "what is kept of another model after a release is not in use",
+        [*taken(1, "a"), report(1, 1), kept("b", "c"), report(1, 1, alone=True)],
+    ),
+    (
+        "what is kept of a model that failed is not tried before that is",
+        [*taken(1, "a"), release(2, "b", "try"), event("failed"), kept("b", "c"), report(1, 2, "failed", alone=True)],
     ),
 ]
 """A name and its steps."""
@@ -191,6 +259,8 @@ OFFERED = {
     "the same model under another number": "a",
     "a release of an epoch that is over": "b",
     "a release that fails": "b",
+    "what was in the way of a release has passed": "b",
+    "a model of a finished run that fails is tried again, but not because it is offered again": "a",
     "the release after one that failed": "b",
     "a release that ends the client": "b",
     "taking a release that is broken off in good order": "a",
@@ -202,7 +272,9 @@ OFFERED = {
     "a release comes before the device keeps something of it": "a",
     "what is kept of another model than that in use waits for it": "b",
     "what is kept of the model in use is kept of newer ones as well": "b",
-    "what is kept of a model that failed is not tried": "b",
+    "what is said to be alone is the model in use, also where another one failed or is not tried yet": "b",
+    "what is kept of another model after a release is not in use": "a",
+    "what is kept of a model that failed is not tried before that is": "b",
 }
 """By name, the model that was offered last, where there was one: one hexadecimal digit."""
 

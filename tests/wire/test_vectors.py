@@ -4,14 +4,16 @@ import json
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from edge_client.core import kept, offers
 from edge_client.core import session as core
+from edge_client.core.own import usable
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import Current
 from edge_client.core.time import AggregatorTime
-from tests.wire import kept_vectors, policy_vectors, session_vectors, signed_vectors, time_vectors
+from tests.wire import kept_vectors, policy_vectors, private_vectors, session_vectors, signed_vectors, time_vectors
 from tests.wire.signed_vectors import A
 from tests.wire.write_vectors import FILES, GOLDEN, HOSTILE, HOSTILE_MESSAGES, HOSTILE_TENSORS, MESSAGES, NEWER, UPDATE, UPDATE_TENSORS
 from wire import messages as m
@@ -19,7 +21,7 @@ from wire.codec import decode, decode_update, encode, encode_update
 from wire.errors import Untrusted, WireError
 from wire.keys import read_public
 from wire.signed import Verifier
-from wire.tensors import decode_tensors
+from wire.tensors import TensorSpec, decode_tensors
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -79,7 +81,7 @@ def test_policy(case: dict[str, Any]) -> None:
 def test_session(scenario: dict[str, Any]) -> None:
     session, current = core.Session(), None
     for number, step in enumerate(scenario["steps"]):
-        if step["event"] in ("release", "finish", "try", "taken", "failed", "broken off", "kept", "report"):
+        if step["event"] in ("release", "finish", "try", "taken", "failed", "broken off", "again", "kept", "report"):
             session, current, said = _play_offer(session, current, dict(step))
         else:
             session, action = _play(session, dict(step))
@@ -98,7 +100,14 @@ def test_kept(case: dict[str, Any]) -> None:
     offered = case["offered"]
     own = kept.kept_of(held, offered["bundle"], offered["model"])
     assert (own.tensors if own else "") == case["used"]
-    assert bool(kept.why_alone(held, offered["run_id"], offered["bundle"], offered["model"])) == case["alone"]
+    assert bool(kept.why_alone(held, offered["bundle"], offered["model"])) == case["alone"]
+
+
+@pytest.mark.parametrize("case", json.loads(private_vectors.FILE.read_text())["cases"], ids=lambda case: case["name"])
+def test_private(case: dict[str, Any]) -> None:
+    about = json.loads(private_vectors.FILE.read_text())["about"]
+    stored = {one["name"]: np.zeros(one["shape"], one["dtype"]) for one in case["stored"]}
+    assert list(usable(msgspec.convert(about["tensors"], list[TensorSpec]), stored, about["num_train"])) == case["used"]
 
 
 def _play_offer(session: core.Session, current: Current | None, step: dict[str, Any]) -> tuple[core.Session, Current | None, str]:
@@ -113,7 +122,7 @@ def _play_offer(session: core.Session, current: Current | None, step: dict[str, 
             session = core.on_reply(session, finish)[0]
         case "try":
             session = offers.on_trying(session)
-            return session, current, "none" if session.offer and session.offer.problem else "try"
+            return session, current, "try" if offers.open_offer(session, current) is not None else "none"
         case "taken":
             assert offer is not None
             session = offers.on_taken(offers.on_measured(session, offers.Trial(), "b", 1))
@@ -124,13 +133,16 @@ def _play_offer(session: core.Session, current: Current | None, step: dict[str, 
             return offers.on_failed(session, "failed"), current, "none"
         case "broken off":
             return offers.on_interrupted(session), current, "none"
+        case "again":
+            session = offers.on_again(session)
         case "kept":
             session = core.on_kept(session, kept.Kept("r", A, step["of"] * 64, step["tensors"] * 64))
             return session, current, "try" if offers.open_offer(session, current) is not None else "none"
         case "report":
             assert (current.kept if current else "") == step["used"] * 64
-            said = offers.in_use(session, "d", current.release if current else 0)
+            said = offers.in_use(session, "d", current)
             assert (said.number, said.offered, bool(said.problem)) == (step["number"], step["offered"], bool(step["problem"]))
+            assert bool(said.alone) == step["alone"]
     begins = session.offer != before.offer and offers.open_offer(session, current) is not None
     return session, current, "try" if begins else "none"
 

@@ -4,6 +4,7 @@ import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
 import io.shoal.core.FolderStorage
 import io.shoal.core.Log
+import io.shoal.core.Owner
 import io.shoal.core.Predictor
 import io.shoal.core.ShoalException
 import io.shoal.core.Tensor
@@ -33,11 +34,19 @@ public class Fleet internal constructor(
     public val state: FleetState
         get() = if (consent.granted) states.now else FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
 
-    /** The model that answers, or null before there is one, and never again. Reads a small file. */
+    /**
+     * The model that answers, or null before there is one, and never again. Reads a small file.
+     *
+     * @throws ConfigException it is that of another phone
+     */
     public val model: ModelInfo?
         get() = storage().current()?.let { ModelInfo(it.model, it.run, it.release) }
 
-    /** What was measured of the model that was offered last; null before there was one. Reads a small file. */
+    /**
+     * What was measured of the model that was offered last; null before there was one. Reads a small file.
+     *
+     * @throws ConfigException it is that of another phone
+     */
     public val metrics: ModelMetrics?
         get() = storage().session().offer?.let { ModelMetrics(Evaluation.of(it.before), Evaluation.of(it.evaluated)) }
 
@@ -63,7 +72,7 @@ public class Fleet internal constructor(
      * Class probabilities of examples [x] (n, channels, time), or what the model's task answers in their place, by the model in use. It needs no connection and no consent, and goes on while
      * the phone trains: it waits for one batch at most. Not for the main thread.
      *
-     * @throws ConfigException there is no model yet, or it is damaged
+     * @throws ConfigException there is no model yet, or it is damaged, or it is that of another phone
      * @throws io.shoal.core.DataException examples of another shape
      * @throws ShoalException the model cannot answer
      */
@@ -136,8 +145,12 @@ public class Fleet internal constructor(
         }
     }
 
-    /** What its session and its model are kept in. */
-    internal fun storage(): FolderStorage = FolderStorage(home.state(settings), log)
+    /**
+     * What its session and its model are kept in.
+     *
+     * @throws ConfigException it is that of another phone, as a backup brings it
+     */
+    internal fun storage(): FolderStorage = FolderStorage(home.state(settings), log, Owner(deviceId, settings.fleet))
 
     /** @throws ConfigException not a broker's address, or its authority is no certificate */
     internal fun address(): BrokerAddress {
@@ -161,7 +174,7 @@ public class Fleet internal constructor(
         try {
             return noting {
                 home.recordings.deleteRecursively()
-                storage().erase()
+                FolderStorage(home.state(settings), log).erase() // also where it is another phone's
             }
         } finally {
             running.unlock()

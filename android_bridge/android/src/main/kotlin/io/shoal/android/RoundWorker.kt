@@ -8,7 +8,6 @@ import io.shoal.android.FleetState.Blocked
 import io.shoal.android.FleetState.Waiting
 import io.shoal.core.ConfigException
 import io.shoal.core.DataException
-import io.shoal.core.FolderStorage
 import io.shoal.core.LinkException
 import io.shoal.core.Log
 import io.shoal.core.Phone
@@ -107,7 +106,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         settings.fleet,
         fleet.address(),
         windows,
-        FolderStorage(fleet.home.state(settings), LogcatLog),
+        fleet.storage(),
         fleet.loader(),
         settings.trusted,
         settings.insecure,

@@ -2,6 +2,7 @@ package io.shoal.android
 
 import io.shoal.android.FleetState.Blocked
 import io.shoal.android.FleetState.Waiting
+import io.shoal.core.ConfigException
 import io.shoal.core.Current
 import io.shoal.core.GraphLoader
 import io.shoal.core.Log
@@ -119,6 +120,23 @@ class FleetTest {
         started()
         platform.write()
         assertTrue(next.home.recordings.exists(), "it is erased once")
+    }
+
+    @Test
+    fun `the state of another phone answers nothing until it is erased`() {
+        val fleet = configured()
+        fleet.storage().save(Session(released = 7))
+        val other = FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().deviceId("another")
+        fleet.configure(other.build())
+        platform.write()
+        for (use in listOf<() -> Any?>({ fleet.model }, { fleet.metrics }, { fleet.storage() })) {
+            assertTrue("and this is device another of fleet f" in assertFailsWith<ConfigException> { use() }.message!!)
+        }
+        fleet.consent.grant("terms-3")
+        platform.write()
+        fleet.consent.withdraw(eraseLocal = true)
+        platform.write()
+        assertEquals(7, fleet.storage().session().released)
     }
 
     @Test

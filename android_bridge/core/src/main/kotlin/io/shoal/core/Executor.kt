@@ -91,20 +91,7 @@ public class Executor(
         return job.finish()
     }
 
-    /**
-     * Of what the device has kept, what this bundle and these windows have room for: a column of windows that there were once says nothing of
-     * those that there are now.
-     */
-    private fun fitting(kept: Tensors): Tensors {
-        val layouts = bundle.manifest.ofRole(Names.PRIVATE).associate { it.key to it.layout }
-        return kept.filter { (key, tensor) ->
-            when (Names.roleOf(key)) {
-                Names.PRIVATE -> layouts[key]?.let { it.dtype == tensor.dtype && it.shape == tensor.shape } ?: false
-                Names.COLUMN -> tensor.shape.firstOrNull() == windows.numTrain
-                else -> false
-            }
-        }
-    }
+    private fun fitting(stored: Tensors): Tensors = usable(bundle.manifest.ofRole(Names.PRIVATE), stored, windows.numTrain)
 
     /** Of what the device has kept of the model, the tensors that this bundle has room for. */
     private fun keptOf(private: Tensors): Tensors {
@@ -157,17 +144,15 @@ public class Executor(
 
     /**
      * Finds out whether a model can be used for predictions: it has the bundle's layout, and gives each class of a few of the device's own
-     * windows a probability.
+     * windows a probability; of zeros, where it has none.
      *
      * @throws WrongLayout its tensors are not the manifest's, or its answer has another shape
-     * @throws DataException its answer is none, or the device has no window to ask it about
+     * @throws DataException its answer is none
      */
     internal fun tryOut(model: Tensors, private: Tensors) {
         val manifest = bundle.manifest
         checkLayout(model, manifest.received().map { it.layout }, "offered model")
-        val windows = if (windows.numTest > 0) windows.testX else windows.some
-        val x = windows.take(IntArray(minOf(windows.rows, TRIED)) { it })
-        if (x.rows == 0) throw DataException("no window to try the offered model on")
+        val x = windows.some(TRIED, manifest.window)
         val answer = predict(model, private, x)
         val expected = TensorLayout(Names.PROBABILITIES, DType.FLOAT32, listOf(x.rows, manifest.classes.size))
         checkLayout(mapOf(Names.PROBABILITIES to answer), listOf(expected), "answer of the offered model")

@@ -16,15 +16,17 @@ import java.util.Locale
 import java.util.TreeMap
 
 /**
- * A [Storage] in a folder of its own: `session.json update private.RUN.ROUND current before failures traffic.json blobs/SHA256 blobs/SHA256.part`. All files but
+ * A [Storage] in a folder of its own: `device.json session.json update private.RUN.ROUND current before failures traffic.json blobs/SHA256 blobs/SHA256.part`. All files but
  * `session.json`, which has its hash in its second line, and the blobs, which have it in their names, begin with the SHA-256 of the rest. A
  * file that was damaged is deleted, with a line in the [log].
  *
- * @throws ConfigException the folder cannot be made or written
+ * @param owner whose it is: its model, and what it keeps, were made of one device's data; null: nobody asks
+ * @throws ConfigException the folder cannot be made or written, or is another device's
  */
 @InternalShoalApi
-public class FolderStorage @JvmOverloads constructor(private val folder: File, private val log: Log = Log.SILENT) : Storage {
+public class FolderStorage @JvmOverloads constructor(private val folder: File, private val log: Log = Log.SILENT, owner: Owner? = null) : Storage {
     private val blobs = File(folder, "blobs")
+    private val ownerFile = File(folder, "device.json")
     private val sessionFile = File(folder, "session.json")
     private val updateFile = File(folder, "update")
     private val currentFile = File(folder, "current")
@@ -34,6 +36,27 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     init {
         if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw ConfigException("state folder $folder: it cannot be written")
+        owner?.let(::claim)
+    }
+
+    /** Notes whose it is. What an older version stored is of the device that its last plan was for. A full disk is no reason not to start. */
+    private fun claim(owner: Owner) {
+        val noted = readAs(ownerFile, "whose it is is noted anew") {
+            Fields(parseJson(checked(it)), "device").run { Owner(string("device_id"), string("fleet")) }
+        }
+        val held = noted ?: session().plan?.let { Owner(it.deviceId) }
+        if (held?.permits(owner) == false) {
+            throw ConfigException(
+                "state folder $folder: it is that of $held, and this is $owner, which must not answer with another device's model and memory; " +
+                    "name a folder of its own, or empty this one",
+            )
+        }
+        if (noted == owner) return
+        try {
+            writeChecked(ownerFile, jsonText(mapOf("device_id" to owner.deviceId, "fleet" to owner.fleet)).toByteArray())
+        } catch (error: IOException) {
+            log.write(Log.Level.WARNING, "state folder $folder: whose it is cannot be noted: $error")
+        }
     }
 
     /** The session; a new one where the file was damaged: nothing but a finished update, and which versions were used, is lost by that. */
@@ -84,7 +107,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private fun currentIn(file: File, follows: String): Current? = readAs(file, follows) {
         val (private, text) = decodeTensors(checked(it), Limits.OWN_FILES)
         val f = Fields(parseJson(text.toByteArray()), "current")
-        Current(f.digest("bundle"), f.digest("model"), f.string("run"), private, f.count("release", 0), f.string("group", ""), f.maybeDigest("kept"))
+        Current(f.digest("bundle"), f.digest("model"), f.string("run"), private, f.count("release", 0), f.string("group", ""), f.maybeDigest("kept"), f.string("alone", ""))
     }
 
     override fun saveCurrent(current: Current) {
@@ -95,7 +118,8 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     /**
      * Forgets what the device has learned from its windows: private tensors, what it has kept of models, a finished update, the plan. The model
-     * in use stays, without what the device has for itself, and so do the numbers by which older bundles and releases are told.
+     * in use stays, without what the device has for itself, and so do the numbers by which older bundles and releases are told. Any device may
+     * use what is left.
      */
     public fun erase() {
         val (known, model) = Pair(session(), current())
@@ -108,6 +132,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         )
         save(session)
         dropUpdate()
+        delete(ownerFile)
         delete(beforeFile)
         privateFiles().values.flatMap { it.values }.forEach(::delete)
         keepBlobs(setOfNotNull(model?.bundle, model?.model))
@@ -115,7 +140,8 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     private fun writeCurrent(current: Current) {
         val about = linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run)
-        val text = jsonText(about + linkedMapOf("release" to current.release, "group" to current.group, "kept" to current.kept))
+        val more = linkedMapOf("release" to current.release, "group" to current.group, "kept" to current.kept, "alone" to current.alone)
+        val text = jsonText(about + more)
         writeChecked(currentFile, encodeTensors(current.private, text))
     }
 

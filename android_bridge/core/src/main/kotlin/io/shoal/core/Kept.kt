@@ -15,11 +15,11 @@ internal object KeptRules {
     /** What is held of this model of this bundle. */
     fun of(held: List<Kept>, bundle: String, model: String): Kept? = held.firstOrNull { isOf(it, bundle, model) }
 
-    /** Why a model of a run answers as it was given, although something was kept in that run; empty where nothing was, or it is used. */
-    fun whyAlone(held: List<Kept>, run: String, bundle: String, model: String): String {
-        val ofRun = held.lastOrNull { it.run == run }
-        if (ofRun == null || of(held, bundle, model) != null) return ""
-        return "what is kept of run $run was made of model ${ofRun.model.take(12)}, not of this one"
+    /** Why a model answers as it was given, although something was kept, in whatever run; empty where nothing was, or of this model. */
+    fun whyAlone(held: List<Kept>, bundle: String, model: String): String {
+        val last = held.lastOrNull()
+        if (last == null || of(held, bundle, model) != null) return ""
+        return "what is kept of run ${last.run} was made of model ${last.model.take(12)}, not of this one"
     }
 
     private fun isOf(kept: Kept, bundle: String, model: String) = kept.bundle == bundle && kept.model == model

@@ -37,7 +37,7 @@ internal class KeptModels(private val storage: Storage) {
         if (kept != null && payload != null) return Own(decodeTensors(payload, Limits.OWN_FILES).tensors, kept.tensors)
         val private = storage.private(offer.run, Long.MAX_VALUE).filterKeys { Names.roleOf(it) == Names.PRIVATE }
         if (kept != null) return Own(private, alone = "what was kept of this model is damaged or missing", lost = kept.tensors)
-        return Own(private, alone = KeptRules.whyAlone(session.kept, offer.run, offer.bundle, offer.model))
+        return Own(private, alone = KeptRules.whyAlone(session.kept, offer.bundle, offer.model))
     }
 
     private companion object {

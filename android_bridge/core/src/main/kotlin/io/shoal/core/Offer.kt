@@ -9,10 +9,10 @@ import io.shoal.core.wire.Release
  *
  * @param number of the release; 0 if a finished run offers the model
  * @param tries how often taking it into use was started and did not end
- * @param problem why it is not in use and will not be; empty if it is in use or may yet be
+ * @param problem why it is not in use; empty if it is in use, or was not tried yet
+ * @param again whether it is to be tried again although there is a problem
  * @param evaluated over the windows that the device holds back, with this model; [before] with the one that was in use
  * @param latencyMs what a prediction of one window takes
- * @param alone why it is used without what the device has kept; empty where that is used, or nothing was kept
  */
 @InternalShoalApi
 public data class Offer(
@@ -27,21 +27,20 @@ public data class Offer(
     val evaluated: Metrics = Metrics(),
     val before: Metrics = Metrics(),
     val latencyMs: Double = 0.0,
-    val alone: String = "",
+    val again: Boolean = false,
 )
 
-/** What was found out of an offered model: what was measured, and why it is used without what the device has kept, if it is. */
+/** What was measured of an offered model, of the model in use, and of a prediction. */
 internal data class Measured(
     val evaluated: Metrics = Metrics(),
     val before: Metrics = Metrics(),
     val latencyMs: Double = 0.0,
-    val alone: String = "",
 )
 
 /**
  * What a device does about a model that is offered to it (`wire/SPEC.md`, 'Releases'); pure, the same rules as `edge_client/core/offers.py`:
- * releases are taken in the order of their numbers, none twice; one whose loading ends the client again and again is given up; what becomes
- * of one is remembered until the next.
+ * releases are taken in the order of their numbers, none twice; one that cannot be used is tried again later, since what was in its way may
+ * have passed; one whose loading ends the client again and again is given up; what becomes of one is remembered until the next.
  */
 internal object Offers {
     /** A release came. One that is no newer than the last, or speaks for an earlier start of the aggregator, changes nothing. */
@@ -51,9 +50,9 @@ internal object Offers {
         return session.copy(offer = offer, released = release.number, releasedEpoch = release.epoch)
     }
 
-    /** The offer that is still to be taken into use: it has not failed, and is not in use with what was kept of it last. */
+    /** The offer that is still to be taken into use: it has not failed, or is to be tried again, and is not in use with what was kept of it last. */
     fun open(session: Session, current: Current?): Offer? {
-        val offer = session.offer?.takeIf { it.problem.isEmpty() } ?: return null
+        val offer = session.offer?.takeIf { it.problem.isEmpty() || it.again } ?: return null
         if (current == null || !isOf(offer, current) || offer.number > current.release) return offer
         val kept = KeptRules.of(session.kept, offer.bundle, offer.model)
         return offer.takeIf { kept != null && kept.tensors != current.kept }
@@ -74,7 +73,9 @@ internal object Offers {
     /** The offered model is about to be loaded. To be saved before it is. */
     fun onTrying(session: Session): Session {
         val tries = session.offer?.tries ?: return session
-        if (tries >= Rounds.MOST_TRIES) return onFailed(session, "loading it was started $tries times and ended this client each time")
+        if (tries >= Rounds.MOST_TRIES) {
+            return session.withOffer { copy(problem = "loading it was started $tries times and ended this client each time", again = false) }
+        }
         return session.withOffer { copy(tries = tries + 1) }
     }
 
@@ -82,24 +83,40 @@ internal object Offers {
     fun onInterrupted(session: Session): Session = session.withOffer { copy(tries = maxOf(0, tries - 1)) }
 
     /** The offered model cannot be used, and why. */
-    fun onFailed(session: Session, problem: String): Session = session.withOffer { copy(tries = 0, problem = problem) }
+    fun onFailed(session: Session, problem: String): Session = session.withOffer { copy(tries = 0, problem = problem, again = false) }
+
+    /**
+     * The client was started anew: what failed is to be tried again, unless it was given up. Until that is done, the device goes on saying its
+     * problem.
+     */
+    fun onAgain(session: Session): Session =
+        session.withOffer { if (problem.isEmpty() || tries >= Rounds.MOST_TRIES) this else copy(again = true) }
 
     /** The offered model was tried and can be used; its bundle has this name and version. To be saved before it is taken into use. */
     fun onMeasured(session: Session, measured: Measured, name: String, version: Long): Session {
         val known = session.versions + (name to maxOf(version, session.versions[name] ?: 0))
         return session.copy(versions = known).withOffer {
-            copy(evaluated = measured.evaluated, before = measured.before, latencyMs = measured.latencyMs, alone = measured.alone)
+            val (evaluated, before) = Pair(measured.evaluated, measured.before)
+            copy(problem = "", again = false, evaluated = evaluated, before = before, latencyMs = measured.latencyMs)
         }
     }
 
     /** The offered model is in use. */
     fun onTaken(session: Session): Session = session.withOffer { copy(tries = 0) }
 
-    /** What the device says of its releases; [number] is that of the one in use, 0 if there is none. */
-    fun inUse(session: Session, deviceId: String, number: Long, failures: Long): InUse {
+    /** Why the model in use answers without what the device has kept, as things are now; empty where it has that, or nothing was kept. */
+    fun aloneOf(session: Session, current: Current?): String = when {
+        current == null || current.kept.isNotEmpty() -> ""
+        KeptRules.of(session.kept, current.bundle, current.model) != null -> "what is kept of this model is not in use yet"
+        else -> current.alone.ifEmpty { KeptRules.whyAlone(session.kept, current.bundle, current.model) }
+    }
+
+    /** What the device says of its releases; [current] is the model in use. */
+    fun inUse(session: Session, deviceId: String, current: Current?, failures: Long): InUse {
+        val number = current?.release ?: 0
         val offer = session.offer?.takeIf { it.number == session.released } ?: Offer(0, "", "", "")
         val (problem, latencyMs) = Pair(offer.problem, offer.latencyMs)
-        return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures, offer.alone)
+        return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures, aloneOf(session, current))
     }
 
     private fun Session.withOffer(change: Offer.() -> Offer): Session = copy(offer = offer?.change())

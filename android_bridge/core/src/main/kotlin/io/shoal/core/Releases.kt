@@ -5,6 +5,7 @@ import io.shoal.core.wire.InUse
 import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Policy
+import java.io.IOException
 
 /**
  * Takes models that are offered into use, and says which one answers (`edge_client/releases.py`). An offered model takes the place of the one
@@ -34,17 +35,19 @@ internal class Releases(
     fun blobs(session: Session): Set<String> =
         setOfNotNull(current?.bundle, current?.model, open(session)?.bundle, open(session)?.model)
 
-    /** [blobs], and what stays but is not fetched again: those of the model before, and what the device has kept. */
-    fun kept(session: Session): Set<String> =
-        blobs(session) + setOfNotNull(storage.before()?.bundle, storage.before()?.model) + session.kept.map { it.tensors }
+    /** [blobs], and what stays but is not fetched again: those of the model before and of the one offered last, and what the device has kept. */
+    fun kept(session: Session): Set<String> {
+        val (before, offer) = Pair(storage.before(), session.offer)
+        return blobs(session) + setOfNotNull(before?.bundle, before?.model, offer?.bundle, offer?.model) + session.kept.map { it.tensors }
+    }
 
     /** What the device says of its releases. */
-    fun said(session: Session): InUse = Offers.inUse(session, deviceId, current?.release ?: 0, storage.failures())
+    fun said(session: Session): InUse = Offers.inUse(session, deviceId, current, storage.failures())
 
-    /** The session as it is right: a crash may have come after a model was in use and before that was noted. */
+    /** The session at a start: a crash may have come after a model was in use and before that was noted, and what failed is tried again. */
     fun recovered(session: Session): Session {
         val offer = session.offer ?: return session
-        return if (offer.tries > 0 && offer.problem.isEmpty() && open(session) == null) Offers.onTaken(session) else session
+        return if (offer.tries > 0 && offer.problem.isEmpty() && open(session) == null) Offers.onTaken(session) else Offers.onAgain(session)
     }
 
     /**
@@ -71,16 +74,22 @@ internal class Releases(
         val held = if (own.lost.isEmpty()) began else Offers.onKeptLost(began, own.lost)
         val session = Offers.onMeasured(held, measured, manifest.name, manifest.version)
         save(session)
-        val taken = Current(offer.bundle, offer.model, offer.run, own.tensors, offer.number, offer.group, own.kept)
-        storage.saveCurrent(taken)
+        val taken = Current(offer.bundle, offer.model, offer.run, own.tensors, offer.number, offer.group, own.kept, own.alone)
+        try {
+            storage.saveCurrent(taken)
+        } catch (full: IOException) { // the client did not end: it is no try
+            save(Offers.onInterrupted(session))
+            throw full
+        }
         current = taken
         save(Offers.onTaken(session))
-        log.write(Log.Level.INFO, "the model of ${nameOf(offer)} is in use${beside(own)}")
+        val untried = if (trial.hasWindows) "" else "; tried on zeros: this device has no window"
+        log.write(Log.Level.INFO, "the model of ${nameOf(offer)} is in use${beside(own)}$untried")
     }
 
     private fun tryOut(session: Session, offer: Offer, checkpoint: () -> Unit): Verdict {
         val manifest = loaded.verified(offer.bundle).manifest
-        val (x, y) = trial.heldBack(session.plan, manifest)
+        val (x, y) = trial.heldBack(manifest)
         val before = if (Offers.isInUse(offer, current)) {
             offer.before // measured when it came
         } else {
@@ -93,7 +102,7 @@ internal class Releases(
         val own = keptModels.beside(session, offer)
         val tried = Tried(loaded.executor(offer.bundle), loaded.tensors(offer.model), own.tensors)
         tried.tryOut()
-        return Verdict(manifest, own, Measured(trial.evaluate(tried, x, y, checkpoint), before, trial.latencyMs(tried), own.alone))
+        return Verdict(manifest, own, Measured(trial.evaluate(tried, x, y, checkpoint), before, trial.latencyMs(tried, manifest)))
     }
 
     /** Null where the model in use cannot be loaded: then there is nothing to compare with. */

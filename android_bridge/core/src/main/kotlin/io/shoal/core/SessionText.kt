@@ -66,10 +66,10 @@ private fun fieldsOf(offer: Offer) = linkedMapOf(
     "group" to offer.group,
     "tries" to offer.tries,
     "problem" to offer.problem,
+    "is_again" to offer.again,
     "evaluated" to fieldsOf(offer.evaluated),
     "before" to fieldsOf(offer.before),
     "latency_ms" to offer.latencyMs,
-    "alone" to offer.alone,
 )
 
 private fun offerOf(f: Fields) = Offer(
@@ -84,7 +84,7 @@ private fun offerOf(f: Fields) = Offer(
     evaluated = f.metrics("evaluated"),
     before = f.metrics("before"),
     latencyMs = f.double("latency_ms"),
-    alone = f.string("alone", ""),
+    again = f.bool("is_again", false),
 )
 
 private fun fieldsOf(kept: Kept) =

@@ -5,7 +5,7 @@ import io.shoal.core.wire.Pieces
 /**
  * The model that answers, whatever the run of the day is doing: the digests of its [bundle] and its tensors [model], the [run] that it came
  * from, and what the device has for itself beside it. [kept] is the digest of what it has kept of this model, where that is used; empty where
- * the model answers alone. [release] is the release's number, 0 if a finished run offered it;
+ * the model answers alone, and [alone] says why it did when it came into use; empty where nothing was kept then. [release] is the release's number, 0 if a finished run offered it;
  * [group] is what its group is called.
  */
 @InternalShoalApi
@@ -17,6 +17,7 @@ public class Current(
     public val release: Long = 0,
     public val group: String = "",
     public val kept: String = "",
+    public val alone: String = "",
 )
 
 /** A blob that comes in pieces; those that are here outlive a restart. */

@@ -1,12 +1,9 @@
 package io.shoal.core
 
-import io.shoal.core.wire.Evaluate
 import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Metrics
-import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Tasks
-import io.shoal.core.wire.Train
 import kotlin.math.ln
 
 /** A model with the executor that answers with it, and what the device has kept for itself. */
@@ -24,7 +21,7 @@ internal class Tried(private val executor: Executor, private val model: Tensors,
      * Refuses a model that cannot be used for predictions.
      *
      * @throws WireException its tensors are not the manifest's, or its answer has another shape
-     * @throws DataException its answer is none, or the device has no window to ask it about
+     * @throws DataException its answer is none
      */
     fun tryOut(): Unit = executor.tryOut(model, private)
 }
@@ -32,19 +29,13 @@ internal class Tried(private val executor: Executor, private val model: Tensors,
 /** What is found out about a model before it is taken into use: how well it answers, and how fast (`edge_client/trial.py`). */
 internal class Trial(private val windows: Windows, private val policy: Policy) {
     /**
-     * The windows that no training saw: the test windows; without any, those that the plans of this device hold out. None where its owner
-     * does not permit evaluations, or asks for more windows behind one.
+     * The windows that neither training nor a memory has seen: the test windows. What a plan holds out of the training windows is not among
+     * them: other plans train on it, and a memory holds it with its labels. None where the owner does not permit evaluations, or asks for
+     * more windows behind one.
      */
-    fun heldBack(plan: Plan?, manifest: Manifest): Pair<Tensor, Tensor> {
+    fun heldBack(manifest: Manifest): Pair<Tensor, Tensor> {
         val windows = windows.takenFor(manifest)
-        var (x, y) = Pair(windows.testX, windows.testY)
-        if (y.rows == 0) {
-            val share = plan?.verbs.orEmpty().maxOfOrNull { if (it is Train) it.holdout else if (it is Evaluate) it.holdout else 0.0 } ?: 0.0
-            val mask = heldOut(windows.numTrain, share)
-            val chosen = mask.indices.filter { mask[it] }.toIntArray()
-            x = windows.trainX.take(chosen)
-            y = windows.trainY.take(chosen)
-        }
+        val (x, y) = Pair(windows.testX, windows.testY)
         val permitted = policy.verbs?.contains("evaluate") != false && y.rows >= policy.minWindows
         return if (permitted) Pair(x, y) else Pair(x.take(IntArray(0)), y.take(IntArray(0)))
     }
@@ -70,9 +61,12 @@ internal class Trial(private val windows: Windows, private val policy: Policy) {
         return Metrics(labels.size.toLong(), loss, correct)
     }
 
+    /** Whether the device has a window to try a model on. */
+    val hasWindows: Boolean get() = windows.some.rows > 0
+
     /** What a prediction of one window takes: the median of a few. */
-    fun latencyMs(tried: Tried): Double {
-        val x = windows.some.take(IntArray(1))
+    fun latencyMs(tried: Tried, manifest: Manifest): Double {
+        val x = windows.some(1, manifest.window)
         val took = List(TIMES) {
             val beganNs = System.nanoTime()
             tried.predict(x)

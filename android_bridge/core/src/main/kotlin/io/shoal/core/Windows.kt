@@ -1,5 +1,7 @@
 package io.shoal.core
 
+import io.shoal.core.wire.Window
+
 /**
  * A device's examples: x (n, channels, time) float32 in sensor units, or int64 ids of words or events; y (n) int64 class numbers, or (n, names)
  * int64 of several labels, 1 for each name that is there and 0 for others, or (n, quantities) float32. [unlabelledX] holds windows that nobody has labelled, shaped as
@@ -34,6 +36,10 @@ public class Windows @JvmOverloads constructor(
 
     /** Some windows of this device, with labels or without: of those for training where there are any, else of those that there are. */
     internal val some: Tensor get() = listOf(trainX, testX, unlabelledX).firstOrNull { it.rows > 0 } ?: trainX
+
+    /** The first windows of [some], at most so many; one of zeros where the device has none. */
+    internal fun some(most: Int, window: Window): Tensor =
+        if (some.rows > 0) some.take(IntArray(minOf(some.rows, most)) { it }) else Tensor.allocate(window.dtype, listOf(1) + window.shape)
 
     private fun check(split: String, x: Tensor, y: Tensor) {
         val labelled = y.shape.size in (if (y.dtype == DType.FLOAT32) 2..2 else 1..2) && y.dtype in TYPES && y.shape[0] == x.shape.firstOrNull()

@@ -3,9 +3,11 @@ package io.shoal.core
 import io.shoal.core.random.Noise
 import io.shoal.core.wire.Annotate
 import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.Fields
 import io.shoal.core.wire.JsonArray
 import io.shoal.core.wire.JsonNumber
 import io.shoal.core.wire.Plan
+import io.shoal.core.wire.TensorSpec
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.Update
 import io.shoal.core.wire.decode
@@ -88,6 +90,27 @@ class ExecutorTest {
         val plan = Fixture.plan(verbs = listOf(Train(8), Evaluate("train", "survey")))
         assertEquals(executor.execute(plan, model, emptyMap(), ::tensors).tensors, executor.execute(plan, model, odd, ::tensors).tensors)
         assertFailsWith<Malformed> { executor.execute(Fixture.plan(verbs = listOf(Annotate("weigh", "x"))), model, emptyMap(), ::tensors) }
+    }
+
+    @Test
+    fun `what a plan goes on from of what is stored is that of every implementation`() {
+        val vectors = Fields(parseJson(File(repository, "wire/vectors/private.json").readBytes()), "private.json")
+        fun dtype(name: String) = DType.entries.first { it.manifestName == name }
+        val (numTrain, specs) = vectors.obj("about").run {
+            Pair(
+                count("num_train").toInt(),
+                list("tensors") { it, path ->
+                    Fields(it, path).run { TensorSpec(string("name"), string("role"), dtype(string("dtype")), sizes("shape")) }
+                },
+            )
+        }
+        val cases = vectors.list("cases") { it, path -> Fields(it, path) }
+        assertTrue(cases.size >= 14)
+        for (case in cases) {
+            val stored = case.list("stored") { it, path -> Fields(it, path) }
+                .associate { it.string("name") to Tensor.allocate(dtype(it.string("dtype")), it.sizes("shape")) }
+            assertEquals(case.strings("used"), usable(specs, stored, numTrain).keys.toList(), case.string("name"))
+        }
     }
 
     @Test

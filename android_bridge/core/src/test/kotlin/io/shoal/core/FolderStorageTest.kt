@@ -19,7 +19,7 @@ class FolderStorageTest {
 
     private val said = ArrayList<String>()
 
-    private fun storage() = FolderStorage(folder) { level, line -> said += "$level $line" }
+    private fun storage(owner: Owner? = null) = FolderStorage(folder, { level, line -> said += "$level $line" }, owner)
 
     private fun tensors(value: Float): Tensors = mapOf("private/p" to Tensor.of(floatArrayOf(value)))
 
@@ -127,7 +127,7 @@ class FolderStorageTest {
             folder.copyRecursively(copy)
             File(copy, name).apply { writeBytes(damage(readBytes())) }
             said.clear()
-            val storage = FolderStorage(copy) { level, line -> said += "$level $line" }
+            val storage = FolderStorage(copy, { level, line -> said += "$level $line" })
             assertEquals(if (name == "session.json") Session() else session, storage.session())
             assertEquals(if (name == "current") 2 else 3, storage.current()!!.release, "the model before answers")
             assertEquals(if (name == "before") null else 2L, storage.before()?.release)
@@ -150,6 +150,34 @@ class FolderStorageTest {
     private fun cut(bytes: ByteArray) = bytes.copyOf(bytes.size - 1)
 
     private fun flipped(bytes: ByteArray) = bytes.copyOf().also { it[bytes.size / 2] = (it[bytes.size / 2].toInt() xor 4).toByte() }
+
+    @Test
+    fun `the state of another phone is one clear error, until what was learned is erased`() {
+        val (one, other) = Pair(Owner("one", "watch"), Owner("other", "watch"))
+        storage(one).save(Session(released = 7))
+        for (wrong in listOf(other, Owner("one", "ring"))) {
+            val error = assertFailsWith<ConfigException> { storage(wrong) }
+            assertTrue("it is that of device one of fleet watch, and this is $wrong" in error.message!!)
+        }
+        assertEquals(7, storage(one).session().released)
+        storage().erase()
+        assertEquals(7, storage(other).session().released)
+        assertFailsWith<ConfigException> { storage(one) }
+    }
+
+    @Test
+    fun `a folder of an older version is taken over, but for one with a plan of another phone`() {
+        storage().save(Session(released = 7))
+        assertEquals(7, storage(Owner("one", "watch")).session().released)
+        File(folder, "device.json").writeText("damaged")
+        storage(Owner("other", "watch"))
+        assertTrue("whose it is is noted anew" in said.single())
+        File(folder, "device.json").delete()
+        storage().save(Session(Fixture.plan()))
+        val error = assertFailsWith<ConfigException> { storage(Owner("other", "watch")) }
+        assertTrue("it is that of device phone, and this is device other of fleet watch" in error.message!!)
+        storage(Owner("phone", "watch"))
+    }
 
     @Test
     fun `a folder that cannot be written is one clear error`() {

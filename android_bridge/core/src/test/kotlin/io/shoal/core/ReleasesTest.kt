@@ -11,6 +11,7 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.encodeTensors
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
+import java.io.IOException
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -99,6 +100,9 @@ class ReleasesTest {
         val said = device.said()
         assertEquals(Pair(1L, 2L), Pair(said.number, said.offered))
         assertTrue("ended this client" in said.problem)
+        val again = device()
+        again.work()
+        assertEquals(said, again.said(), "what was given up is not tried again")
     }
 
     @Test
@@ -119,16 +123,62 @@ class ReleasesTest {
     }
 
     @Test
-    fun `without test windows those that plans hold out are used`() {
+    fun `without test windows nothing is measured, whatever a plan held out`() {
         val all = Fixture.windows
         val none = IntArray(0)
         val device = device(windows = Windows(all.trainX, all.trainY, all.testX.take(none), all.testY.take(none)))
         device.release(1)
-        assertEquals(Metrics(), device.said().evaluated)
         device.plan(Fixture.plan(verbs = listOf(Train(8, holdout = 0.25))))
         device.offer()
         device.release(2, model(2f))
-        assertEquals(numHeldOut(all.numTrain, 0.25).toLong(), device.said().evaluated.numExamples)
+        assertEquals(listOf(2L, "", Metrics(), Metrics()), device.said().run { listOf(number, problem, evaluated, before) })
+    }
+
+    @Test
+    fun `a phone without any window takes a release, and says that nothing was measured`() {
+        val device = device(windows = noWindows())
+        device.release(1)
+        assertEquals(listOf(1L, "", Metrics(), Metrics()), device.said().run { listOf(number, problem, evaluated, before) })
+        assertTrue(device.said.any { "tried on zeros: this device has no window" in it })
+    }
+
+    private fun noWindows(): Windows {
+        val (x, y) = Fixture.windows.let { Pair(it.trainX.take(IntArray(0)), it.trainY.take(IntArray(0))) }
+        return Windows(x, y, x, y)
+    }
+
+    @Test
+    fun `what was in the way has passed with the next job`() {
+        val failing = object : GraphLoader by FakeLoader() {
+            override fun load(bundle: Bundle): Graphs = throw OutOfMemoryError("load")
+        }
+        val device = device(failing)
+        device.release(1)
+        val first = device.said()
+        assertTrue("OutOfMemoryError" in first.problem)
+        val second = device(failing)
+        assertEquals(first, second.said(), "until it has been tried again")
+        second.work()
+        assertEquals(first, second.said())
+        val third = device()
+        third.work()
+        assertEquals(listOf(1L, "", numTest), third.said().run { listOf(number, problem, evaluated.numExamples) })
+    }
+
+    @Test
+    fun `a disk that is full is no try`() {
+        var full = true
+        val storage = object : Storage by FolderStorage(folder) {
+            override fun saveCurrent(current: Current) = if (full) throw IOException("full") else storage().saveCurrent(current)
+        }
+        storage().putBlob(Fixture.bundle.digest, Fixture.payload)
+        storage().putBlob(digest(Fixture.model), Fixture.model)
+        storage().save(Offers.onRelease(Session(), Fixture.release(1)))
+        repeat(Rounds.MOST_TRIES + 1) { assertFailsWith<IOException> { FakeAggregator(storage).up().work() } }
+        full = false
+        val device = FakeAggregator(storage).up()
+        device.work()
+        assertEquals(listOf(1L, ""), device.said().run { listOf(number, problem) })
     }
 
     @Test

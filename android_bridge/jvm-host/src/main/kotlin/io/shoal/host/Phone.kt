@@ -4,6 +4,7 @@ import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
 import io.shoal.core.FolderStorage
 import io.shoal.core.Log
+import io.shoal.core.Owner
 import io.shoal.core.OwnerThread
 import io.shoal.core.Phone
 import io.shoal.core.ShoalException
@@ -65,7 +66,7 @@ private fun run(arguments: List<String>) {
         val windows = readFolder(device.data)
         val loader = owner.owned(ExecutorchLoader(File(device.state, "programs")))
         val log = Log { level, line -> System.err.println("${Instant.now()} $level $line") }
-        val storage = FolderStorage(device.state, log)
+        val storage = FolderStorage(device.state, log, Owner(device.id, required("--fleet")))
         val phone = Phone(device.id, required("--fleet"), broker, windows, storage, loader, trusted, insecure, policy, log = log)
         thread(name = device.id) {
             try {
