@@ -161,7 +161,7 @@ def _checked(
 ) -> tuple[Array, Array]:
     x = _examples(x, str(origin), channels, has_ids)
     if len(x) == len(y) == 0:
-        return x, as_held(y)
+        return x, as_held(y) if y.ndim > 1 else np.zeros(0, np.int64)
     if y.dtype.kind in "US" and classes:
         check_labels(y, len(x), str(origin))
         return x, named_classes(y, classes, str(origin))

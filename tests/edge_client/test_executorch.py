@@ -151,7 +151,7 @@ def test_no_evaluation_batch_is_above_the_maximum() -> None:
         slices = evaluation_slices(num_examples, 2, 64)
         assert [i for part in slices for i in range(num_examples)[part]] == list(range(num_examples))
         assert all(2 <= part.stop - part.start <= 64 for part in slices) or num_examples == 1
-    assert evaluation_slices(300, 2, None) == [slice(0, 256), slice(256, 300)]
+    assert evaluation_slices(300, 2, None) == [slice(0, 150), slice(150, 300)]
 
 
 def test_the_library_is_built_once() -> None:
