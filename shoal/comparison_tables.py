@@ -23,7 +23,7 @@ GAP = 2
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """The rows with their nested fields as NAME.FIELD columns."""
-    flat = [flat_row(row) for row in rows]
+    flat = flat_rows(rows)
     names = list(dict.fromkeys(name for row in flat for name in row))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names)
@@ -31,12 +31,16 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(flat)
 
 
-def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its nested fields as NAME.FIELD."""
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        flat |= {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
+def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with their nested fields as NAME.FIELD; one that is none in a row has none of these."""
+    nested = {name for row in rows for name, value in row.items() if isinstance(value, dict)}
+    made: list[dict[str, Any]] = []
+    for row in rows:
+        flat: dict[str, Any] = {}
+        for name, value in row.items():
+            flat |= {f"{name}.{key}": v for key, v in (value or {}).items()} if name in nested else {name: value}
+        made.append(flat)
+    return made
 
 
 def comparison_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
@@ -93,12 +97,12 @@ def _accuracy(row: Mapping[str, Any]) -> str:
 
 def _against(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
     """The columns of the paired test; none where nothing was tested."""
-    reference = next((row["against"]["reference"] for row in rows if "against" in row), None)
+    reference = next((row["against"]["reference"] for row in rows if row.get("against")), None)
     if reference is None:
         return {}
     return {
-        "gain": lambda r: _difference(r["against"]) if "against" in r else "-",
-        "p": lambda r: f"{r['against']['p']:.2g}" if "against" in r else "-",
+        "gain": lambda r: _difference(r["against"]) if r.get("against") else "-",
+        "p": lambda r: f"{r['against']['p']:.2g}" if r.get("against") else "-",
     }
 
 

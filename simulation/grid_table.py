@@ -56,9 +56,8 @@ def cell_rows(results: Sequence[Result], reference: str) -> list[Row]:
             "accuracy": over_seeds(spreads),
             "macro_f1": over_seeds([f1 for r in runs if (f1 := (r["newcomers"] or {}).get("macro_f1") if of_newcomers else r["macro_f1"])]),
         }
-        if failed := [r["failed"] for r in runs if r.get("failed")]:
-            row["failed"] = failed[0]
-        rows.append(row | ({"against": tests[name]} if name in tests else {}))
+        row["failed"] = next((r["failed"] for r in runs if r.get("failed")), None)
+        rows.append(row | {"against": tests.get(name)})
     best = max((row["accuracy"]["mean"] for row in rows if row["accuracy"]["mean"] is not None), default=None)
     return [row | {"below_best": _below(row["accuracy"]["mean"], best)} for row in rows]
 
@@ -72,7 +71,7 @@ def overall_rows(cells: Mapping[str, Sequence[Row]], results: Mapping[str, Seque
 
     `cells` and `results`: the rows and the results of every cell, by its name.
     """
-    whole = {name: rows for name, rows in cells.items() if not any("failed" in row or row["below_best"] is None for row in rows)}
+    whole = {name: rows for name, rows in cells.items() if not any(row["failed"] or row["below_best"] is None for row in rows)}
     tests = against(by_algorithm({**result, "cell": name} for name in whole for result in results[name]), reference)
     rows: list[Row] = []
     for algorithm in dict.fromkeys(row["algorithm"] for rows in cells.values() for row in rows):
@@ -87,5 +86,5 @@ def overall_rows(cells: Mapping[str, Sequence[Row]], results: Mapping[str, Seque
             "most_below_best": max(below, default=None),
             "near_best": sum(value <= NEAR for value in below),
         }
-        rows.append(overall | ({"against": tests[algorithm]} if algorithm in tests else {}))
+        rows.append(overall | {"against": tests.get(algorithm)})
     return rows

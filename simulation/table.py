@@ -22,7 +22,7 @@ def tabulate(results: Sequence[Result], target: float | None = None, reference: 
     aim = TARGET_SHARE * best if target is None else target
     rows = [_row(name, runs, aim) for name, runs in by_name.items()]
     tests = against(by_name, reference or next(iter(by_name), ""))
-    return [row | ({"against": tests[row["algorithm"]]} if row["algorithm"] in tests else {}) for row in rows]
+    return [row | {"against": tests.get(row["algorithm"])} for row in rows]
 
 
 def by_algorithm(results: Iterable[Result]) -> dict[str, list[Result]]:
@@ -103,8 +103,7 @@ def _row(name: str, runs: Sequence[Result], target: float) -> Row:
         "epsilon": mean_of(r["epsilon"] for r in runs),
         "wall_s": mean_of(r["wall_s"] for r in runs),
     }
-    if failed := [r["failed"] for r in runs if r.get("failed")]:
-        row["failed"] = failed[0]
+    row["failed"] = next((r["failed"] for r in runs if r.get("failed")), None)
     if received := [r["newcomers"] for r in runs if r["newcomers"]]:
         row["newcomers"] = over_seeds(received)
     if any(r["attack"] for r in runs):

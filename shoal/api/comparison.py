@@ -17,7 +17,7 @@ from shoal.api.settings import make_settings
 from shoal.api.tables import to_frame
 from shoal.choices import check_bounds, with_privacy
 from shoal.comparison_files import write_comparison, write_grid
-from shoal.comparison_tables import flat_row
+from shoal.comparison_tables import flat_rows
 from shoal.folders import prepare_folder
 from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
 from simulation.datasets.windows import FleetData
@@ -70,7 +70,7 @@ class Comparison:
         Raises:
             ConfigError: pandas is not installed; `rows` needs none.
         """
-        return to_frame([flat_row(row) for row in self.rows], ())
+        return to_frame(flat_rows(self.rows), ())
 
     @property
     def cell_table(self) -> "pd.DataFrame":
@@ -79,7 +79,7 @@ class Comparison:
         Raises:
             ConfigError: pandas is not installed; `cells` needs none.
         """
-        return to_frame([flat_row(row) for row in self.cells], ())
+        return to_frame(flat_rows(self.cells), ())
 
 
 def compare(

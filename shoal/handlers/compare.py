@@ -116,5 +116,5 @@ def _run(jobs: list[Job], out: Path, workers: int | None, console: Console) -> l
 
 def _tell_of_failures(rows: Sequence[dict[str, Any]], console: Console) -> None:
     for row in rows:
-        if "failed" in row:
+        if row["failed"]:
             console.print(f"[bold]{row['algorithm']}[/bold] ended without a model: {row['failed']}", soft_wrap=True)

@@ -124,7 +124,7 @@ def test_a_cell_says_who_is_best_and_by_how_much() -> None:
     assert rows[0]["accuracy"]["ci95"] == pytest.approx(12.7062 * 0.0707107 / 2**0.5, abs=1e-4)
     assert rows[0]["accuracy"]["worst_tenth"] == pytest.approx(0.5)
     assert rows[0]["macro_f1"]["mean"] == pytest.approx(0.6)
-    assert "against" not in rows[0]
+    assert rows[0]["against"] is None
     assert rows[1]["against"]["difference"] == pytest.approx(0.15)
 
 
