@@ -32,8 +32,23 @@ def check_labels(y: Array, count: int, origin: str) -> None:
     several = fits and y.ndim == 2 and kind in "iub" and bool(np.isin(y, (0, 1)).all())
     if fits and kind == "f":
         _check_finite(y, origin)
-    elif not several and not (fits and y.ndim == 1 and kind in "iuUS"):
+    elif fits and y.ndim == 1 and kind in "US":
+        _check_names(y, origin)
+    elif not several and not (fits and y.ndim == 1 and kind in "iu"):
         raise DataError(f"{told}, expected int[{count}], int[{count}, names] of 0 and 1, or float[{count}, quantities]")
+
+
+def _check_names(y: Array, origin: str) -> None:
+    """Check that labels which are names are some: blanks around one make it another name."""
+    names, number = np.unique(y, return_inverse=True)
+    for place, name in enumerate(map(str, names)):
+        if not name.strip() or name != name.strip():
+            at = int(np.flatnonzero(number == place)[0])
+            meant = "no label" if not name.strip() else f"likely {name.strip()!r}"
+            raise DataError(
+                f"{origin}: y holds {name!r} at window {at}, {meant}: expected names; windows without a label are those of "
+                "unlabelled.npz in a device's folder"
+            )
 
 
 def as_held(y: Array) -> Array:

@@ -11,6 +11,8 @@ events.
 import logging
 import re
 import zipfile
+from collections.abc import Collection
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -62,11 +64,23 @@ def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as file:
             stored = {"session" if name == session else name: name for name in file.files}
+            _check_spelling(stored.keys(), path)
             return {name: file[stored[name]] for name in ARRAYS if name in stored}
     except ValueError:
         raise DataError(f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}; {VARIABLE}") from None
     except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"data {path}: not readable as .npz: {error}") from None
+
+
+def _check_spelling(stored: Collection[str], path: Path) -> None:
+    """Check that no array that means nothing here is named nearly as one that is missing. Others may be there.
+
+    Raises:
+        DataError: one is.
+    """
+    for name in sorted(set(stored) - set(ARRAYS)):
+        if near := get_close_matches(name, [known for known in ARRAYS if known not in stored], 1, 0.8):
+            raise DataError(f"data {path}: array {name!r} means nothing here; did you mean {near[0]!r}?")
 
 
 def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:

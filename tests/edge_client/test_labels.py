@@ -56,3 +56,16 @@ def test_measures_of_names_are_those_of_every_pair(count: int, names: int, seed:
     counted = [(int((y[:, i] & told[:, i]).sum()), int(y[:, i].sum() + told[:, i].sum())) for i in range(names)]
     f1 = [2 * hits / total for hits, total in counted if total]
     assert macro_f1_of_names(y, told) == pytest.approx(np.mean(f1) if f1 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (["idle", "", "run"], r"y holds '' at window 1, no label: expected names"),
+        (["idle", "run", "idle "], r"y holds 'idle ' at window 2, likely 'idle': expected names"),
+        ([" ", "run", "idle"], r"y holds ' ' at window 0, no label"),
+    ],
+)
+def test_names_that_are_blank_or_have_blanks_around_are_refused(y: list[str], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        check_labels(np.array(y), 3, "here")

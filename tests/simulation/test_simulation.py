@@ -264,3 +264,14 @@ def test_select_devices_refuses_more_than_there_are(fleet: FleetData) -> None:
 def test_unknown_partition(fleet: FleetData) -> None:
     with pytest.raises(ConfigError, match="'x' is none of user, iid"):
         partition(fleet, read_partition("x"), 0)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("subjects", "subject"), ("channel_name", "channel_names"), ("sessions", "session")])
+def test_a_mistyped_array_is_refused_and_others_may_be_there(tmp_path: Path, name: str, meant: str) -> None:
+    x, y, path = np.zeros((8, 3, 16), np.float32), np.arange(8) % 2, tmp_path / "mine.npz"
+    np.savez(path, X=x, y=y, sampling_hz=50)
+    load_npz(path)
+    arrays: dict[str, Any] = {"X": x, "y": y, name: np.arange(8)}
+    np.savez(path, **arrays)
+    with pytest.raises(DataError, match=f"array '{name}' means nothing here; did you mean '{meant}'"):
+        load_npz(path)
