@@ -24,8 +24,8 @@ def train(
     for _ in range(epochs):
         order = rng.permutation(len(y))
         batches = [order[at : at + batch_size] for at in range(0, len(y), batch_size)]
-        if len(batches) > 1 and len(batches[-1]) == 1:  # BatchNorm cannot train on one window
-            batches[-2:] = [np.concatenate(batches[-2:])]
+        if len(batches) > 1 and len(batches[-1]) < batch_size / 2:  # BatchNorm learns nothing good of a few windows
+            batches[-2:] = np.array_split(np.concatenate(batches[-2:]), 2)
         for batch in batches:
             optimizer.zero_grad()
             cross_entropy(model(x[batch]), y[batch]).backward()

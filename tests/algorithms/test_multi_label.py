@@ -115,7 +115,7 @@ def test_labels_of_another_task_are_refused() -> None:
     classes, several = synthetic_fleet(2), several_labels(synthetic_fleet(2))
     with pytest.raises(DataError, match=r"y is int64\[40\], and multi-label takes int64\[40, 3\]: these are classes, one for each window"):
         ran(ALGORITHM, classes)
-    with pytest.raises(DataError, match=r"classification takes int64\[40\]: where a window has several labels the task is multi-label"):
+    with pytest.raises(DataError, match=r"classification takes int64\[40\]: these are several labels of a window, of the task multi-label"):
         ran("fedavg", several)
     columns = relabelled(classes, NAMES, lambda y: np.eye(3, dtype=np.int64)[y])
     with pytest.raises(DataError, match=r"these are a column for each class, y.argmax\(1\)"):

@@ -38,7 +38,7 @@ class AgentTest {
         device.offer()
         val payload = device.sent("update").single()
         val (update, tensors) = decodeUpdate(payload)
-        assertEquals(listOf(1L, 5L, 5L, 0L), listOf(update.round, update.epoch, update.numSteps, update.attempt))
+        assertEquals(listOf(1L, 5L, 6L, 0L), listOf(update.round, update.epoch, update.numSteps, update.attempt))
         assertEquals(setOf("delta/w", "delta/b", "statistic/n.running_mean", "statistic/n.running_var"), tensors.keys)
         assertTrue(update.bytesReceived > Fixture.payload.size)
         device.reply(Acknowledge("phone", digest(payload)))

@@ -101,7 +101,7 @@ class PhoneTest {
         assertEquals(37, steps.get())
         assertEquals(plan, FolderStorage(File(folder, "state")).session().plan)
         phone().job(idleMs = 300, limitMs = 1_500)
-        assertEquals(100, decodeUpdate(sent("update")).first.numSteps)
+        assertEquals(120, decodeUpdate(sent("update")).first.numSteps)
     }
 
     @Test
