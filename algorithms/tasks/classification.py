@@ -10,22 +10,22 @@ measured on test windows is the plain cross-entropy, so that runs can be compare
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.limits import BETWEEN, PART, Limits, read_numbers
-from algorithms.core.units import Units
+from algorithms.tasks.base import ByName
 from wire.errors import ConfigError
-from wire.tasks import CLASSIFICATION, NO_LABEL, Label, TaskName, label_of
+from wire.tasks import CLASSIFICATION, NO_LABEL, TaskName
 
 BALANCED, EQUAL = "balanced", "equal"
 """Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and none."""
 
 
-class Classification:
+class Classification(ByName):
     """Cross-entropy, with smoothed labels and weights of classes where they are asked for."""
 
     name: ClassVar[str] = "classification"
@@ -45,18 +45,6 @@ class Classification:
     @property
     def plain(self) -> bool:
         return not (self.label_smoothing or self.balanced or self.weights)
-
-    def in_units(self, units: Units | None) -> Self:
-        return self
-
-    def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
-        return num_classes
-
-    def label(self, num_outputs: int) -> Label:
-        return label_of(self.of, num_outputs)
-
-    def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
-        return classes
 
     def check(self, num_outputs: int) -> None:
         if self.weights and len(self.weights) != num_outputs:

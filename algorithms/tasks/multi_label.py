@@ -9,18 +9,18 @@ of the usual rules (subset accuracy, section 2.2.2), and the only one of them th
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.limits import Limits
-from algorithms.core.units import Units
-from wire.tasks import MULTI_LABEL, Label, TaskName, label_of
+from algorithms.tasks.base import ByName
+from wire.tasks import MULTI_LABEL, TaskName
 
 
-class MultiLabel:
+class MultiLabel(ByName):
     """The mean binary cross-entropy over names."""
 
     name: ClassVar[str] = "multi-label"
@@ -30,18 +30,6 @@ class MultiLabel:
     limits: ClassVar[Mapping[str, Limits]] = {}
     plain: ClassVar[bool] = False
     balanced: ClassVar[bool] = False
-
-    def in_units(self, units: Units | None) -> Self:
-        return self
-
-    def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
-        return num_classes
-
-    def label(self, num_outputs: int) -> Label:
-        return label_of(self.of, num_outputs)
-
-    def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
-        return classes
 
     def check(self, num_outputs: int) -> None:
         pass  # any number of names will do

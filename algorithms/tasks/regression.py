@@ -18,11 +18,12 @@ from torch import Tensor
 
 from algorithms.core.limits import POSITIVE, Limits
 from algorithms.core.units import Units
+from algorithms.tasks.base import ByName
 from wire.errors import ConfigError
-from wire.tasks import REGRESSION, Label, TaskName, label_of
+from wire.tasks import REGRESSION, TaskName
 
 
-class Regression:
+class Regression(ByName):
     """The mean squared error over quantities, in the fleet's units."""
 
     name: ClassVar[str] = "regression"
@@ -44,15 +45,6 @@ class Regression:
         made = copy(self)
         made.units = units
         return made
-
-    def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
-        return num_classes
-
-    def label(self, num_outputs: int) -> Label:
-        return label_of(self.of, num_outputs)
-
-    def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
-        return classes
 
     def check(self, num_outputs: int) -> None:
         if self.units is not None and len(self.units.size) != num_outputs:
