@@ -16,9 +16,9 @@ for. With too few windows to judge by, a device does not train, and the recipe n
 model no longer answers with numbers has no candidate.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -51,7 +51,7 @@ by its own training and its own labels: they know nothing of these classes."""
 LOSSES, ELSEWHERE = names.slot("memory.losses"), names.slot("memory.elsewhere")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Candidate:
     """A model, before (`GENERAL`) or after (`TUNED`) the device's own training, with a share of its neighbours in the answer."""
 
@@ -62,7 +62,7 @@ class Candidate:
         return f"{self.model}, neighbours {self.share:g}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Recipe:
     """How candidates are made and chosen."""
 
@@ -87,7 +87,7 @@ class Recipe:
         return bool(self.of(TUNED))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Asked:
     """What the server asks of devices: the share of windows `holdout` that candidates are judged on, the `epochs` of their own training (0:
     as many as in a round), and whether they say what they keep (`reports`)."""
@@ -270,15 +270,14 @@ class KeepingServer(DefaultCoordinator):
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         own = (verb for verb in super().closing(context, work) if verb != Evaluate())
-        asked, chooses = self.keeping, len(self.recipe.candidates) > 1
-        asked = asked if chooses else dataclasses.replace(asked, holdout=0.0)
-        before = tuple(replace(verb, holdout=asked.holdout, least=TRAINED) if isinstance(verb, Train) else verb for verb in own)
-        memorise = Evaluate("windows", "memorise", holdout=asked.holdout, report=False)
+        holdout = self.keeping.holdout if len(self.recipe.candidates) > 1 else 0.0  # there is nothing to choose from
+        before = tuple(replace(verb, holdout=holdout, least=TRAINED) if isinstance(verb, Train) else verb for verb in own)
+        memorise = Evaluate("windows", "memorise", holdout=holdout, report=False)
         gauge = (Evaluate("windows", "gauge", report=False), Apply("recalibrate", report=False)) if self.recipe.recalibrates else ()
         tune: tuple[Verb, ...] = ()
         if self.recipe.tunes:
             tune = (Apply("baseline", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
-        return (*before, *gauge, memorise, *tune, Apply(CHOOSE, report=asked.reports), Evaluate("test", "assess"))
+        return (*before, *gauge, memorise, *tune, Apply(CHOOSE, report=self.keeping.reports), Evaluate("test", "assess"))
 
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """The objective's own training, on the windows that are not held out; nothing of it is reported."""

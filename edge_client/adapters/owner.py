@@ -37,7 +37,8 @@ def owner_of(folder: Path) -> Owner | None:
 
 
 def check_owner(folder: Path, owner: Owner) -> None:
-    """
+    """Check that a state folder is this device's, or nobody's yet.
+
     Raises:
         ConfigError: the folder is another device's.
     """

@@ -33,6 +33,20 @@ def right(device: Device) -> int:
     return int((answer(device).argmax(1) == device.windows.test_y).sum())
 
 
+def failing(fails: bool) -> Any:
+    """A class of graphs that do not run as long as its `fails` is true."""
+
+    class Failing(OnnxGraphs):
+        def run(self, graph: str, inputs: Tensors) -> Tensors:
+            if graphs.fails:
+                raise MemoryError
+            return super().run(graph, inputs)
+
+    graphs: Any = Failing
+    graphs.fails = fails
+    return graphs
+
+
 class TestTakingUp:
     def test_a_release_answers_and_the_device_says_so(self, device: Device) -> None:
         device.release(3)
@@ -206,25 +220,18 @@ class TestFailing:
         assert device.in_use().failures == 1
 
     def test_predictions_that_fail_are_counted_until_another_model_is_in_use(self, device: Device) -> None:
-        class Failing(OnnxGraphs):
-            fails = False
-
-            def run(self, graph: str, inputs: Tensors) -> Tensors:
-                if self.fails:
-                    raise MemoryError
-                return super().run(graph, inputs)
-
-        device.load_graphs = Failing
+        graphs = failing(False)
+        device.load_graphs = graphs
         device.start()
         device.release(1)
-        Failing.fails = True
+        graphs.fails = True
         for _ in range(3):
             with pytest.raises(MemoryError):
                 answer(device)
         device.now_s += 61
         device.turn()
         assert device.in_use().failures == 3
-        Failing.fails = False
+        graphs.fails = False
         device.start()
         device.turn()
         assert device.in_use().failures == 3
@@ -282,19 +289,12 @@ class TestWithoutWindows:
         assert (said.number, said.problem, said.evaluated.num_examples) == (1, "", 12)
 
     def test_what_was_in_the_way_has_passed_an_hour_later(self, device: Device) -> None:
-        class Failing(OnnxGraphs):
-            fails = True
-
-            def run(self, graph: str, inputs: Tensors) -> Tensors:
-                if self.fails:
-                    raise MemoryError
-                return super().run(graph, inputs)
-
-        device.load_graphs = Failing
+        graphs = failing(True)
+        device.load_graphs = graphs
         device.start()
         device.release(1)
         assert "MemoryError" in device.in_use().problem
-        Failing.fails = False
+        graphs.fails = False
         device.now_s += AGAIN_S / 2
         device.turn()
         assert device.agent.session.offer is not None
