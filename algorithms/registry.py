@@ -76,6 +76,7 @@ from algorithms.tasks.classification import Classification
 from algorithms.tasks.multi_label import MultiLabel
 from algorithms.tasks.reconstruction import Reconstruction
 from algorithms.tasks.regression import Regression
+from algorithms.tasks.sequence import Sequence
 from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION
 
@@ -155,6 +156,7 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
 }
 TASKS: dict[str, type[Task]] = {
     "classification": Classification,
+    "sequence": Sequence,
     "multi-label": MultiLabel,
     "regression": Regression,
     "reconstruction": Reconstruction,

@@ -1,15 +1,18 @@
 """What is said of a model's answer to one window."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, SEQUENCE, TaskName
+from wire.tensors import Array
 
 
-def told(task: TaskName, names: Sequence[str], answer: Iterable[float]) -> dict[str, Any]:
-    """The class and the probability of each class; of several labels those that are there, and the probability of each name; in another
-    task the numbers by their names. `answer` is a row of `Model.predict`."""
-    answer = tuple(answer)
+def told(task: TaskName, names: Sequence[str], answer: Array) -> dict[str, Any]:
+    """The class and the probability of each class; of steps the class of each, and by class its probability in each; of several labels
+    those that are there, and the probability of each name; else the numbers by their names. `answer` is a row of `Model.predict`."""
+    if task == SEQUENCE:
+        of_steps = {name: [round(float(value), 6) for value in column] for name, column in zip(names, answer.T, strict=True)}
+        return {"classes": [names[at] for at in answer.argmax(1)], "probabilities": of_steps}
     numbers = {name: round(float(value), 6) for name, value in zip(names, answer, strict=True)}
     if task == CLASSIFICATION:
         return {"class": max(numbers, key=numbers.__getitem__), "probabilities": numbers}

@@ -19,7 +19,7 @@ from edge_client.adapters.state import FolderState
 from edge_client.core.offers import alone_of
 from edge_client.core.ports import Windows
 from edge_client.current import CurrentModel
-from edge_client.labels import has_classes
+from edge_client.labels import are_steps, has_classes
 from edge_client.live.labels import Labels
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
@@ -113,7 +113,8 @@ def _labels(windows: Windows) -> str:
     y = windows.train_y
     if has_classes(y):
         return f"{len(np.unique(y))} classes"
-    return f"{y.shape[1]} {'quantities' if y.dtype.kind == 'f' else 'labels'} a window"
+    what = "quantities" if y.dtype.kind == "f" else "steps" if are_steps(y, ()) else "labels"
+    return f"{y.shape[1]} {what} a window"
 
 
 def _live(arguments: Namespace) -> str:

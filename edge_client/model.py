@@ -15,7 +15,7 @@ from edge_client.options import load_graphs_of, load_model_of
 from edge_client.work import BlobMissing, read_blob
 from wire.bundle import Window, unpack
 from wire.errors import ConfigError, ShoalError
-from wire.tasks import TaskName
+from wire.tasks import TaskName, answer_of
 from wire.tensors import Array
 
 log = logging.getLogger("shoal.edge")
@@ -83,9 +83,9 @@ class Model:
         return self._window
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on; of several labels
-        the probability (n, names) of each name, the quantities (n, quantities) of a regression, in a reconstruction the error (n, 1) of
-        each window.
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that the device trains on; of steps (n,
+        steps, classes), of several labels the probability (n, names) of each name, the quantities (n, quantities) of a regression, in a
+        reconstruction the error (n, 1) of each window.
 
         Raises:
             DataError: x has another shape, or holds values that are not finite, or that are no ids where the model takes ids.
@@ -93,7 +93,7 @@ class Model:
         self.refresh()
         check_windows(x, self.window.shape)
         if not len(x):
-            return np.zeros((0, len(self.classes)), np.float32)
+            return np.zeros((0, *answer_of(self.task, len(self.classes), self.window.steps)), np.float32)
         return self._predict(fitting(x, self.window, "x"))
 
     def refresh(self) -> bool:

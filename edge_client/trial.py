@@ -13,7 +13,7 @@ from wire.bundle import Window
 from wire.errors import BundleError
 from wire.messages import Metrics, Policy
 from wire.onnx_model import apart
-from wire.tasks import CLASSIFICATION, MULTI_LABEL
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, SEQUENCE
 from wire.tensors import Array
 
 SUM_TOLERANCE = 1e-3
@@ -31,14 +31,16 @@ def check_answer(loaded: LoadedModel, windows: Windows) -> None:
     """Have a model answer on `one_window` of this device.
 
     Raises:
-        BundleError: its answer is not a number for each name in the manifest, and of classes and names a probability.
+        BundleError: its answer is not a number for each name in the manifest, of steps for each name of each, and of classes and names a
+            probability.
     """
     manifest = loaded.bundle.manifest
-    answer, expected = loaded.predict(one_window(windows, manifest.window)), (1, len(manifest.classes))
+    answer, expected = loaded.predict(one_window(windows, manifest.window)), (1, *manifest.answer)
     if answer.shape != expected:
         raise BundleError(f"the model answers with shape {answer.shape}, expected {expected}")
-    total = float(answer.sum(dtype=np.float64))
-    if manifest.task == CLASSIFICATION:
+    totals = answer.sum(-1, dtype=np.float64)
+    total = float(totals.ravel()[np.abs(totals - 1).argmax()])  # of steps, the worst one
+    if manifest.task in (CLASSIFICATION, SEQUENCE):
         if not np.isfinite(answer).all() or abs(total - 1) > SUM_TOLERANCE:
             raise BundleError(f"the model answers with probabilities that sum to {total}, expected 1")
     elif not np.isfinite(answer).all():

@@ -43,7 +43,7 @@ def example_inputs(objective: Objective, window: tuple[int, ...], batch_size: in
     columns, random inputs, hyper-parameters."""
     drawing = torch.Generator().manual_seed(0)
     x = some_examples(batch_size, window, objective.model.vocabulary, drawing)
-    label = objective.task.label(objective.model.num_classes)
+    label = objective.task.label(objective.model.num_classes, objective.model.steps)
     batch = {names.X: x, names.Y: torch.zeros(batch_size, *label.shape, dtype=getattr(torch, label.dtype))}
     columns = {names.batch(name): torch.ones(batch_size, *shape) for name, shape in objective.columns.items()}
     columns |= {names.batch(name): torch.full((batch_size,), float(batch_size)) for name in names.PLACES}

@@ -18,7 +18,7 @@ from wire import names
 from wire.bundle import EXECUTORCH, Bundle
 from wire.errors import BundleError, ConfigError
 from wire.onnx_model import apart, whole_model
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, SEQUENCE, TaskName
 from wire.tensors import Array, Tensors
 
 FORMS = ("onnx", "pte", "pt", "safetensors")
@@ -101,13 +101,14 @@ def norms(one: Tensors, other: Tensors) -> list[tuple[str, float, float]]:
 
 
 def agreement(task: TaskName, one: Array, other: Array) -> float:
-    """The share of windows of which two answers (n, answers) say the same: the same class, or the same labels.
+    """The share of windows of which two answers (n, answers), or (n, steps, answers), say the same: the same class, or the same labels. Of
+    classes of steps, the share of steps.
 
     Raises:
         ConfigError: the answers of the task are quantities, which are never quite the same.
     """
-    if task == CLASSIFICATION:
-        return float((one.argmax(1) == other.argmax(1)).mean())
+    if task in (CLASSIFICATION, SEQUENCE):
+        return float((one.argmax(-1) == other.argmax(-1)).mean())
     if task == MULTI_LABEL:
         return float(((one >= PRESENT) == (other >= PRESENT)).all(1).mean())
     raise ConfigError(f"answers of {task} are quantities: expected models of classes or labels to compare answers of")

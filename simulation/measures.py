@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, NO_LABEL, PRESENT, REGRESSION, SEQUENCE, TaskName
 from wire.tensors import Array
 
 
@@ -19,10 +19,13 @@ class Measures:
 
 
 def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
-    """The measures of answers (n, answers) of at least one example with its labels (n, \\*label), as
+    """The measures of answers (n, answers), or (n, steps, answers), of at least one example with its labels (n, \\*label), as
     `edge_client.executor.Executor.predict` gives them."""
     if task == CLASSIFICATION:
         return Measures(macro_f1(labels, answers.argmax(1)))
+    if task == SEQUENCE:
+        labelled = labels != NO_LABEL
+        return Measures(macro_f1(labels[labelled], answers.argmax(2)[labelled]))
     if task == MULTI_LABEL:
         return Measures(macro_f1_of_names(labels, answers >= PRESENT), macro_auc(labels, answers))
     if task == REGRESSION:

@@ -45,7 +45,7 @@ from wire import names
 from wire.bundle import Bundle
 from wire.errors import ConfigError
 from wire.quantised import change_bytes
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName
 from wire.tensors import Array
 
 
@@ -62,7 +62,7 @@ class SimulationResult:
     models: HeldModels
     """The models in the end."""
     predict: Callable[[str, Array], Array]
-    """(device, x (n, \\*window)) -> class probabilities (n, classes) float32 as that device answers."""
+    """(device, x (n, \\*window)) -> what that device answers, class probabilities (n, classes) float32 or others in their place."""
 
 
 class SimulationSettings(TrainingSettings[AlgorithmSpec], frozen=True):
@@ -275,7 +275,7 @@ def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Wind
     return Newcomers(
         **msgspec.structs.asdict(spread(r.evaluated.accuracy for r in tested.values())),
         devices={d: received[d].evaluated.accuracy if d in tested else None for d in sorted(received)},
-        macro_f1=_over(own.macro_f1 for own in found) if task in (CLASSIFICATION, MULTI_LABEL) else None,
+        macro_f1=_over(own.macro_f1 for own in found) if task in (CLASSIFICATION, SEQUENCE, MULTI_LABEL) else None,
         groups={d: received[d].placed.group for d in sorted(received)},
         kept={d: received[d].kept for d in sorted(received)},
         sure={d: round(received[d].placed.sure, 6) for d in sorted(received)},

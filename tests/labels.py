@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
+from wire.tasks import NO_LABEL
 
 NAMES = ("slow", "moves", "fast")
 
@@ -31,3 +33,20 @@ QUANTITIES = ("speed", "height")
 def quantities(data: FleetData) -> FleetData:
     """Each window with two `QUANTITIES` of other kinds, which go by its class: a speed of 1000 to 3000, and a height about 0."""
     return relabelled(data, QUANTITIES, lambda y: np.stack([1000 * (y + 1.0), 0.01 * (y - 1.0) ** 2], axis=1).astype(np.float32))
+
+
+STEPS = 4
+
+
+def steps(data: FleetData) -> FleetData:
+    """Windows whose second half is that of the next one, in `STEPS` steps with the class of each; a step of every fifth has none."""
+
+    def made(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        half = x.shape[-1] // 2
+        joined = np.concatenate([x[..., :half], np.roll(x, -1, axis=0)[..., half:]], axis=-1)
+        labels = np.repeat(np.stack([y, np.roll(y, -1)], axis=1), STEPS // 2, axis=1)
+        labels[::5, 1] = NO_LABEL
+        return joined, labels
+
+    devices = {d: Windows(*made(w.train_x, w.train_y), *made(w.test_x, w.test_y), w.unlabelled_x) for d, w in data.devices.items()}
+    return replace(data, window=msgspec.structs.replace(data.window, steps=STEPS), devices=devices, recordings={})

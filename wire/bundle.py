@@ -21,7 +21,7 @@ from wire.codec import digest
 from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
 from wire.keys import PrivateKey, PublicKey, verifies
 from wire.messages import Count, Digest, Name, Positive, Text
-from wire.tasks import CLASSIFICATION, RECONSTRUCTION, Label, TaskName, label_of
+from wire.tasks import CLASSIFICATION, RECONSTRUCTION, Label, TaskName, answer_of, label_of
 from wire.tensors import RECEIVED_FILES, Tensors, TensorSpec, decode_tensors, encode_tensors
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
@@ -72,7 +72,8 @@ class Window(msgspec.Struct, frozen=True):
     """What one training example is: `channels` x `length` samples, cut every `stride` samples at `rate_hz` (0: not known).
 
     With a `height`, an image of `channels` x `height` x `length` instead. With a `vocabulary`, its values are ids from 0 to
-    `vocabulary` - 1, int64, such as those of words or events; else measurements, float32.
+    `vocabulary` - 1, int64, such as those of words or events; else measurements, float32. With `steps`, so many parts of it, one after the
+    other in time, have a class each; else it is labelled as a whole.
     """
 
     channels: tuple[str, ...]
@@ -81,6 +82,7 @@ class Window(msgspec.Struct, frozen=True):
     rate_hz: float = 0.0
     height: Count = 0
     vocabulary: Count = 0
+    steps: Count = 0
 
     @property
     def dtype(self) -> Literal["float32", "int64"]:
@@ -123,7 +125,12 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def label(self) -> Label:
         """What the label of a window is."""
-        return label_of(self.task, len(self.classes))
+        return label_of(self.task, len(self.classes), self.window.steps)
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """The shape of what ``predict`` gives of one window: a number for each name, or for each name of each step."""
+        return answer_of(self.task, len(self.classes), self.window.steps)
 
     def of_role(self, *roles: str) -> tuple[TensorSpec, ...]:
         """The tensors of these roles, in the manifest's order."""

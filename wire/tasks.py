@@ -2,13 +2,15 @@
 
 from typing import Literal, NamedTuple
 
-TaskName = Literal["classification", "multi-label", "regression", "reconstruction"]
+TaskName = Literal["classification", "sequence", "multi-label", "regression", "reconstruction"]
 CLASSIFICATION: TaskName = "classification"
+SEQUENCE: TaskName = "sequence"
 MULTI_LABEL: TaskName = "multi-label"
 REGRESSION: TaskName = "regression"
 RECONSTRUCTION: TaskName = "reconstruction"
 NO_LABEL = -1
-"""The class of a window that nobody has labelled; where a label is several numbers, each of them. Quantities are then no numbers (NaN)."""
+"""The class of a window that nobody has labelled, and of a step; where a label is several numbers, each of them. Quantities are then no
+numbers (NaN)."""
 PRESENT = 0.5
 """Of several labels, one whose probability is at least so much is told to be there."""
 
@@ -20,12 +22,19 @@ class Label(NamedTuple):
     shape: tuple[int, ...]
 
 
-def label_of(task: TaskName, num_names: int) -> Label:
-    """What a window's label is in a task with so many names: its class; of each name 1 where it is there and 0 where it is not; or its
-    quantities."""
+def label_of(task: TaskName, num_names: int, steps: int) -> Label:
+    """What a window's label is in a task with so many names, and windows of so many steps: its class; the class of each step; of each name
+    1 where it is there and 0 where it is not; or its quantities."""
     if task == REGRESSION:
         return Label("float32", (num_names,))
+    if task == SEQUENCE:
+        return Label("int64", (steps,))
     return Label("int64", (num_names,) if task == MULTI_LABEL else ())
+
+
+def answer_of(task: TaskName, num_names: int, steps: int) -> tuple[int, ...]:
+    """The shape of the answer to a window: a number for each name, or for each name of each step."""
+    return (steps, num_names) if task == SEQUENCE else (num_names,)
 
 
 def split_unlabelled(num_train: int, num_test: int, num_unlabelled: int) -> tuple[int, int]:

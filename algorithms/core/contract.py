@@ -389,16 +389,16 @@ class Task(Protocol):
         """The same task, of quantities in these units; itself where it is not about quantities."""
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
-        """How many numbers a model gives for an example of this shape, where there are so many classes."""
+        """How many numbers a model gives for an example of this shape, or for each step of it, where there are so many classes."""
 
-    def label(self, num_outputs: int) -> Label:
-        """What the label of an example is, where a model gives so many numbers."""
+    def label(self, num_outputs: int, steps: int) -> Label:
+        """What the label of an example is, where a model gives so many numbers: of each of so many steps, or, with 0, of the whole."""
 
     def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         """What the numbers of `answer` are called, where these are the classes of the data."""
 
-    def check(self, num_outputs: int) -> None:
-        """Check that it goes with a model of so many outputs.
+    def check(self, num_outputs: int, steps: int) -> None:
+        """Check that it goes with a model of so many outputs, and of so many steps; 0 where it answers an example as a whole.
 
         Raises:
             ConfigError: it does not.
@@ -408,16 +408,17 @@ class Task(Protocol):
         """What a model's outputs are held against, of examples and their labels (batch, \\*label)."""
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The loss (batch,) of each example that training minimises, of a model's outputs (batch, outputs) float32 and their target."""
+        """The loss (batch,) of each example that training minimises, of a model's outputs (batch, outputs) float32, or (batch, steps,
+        outputs), and their target."""
 
     def measured(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss (batch,) of each example that is reported: without what only helps training."""
 
     def right(self, logits: Tensor, target: Tensor) -> Tensor:
-        """1 for each example (batch,) float32 that was answered rightly, else 0: what accuracy is the mean of."""
+        """1 for each example (batch,) float32 that was answered rightly, else 0; of steps, their share. Accuracy is the mean."""
 
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
-        """What a device is told of its examples (batch, answers) float32."""
+        """What a device is told of its examples (batch, answers) float32, or (batch, steps, answers)."""
 
 
 class Privacy(Protocol):

@@ -17,9 +17,12 @@ from wire.errors import ConfigError
 EXPECTED = "expected a torch.nn.Module whose last layer is torch.nn.Linear"
 
 
-def adopt(name: str, made: object, shape: tuple[int, ...], num_classes: int, scale: nn.Module, vocabulary: int = 0) -> Classifier:
+def adopt(
+    name: str, made: object, shape: tuple[int, ...], num_classes: int, scale: nn.Module, vocabulary: int = 0, steps: int = 0
+) -> Classifier:
     """The classifier that a user's module is, for examples of this shape, (channels, time) or (channels, height, width); `scale` comes
-    before its first layer. With a `vocabulary`, examples are ids, int64. `name` begins the errors. A `Classifier` is taken as it is.
+    before its first layer. With a `vocabulary`, examples are ids, int64; with `steps`, it answers each of so many (batch, steps,
+    classes). `name` begins the errors. A `Classifier` is taken as it is.
 
     The module's last linear layer becomes the head; what comes before it, the extractor. The module itself is not changed.
 
@@ -30,20 +33,25 @@ def adopt(name: str, made: object, shape: tuple[int, ...], num_classes: int, sca
     if isinstance(made, Classifier):
         model = made
     elif isinstance(made, nn.Module):
-        model = _divided(name, made, some_examples(3, shape, vocabulary), scale)
+        model = _divided(name, made, some_examples(3, shape, vocabulary), scale, steps)
     else:
         raise ConfigError(f"model {name} is {type(made).__name__}: {EXPECTED}")
     _check_names(name, model)
     _check_embeddings(name, model)
-    model.shape, model.vocabulary = shape, vocabulary
+    model.shape, model.vocabulary, model.steps = shape, vocabulary, steps
     found = tuple(_asked(name, model.eval(), some_examples(2, shape, vocabulary)).shape)
-    if found != (2, num_classes):
-        raise ConfigError(f"model {name} gives {list(found)} for two examples: expected [2, {num_classes}], one logit per class")
+    if found != (2, *_of_steps(steps), num_classes):
+        expected = f"{[2, *_of_steps(steps), num_classes]}, one logit per class{' for each step, classes last' if steps else ''}"
+        raise ConfigError(f"model {name} gives {list(found)} for two examples: expected {expected}")
     _check_training(name, model)
     return model
 
 
-def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module) -> Classifier:
+def _of_steps(steps: int) -> tuple[int, ...]:
+    return (steps,) if steps else ()
+
+
+def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: int) -> Classifier:
     """A module cut before its last layer; `x` are three examples."""
     if isinstance(module, nn.Sequential) and len(module) > 1 and isinstance(module[-1], nn.Linear):
         return Classifier(scale, module[:-1], module[-1])
@@ -68,8 +76,11 @@ def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module) -> Class
     assert isinstance(head, nn.Linear)
     parent, _, own = last[0].rpartition(".")
     setattr(module.get_submodule(parent), own, nn.Identity())
-    if _asked(name, module, x).shape != (3, head.in_features):
-        raise ConfigError(f"model {name}: its layer {last[0]!r} is called more than once, or for parts of an example: {EXPECTED}")
+    if _asked(name, module, x).shape != (3, *_of_steps(steps), head.in_features):
+        fault = (
+            f"is not called once for all {steps} steps of an example" if steps else "is called more than once, or for parts of an example"
+        )
+        raise ConfigError(f"model {name}: its layer {last[0]!r} {fault}: {EXPECTED}")
     return Classifier(scale, module, head)
 
 

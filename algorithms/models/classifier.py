@@ -28,7 +28,10 @@ class Scale(nn.Module):
 
 
 class Classifier(nn.Module):
-    """x (batch, \\*window) -> scale -> extractor -> representation (batch, K) -> head -> logits (batch, classes)."""
+    """x (batch, \\*window) -> scale -> extractor -> representation (batch, K) -> head -> logits (batch, classes).
+
+    A model of steps makes a representation (batch, steps, K), of which the head makes logits (batch, steps, classes).
+    """
 
     scale: nn.Module
     extractor: nn.Module
@@ -37,6 +40,8 @@ class Classifier(nn.Module):
     """Shape of one example, where it is known."""
     vocabulary: int = 0
     """How many ids there are, where examples are ids, int64; 0 where they are measurements, float32."""
+    steps: int = 0
+    """Of how many steps of an example it gives the logits; 0 where it gives those of the whole."""
 
     def __init__(self, scale: nn.Module, extractor: nn.Module, head: nn.Linear | nn.Sequential) -> None:
         """

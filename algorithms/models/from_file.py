@@ -40,7 +40,7 @@ def as_classifier(name: str, made: object, window: Window, num_classes: int, siz
         ConfigError: it is no classifier of these examples.
     """
     scale = nn.Identity() if window.vocabulary else Scale(size, len(window.shape) - 1)
-    return adopt(name, made, window.shape, num_classes, scale, window.vocabulary)
+    return adopt(name, made, window.shape, num_classes, scale, window.vocabulary, window.steps)
 
 
 def _called(file: Path, function: str, *arguments: Any) -> object:

@@ -60,11 +60,11 @@ class OnFrozen(Classifier):
     def __init__(self, pretrained: Classifier, layers: list[nn.Module], units: int, num_classes: int) -> None:
         frozen = nn.Sequential()
         frozen.add_module("frozen", freeze(pretrained.extractor))
-        frozen.add_module("flatten", nn.Flatten())
+        frozen.add_module("flatten", nn.Identity() if pretrained.steps else nn.Flatten())
         for i, layer in enumerate(layers, start=1):
             frozen.add_module(f"units{i}", layer)
         super().__init__(freeze(pretrained.scale), frozen, glorot(units, num_classes))
-        self.shape, self.vocabulary = pretrained.shape, pretrained.vocabulary
+        self.shape, self.vocabulary, self.steps = pretrained.shape, pretrained.vocabulary, pretrained.steps
         self.units = {f"units{i}": units for i in range(1, len(layers) + 1)}
 
 

@@ -15,12 +15,13 @@ from algorithms.models.har_cnn import har_cnn_dbe
 from algorithms.models.mlp import mlp
 from algorithms.models.resnet import resnet18
 from algorithms.models.small_cnn import autocfl, cnn2, cnn4
+from algorithms.models.tcn import tcn, text_tcn
 from algorithms.models.text import text_cnn, text_mlp
 from algorithms.models.vgg import vgg11
 from algorithms.spec import Option, Options, read
 from wire.bundle import Window
 from wire.errors import ConfigError
-from wire.tasks import RECONSTRUCTION
+from wire.tasks import RECONSTRUCTION, SEQUENCE
 
 Builder = Callable[..., Classifier]
 """(window, number of classes, size (channels,) float32 that every channel is divided by, \\**options) -> a fresh model."""
@@ -39,11 +40,15 @@ MODELS: dict[str, Builder] = {
     "resnet18": resnet18,
     "mlp": mlp,
     "autoencoder": autoencoder,
+    "tcn": tcn,
     "text-mlp": text_mlp,
     "text-cnn": text_cnn,
+    "text-tcn": text_tcn,
 }
-OF_IDS = ("text-mlp", "text-cnn")
+OF_IDS = ("text-mlp", "text-cnn", "text-tcn")
 """The models of sequences of ids. All others are of measurements."""
+OF_STEPS = ("tcn", "text-tcn")
+"""The models that answer each step of a window where it has some. All others answer the window as a whole."""
 _CUT = Option("last", "where the head begins: with the last layer, or right after the convolutions", **vars(Limits(choices=CUTS)))
 _UNITS = Option(16, "units of the bottleneck", low=1)
 OPTIONS: dict[str, Options] = {"har-cnn-dbe": {"cut": _CUT}, "cnn4": {"cut": _CUT}, "autoencoder": {"units": _UNITS}}
@@ -51,10 +56,12 @@ OPTIONS: dict[str, Options] = {"har-cnn-dbe": {"cut": _CUT}, "cnn4": {"cut": _CU
 
 
 def default_model(window: Window, task: Task | None = None) -> str:
-    """The model that data get when nobody names one: DistFL's two-layer CNN, for ids a convolution over their embeddings, and an
-    autoencoder to give windows back; all have the BatchNorm statistics that groupings read."""
+    """The model that data get when nobody names one: DistFL's two-layer CNN, for ids a convolution over their embeddings, to label steps a
+    temporal convolutional network, and to give windows back an autoencoder; all have the BatchNorm statistics that groupings read."""
     if task is not None and task.of == RECONSTRUCTION:
         return "autoencoder"
+    if task is not None and task.of == SEQUENCE:
+        return "text-tcn" if window.vocabulary else "tcn"
     return "text-cnn" if window.vocabulary else "cnn2-bn" if window.height else "har-cnn"
 
 
@@ -71,6 +78,9 @@ def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Cla
         takes, have = ("ids", "measurements") if choice.name in OF_IDS else ("measurements", f"ids of a vocabulary of {window.vocabulary}")
         fitting = ", ".join(OF_IDS) if window.vocabulary else "one of the others, or data with a `vocabulary`"
         raise ConfigError(f"model {choice.name} takes {takes}, and the windows hold {have}: expected {fitting}")
+    if window.steps and choice.name not in OF_STEPS:
+        known = "text-tcn" if window.vocabulary else "tcn"
+        raise ConfigError(f"model {choice.name} answers a window as a whole, and the task is to label its steps: expected {known}")
     model: Classifier = MODELS[choice.name](window, num_classes, size, **dict(choice.given))
-    model.shape, model.vocabulary = window.shape, window.vocabulary
+    model.shape, model.vocabulary, model.steps = window.shape, window.vocabulary, window.steps
     return model

@@ -37,7 +37,8 @@ class Cgau(Supervised):
             classes = model.num_classes
             model = GatedClassifier(model, classes, units, layers, conditioned) if gated else PlainClassifier(model, classes, units, layers)
         super().__init__(model)
-        self.random: Mapping[str, tuple[int, ...]] = {names.uniform(name): (width,) for name, width in model.units.items()}
+        steps = (model.steps,) if model.steps else ()
+        self.random: Mapping[str, tuple[int, ...]] = {names.uniform(name): (*steps, width) for name, width in model.units.items()}
 
     def role(self, name: str) -> str:
         return names.PRIVATE if name.endswith((MODULATION, EXPRESSION)) else super().role(name)

@@ -72,7 +72,7 @@ class DomainBias(Supervised):
     def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
         if self.regularised:
-            mean = (1 - hyper["mean_momentum"]) * tensors[_MEAN].detach() + hyper["mean_momentum"] * made.features.mean(0)
+            mean = (1 - hyper["mean_momentum"]) * tensors[_MEAN].detach() + hyper["mean_momentum"] * made.features.flatten(0, -2).mean(0)
             loss = loss + hyper["kappa"] * (0.5 * (mean - tensors[_CONSENSUS]).square()).mean()
             made.following = {**made.following, _MEAN: mean.detach()}
         return loss, made

@@ -45,8 +45,8 @@ class Moon(Supervised):
         loss, made = super().loss(tensors, batch, hyper)
         received = self.forward(self.other(tensors, names.received_start), batch, training=True).features.detach()
         previous = self.forward(self.other(tensors, _previous), batch, training=True).features.detach()
-        near = F.cosine_similarity(made.features, received, dim=1) / hyper["tau"]
-        far = F.cosine_similarity(made.features, previous, dim=1) / hyper["tau"]
+        near = F.cosine_similarity(made.features, received, dim=-1) / hyper["tau"]
+        far = F.cosine_similarity(made.features, previous, dim=-1) / hyper["tau"]
         return loss + hyper["mu"] * F.softplus(far - near).mean(), made
 
     def remember(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:

@@ -63,7 +63,7 @@ class PerFedAvg(Supervised):
             curvature = {k: (ahead[k] - behind[k]) / (2 * hyper["delta"]) for k in keys}
             directions = {k: directions[k] - hyper["inner_lr"] * curvature[k] for k in keys}
         moved = self.descend(directions, tensors, hyper)
-        logits = torch.where(half.unsqueeze(1) > 0, made_after.logits, made.logits)
+        logits = torch.where(half.reshape(-1, *[1] * (made.logits.dim() - 1)) > 0, made_after.logits, made.logits)
         loss_sum = loss * (1 - half).sum() + loss_after * half.sum()
         return following_values(made.following | made_after.following | moved) | self.metrics(logits, batch, loss_sum)
 

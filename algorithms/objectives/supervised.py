@@ -37,8 +37,8 @@ ANSWERS = ("evaluate", "predict", "answer", "forward")
 
 @dataclass
 class Pass:
-    """One pass of a model over a batch: logits (batch, classes), representation (batch, K), and the tensors it changes besides
-    the weights (``ROLE/NAME``: running statistics, running means)."""
+    """One pass of a model over a batch: logits (batch, classes), representation (batch, K), either with the steps (batch, steps, ...) of a
+    model of steps, and the tensors it changes besides the weights (``ROLE/NAME``: running statistics, running means)."""
 
     logits: Tensor
     features: Tensor
@@ -99,7 +99,7 @@ class Supervised:
             ConfigError: the model has a layer that draws random numbers which cannot be inputs, or its last layer is frozen.
         """
         self.model = model
-        self.task.check(model.num_classes)
+        self.task.check(model.num_classes, model.steps)
         replace_attention(model)
         self.dropouts = replace_dropouts(model, model.shape)
         self.frozen = frozen_tensors(model)

@@ -17,8 +17,8 @@ class ByName:
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         return num_classes
 
-    def label(self, num_outputs: int) -> Label:
-        return label_of(self.of, num_outputs)
+    def label(self, num_outputs: int, steps: int) -> Label:
+        return label_of(self.of, num_outputs, steps)
 
     def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         return classes

@@ -46,7 +46,7 @@ class Classification(ByName):
     def plain(self) -> bool:
         return not (self.label_smoothing or self.balanced or self.weights)
 
-    def check(self, num_outputs: int) -> None:
+    def check(self, num_outputs: int, steps: int) -> None:
         if self.weights and len(self.weights) != num_outputs:
             given = BETWEEN.join(f"{weight:g}" for weight in self.weights)
             raise ConfigError(f"class_weights {given}: expected a weight for each of {num_outputs} classes, got {len(self.weights)}")

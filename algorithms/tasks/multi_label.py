@@ -31,7 +31,7 @@ class MultiLabel(ByName):
     plain: ClassVar[bool] = False
     balanced: ClassVar[bool] = False
 
-    def check(self, num_outputs: int) -> None:
+    def check(self, num_outputs: int, steps: int) -> None:
         pass  # any number of names will do
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:

@@ -45,13 +45,13 @@ class Reconstruction:
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         return torch.Size(window).numel()
 
-    def label(self, num_outputs: int) -> Label:
-        return label_of(self.of, num_outputs)
+    def label(self, num_outputs: int, steps: int) -> Label:
+        return label_of(self.of, num_outputs, steps)
 
     def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         return (ERROR,)
 
-    def check(self, num_outputs: int) -> None:
+    def check(self, num_outputs: int, steps: int) -> None:
         pass  # `outputs` has said how many there are
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:

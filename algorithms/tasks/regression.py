@@ -46,7 +46,7 @@ class Regression(ByName):
         made.units = units
         return made
 
-    def check(self, num_outputs: int) -> None:
+    def check(self, num_outputs: int, steps: int) -> None:
         if self.units is not None and len(self.units.size) != num_outputs:
             raise ConfigError(f"regression: units of {len(self.units.size)} quantities, and the model tells {num_outputs}")
 

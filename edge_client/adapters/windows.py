@@ -3,7 +3,7 @@
 Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``, and ``channel_names`` if there are any; or
 ``X.npy`` and ``y.npy``, of which the last 25 % of each class, or of all where labels are no classes, are the test part. ``y`` holds class
 numbers, or names that ``classes.txt`` lists; or several labels (n, names), 1 for each name that is there and 0 for others, or quantities,
-numbers with a point (n,) or (n, quantities).
+numbers with a point (n,) or (n, quantities), or classes of steps (n, steps).
 `edge_client.layout` and `edge_client.labels` say what arrays must be like. Whole numbers in ``X`` are measurements or ids, as the bundle
 says; an array ``vocabulary``, one number, says how many ids there are.
 

@@ -17,8 +17,8 @@ from wire.tensors import Array, Tensors
 @dataclass(frozen=True)
 class Windows:
     """A device's examples: x (n, channels, time) float32 in sensor units, or whole numbers, which a bundle takes for measurements or ids as
-    its window says; y (n,) int64 class numbers, or (n, names) int64, 1 for each name that is there and 0 for others, or (n, quantities)
-    float32."""
+    its window says; y (n,) int64 class numbers, or (n, steps) int64, the class of each step or -1, or (n, names) int64, 1 for each name
+    that is there and 0 for others, or (n, quantities) float32."""
 
     train_x: Array = field(repr=False)
     train_y: Array = field(repr=False)

@@ -83,9 +83,9 @@ def load(
       folder for each device, or with a recording for each, ``*.csv`` or ``*.parquet``, recordings are cut as boards cut them: windows of
       `length` samples, one every `stride`; 128 and 64 when not given.
     - an array x (n, channels, time), or (n, channels, height, width) for images, numbers, with `y` (n,) class numbers or names, or (n,
-      names) of 0 and 1 for several labels of a window, or numbers with a point for quantities, (n,) or (n, quantities), and `owner` (n,),
-      the device of each example, as a number or a name. `split` (n,) says ``train`` or ``test``, `session` and `start` (n,) where in which
-      recording a window begins.
+      names) of 0 and 1 for several labels of a window, or numbers with a point for quantities, (n,) or (n, quantities), or (n, steps) class
+      numbers or names of its steps, -1 or empty for one without a label, and `owner` (n,), the device of each example, as a number or a
+      name. `split` (n,) says ``train`` or ``test``, `session` and `start` (n,) where in which recording a window begins.
     - a mapping from device ids to examples: (x, y), (x, y, test_x, test_y), or a map-style torch `Dataset` of pairs.
 
     Where nothing says which part is for testing, it is the last 25 % of each device's examples of each class, in their order; where labels

@@ -20,7 +20,7 @@ from shoal.api.written import Written
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationResult
 from wire.errors import ConfigError
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, NO_LABEL, PRESENT, REGRESSION, SEQUENCE, TaskName, answer_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,12 +53,12 @@ class Result:
 
     @property
     def macro_f1(self) -> Spread:
-        """Macro F1 over devices, as `accuracy`: of classes, or of several labels.
+        """Macro F1 over devices, as `accuracy`: of classes, of windows or of their steps, or of several labels.
 
         Raises:
             ConfigError: the task has neither.
         """
-        self._check_task("macro_f1", CLASSIFICATION, MULTI_LABEL)
+        self._check_task("macro_f1", CLASSIFICATION, SEQUENCE, MULTI_LABEL)
         assert self.summary.macro_f1 is not None  # of a simulation of these tasks there always is one
         return self.summary.macro_f1
 
@@ -117,7 +117,8 @@ class Result:
     # Models
 
     def model(self, *, group: int | None = None, device: str | None = None) -> nn.Module:
-        """A copy of a model, in evaluation: x (n, \\*window) float32, in the sensor's units -> logits (n, classes) float32.
+        """A copy of a model, in evaluation: x (n, \\*window) float32, in the sensor's units -> logits (n, classes) float32, of steps
+        (n, steps, classes).
 
         Of a group it is the network that its devices receive; the only group's where nothing is named. Of a device it is what the device
         answers with: its network where that alone answers, else a `shoal.OwnModel`, which has all that the device keeps beside it (a memory
@@ -131,8 +132,8 @@ class Result:
 
     def predict(self, x: ArrayLike, *, group: int | None = None, device: str | None = None) -> Numbers:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the sensor's units, by the model of a group or a device;
-        of several labels the probability (n, names) of each name, of a
-        regression the quantities (n, quantities) in the user's units, in a reconstruction the error (n, 1) of each window.
+        of steps (n, steps, classes), of several labels the probability (n, names) of each name, of a regression the quantities (n,
+        quantities) in the user's units, in a reconstruction the error (n, 1) of each window.
 
         Raises:
             ConfigError: as of `model`.
@@ -146,38 +147,45 @@ class Result:
         with torch.no_grad():
             parts = torch.from_numpy(np.ascontiguousarray(examples, np.float32)).split(1024)
             made = [_answer(model, objective, part).numpy() for part in parts if len(part)]
-        return np.concatenate(made) if made else np.zeros((0, len(objective.task.answers(self.data.classes))), np.float32)
+        return np.concatenate(made) if made else self._no_answers()
 
     def predictions(self, device: str) -> NDArray[Any]:
         """The class (n,) int64 that a device predicts for each of its test windows, by the backend that the run was computed with; of
-        several labels (n, names), 1 for each name that it predicts and 0 for others; of a regression the quantities (n, quantities)
-        float32.
+        steps (n, steps); of several labels (n, names), 1 for each name that it predicts and 0 for others; of a regression the quantities
+        (n, quantities) float32.
 
         Raises:
             ConfigError: there is no such device, or the task needs no labels.
         """
-        self._check_task("predictions", CLASSIFICATION, MULTI_LABEL, REGRESSION)
+        self._check_task("predictions", CLASSIFICATION, SEQUENCE, MULTI_LABEL, REGRESSION)
         self._models.check_device(device)
         x = self.data.devices[device].test_x
-        answers = self.outcome.predict(device, x) if len(x) else np.zeros((0, len(self.data.classes)), np.float32)
+        answers = self.outcome.predict(device, x) if len(x) else self._no_answers()
         if self._task.of == REGRESSION:
             return answers
-        told: NDArray[Any] = answers >= PRESENT if self._task.of == MULTI_LABEL else answers.argmax(1)
+        told: NDArray[Any] = answers >= PRESENT if self._task.of == MULTI_LABEL else answers.argmax(-1)
         return told.astype(np.int64)
 
     def confusion(self, device: str | None = None) -> Labels:
         """How often windows of a class (rows) were taken for a class (columns), (classes, classes) int64: of a device's test windows, or
-        over those of all devices.
+        over those of all devices. Of steps, those that have a label are counted.
 
         Raises:
             ConfigError: there is no such device, or the task has no classes.
         """
-        self._check_task("confusion", CLASSIFICATION)
+        self._check_task("confusion", CLASSIFICATION, SEQUENCE)
         counts = np.zeros((len(self.data.classes), len(self.data.classes)), np.int64)
         for device_id in self.data.devices if device is None else (device,):
             predicted = self.predictions(device_id)
-            np.add.at(counts, (self.data.devices[device_id].test_y, predicted), 1)
+            labels = self.data.devices[device_id].test_y
+            labelled = labels != NO_LABEL
+            np.add.at(counts, (labels[labelled], predicted[labelled]), 1)
         return counts
+
+    def _no_answers(self) -> Numbers:
+        """What is answered to no examples."""
+        task, steps = self._task, self.data.window.steps
+        return np.zeros((0, *answer_of(task.of, len(task.answers(self.data.classes)), steps)), np.float32)
 
     @property
     def _task(self) -> Task:

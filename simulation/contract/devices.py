@@ -10,7 +10,7 @@ from export.bundle import RUNTIMES
 from export.parity import ParityError
 from export.publish import publish
 from export.runtimes import ONNX
-from simulation.contract.fleet import NAMES, WINDOW, WORK, Field, make_field, tiny_model, tiny_windows
+from simulation.contract.fleet import NAMES, WORK, Field, make_field, tiny_model, tiny_windows, window_of
 from simulation.contract.rounds import Broken
 from simulation.engine.backend import choose
 from simulation.engine.options import EngineOptions
@@ -78,9 +78,9 @@ def on_backends(algorithm: str) -> str:
 def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:
     spec = read_algorithm(algorithm)
     objective = make_objective(spec, tiny_model(spec))
-    windows = tiny_windows(0, label=objective.task.label(objective.model.num_classes))
+    windows = tiny_windows(0, label=objective.task.label(objective.model.num_classes, objective.model.steps))
     try:
-        made = publish(objective, WINDOW, NAMES, (windows.train_x, windows.train_y), new_key(), name="tiny", runtimes=runtimes)
+        made = publish(objective, window_of(spec), NAMES, (windows.train_x, windows.train_y), new_key(), name="tiny", runtimes=runtimes)
     except (ConfigError, ParityError) as error:
         raise Broken(str(error)) from error
     return made.bundle

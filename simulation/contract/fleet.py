@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 
@@ -14,18 +15,19 @@ from algorithms.core.probe import make_probe
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier
 from algorithms.models.har_cnn import HarCnn
+from algorithms.models.tcn import tcn
 from algorithms.objectives.cgau import Cgau
-from algorithms.registry import LOOKUP, AlgorithmSpec, make_algorithm, make_objective, read_algorithm
+from algorithms.registry import LOOKUP, AlgorithmSpec, make_algorithm, make_objective, read_algorithm, task_of
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor
 from export.describe import describe_bundle
 from simulation.engine.graphs.eager import EagerGraphs
 from wire.bundle import Bundle, Window
 from wire.messages import Plan
-from wire.tasks import Label
+from wire.tasks import SEQUENCE, Label
 from wire.tensors import Tensors
 
-CHANNELS, LENGTH, CLASSES = 2, 16, 3
+CHANNELS, LENGTH, CLASSES, STEPS = 2, 16, 3, 4
 WORK = Work(8, 1)
 WINDOW = Window(tuple(f"c{i}" for i in range(CHANNELS)), LENGTH, LENGTH)
 NAMES = tuple("abc")
@@ -37,9 +39,18 @@ def spec_of(name: str | AlgorithmSpec) -> AlgorithmSpec:
     return name if isinstance(name, AlgorithmSpec) else read_algorithm(name)
 
 
+def window_of(name: str | AlgorithmSpec) -> Window:
+    """What the windows are that this algorithm is tried on."""
+    return msgspec.structs.replace(WINDOW, steps=STEPS) if task_of(spec_of(name)).of == SEQUENCE else WINDOW
+
+
 def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
     """A model that this algorithm can train."""
     torch.manual_seed(seed)
+    if (window := window_of(name)).steps:
+        made = tcn(window, CLASSES, torch.tensor([2.0, 1.0]))
+        made.shape, made.steps = window.shape, window.steps
+        return made
     model = HarCnn(CHANNELS, LENGTH, CLASSES, torch.tensor([2.0, 1.0]))
     model.shape = (CHANNELS, LENGTH)
     if issubclass(LOOKUP.made("objective", spec_of(name).objective).device, Cgau):
@@ -51,14 +62,14 @@ def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
 
 def tiny_windows(number: int, seed: int = 0, label: Label = CLASS) -> Windows:
     """Windows of one device; odd devices see the same world shifted. Where a label is several numbers, they are 1 for the class and 0 for
-    the others."""
+    the others; where it is that of each step, the class."""
     rng = np.random.default_rng([seed, number])
     y = np.arange(24 + number) % CLASSES
     phase = np.linspace(0, 2 * np.pi, LENGTH)
     x = np.stack([np.sin((k + 1) * phase) for k in y])[:, None] * np.array([2.0, 1.0])[:, None]
     x = (x + rng.normal(0, 0.3, x.shape) + 1.5 * (number % 2)).astype(np.float32)
     cut = len(y) - 6
-    labels = (np.eye(CLASSES)[y] if label.shape else y).astype(label.dtype)
+    labels = (np.eye(CLASSES)[y] if label.shape == (CLASSES,) else np.stack([y] * STEPS, 1) if label.shape else y).astype(label.dtype)
     return Windows(x[:cut], labels[:cut], x[cut:], labels[cut:])
 
 
@@ -113,7 +124,7 @@ class Field:
 
 def make_field(name: str | AlgorithmSpec, num_devices: int = 8, seed: int = 0, graphs: Graphs | None = None) -> Field:
     """A fleet of so many tiny devices that train with this algorithm; `graphs` take the place of its objective's own functions."""
-    spec, window = spec_of(name), WINDOW
+    spec, window = spec_of(name), window_of(name)
     algorithm, model = make_algorithm(spec), tiny_model(spec, seed)
     objective = make_objective(spec, model)
     bundle = describe_bundle(objective, name="tiny", classes=NAMES, window=window)

@@ -8,7 +8,7 @@ from simulation.datasets.images import FILES, load_images
 from simulation.datasets.npz import load_npz
 from simulation.datasets.pool import Pool, assign_alike
 from simulation.datasets.uci_har import is_uci_har, load_uci_har
-from simulation.datasets.watch import load_watch
+from simulation.datasets.watch import load_watch, load_watch_session
 from simulation.datasets.windows import FleetData
 from wire.errors import DataError
 
@@ -16,6 +16,7 @@ UCI_HAR_NAMES = ("uci_har/uci_har.npz", "uci_har.npz", "uci_har/UCI HAR Dataset.
 
 NAMES = {
     "watch": "20 smartwatches: ten people, both arms, 7 shoulder exercises; comes with the package seglearn",
+    "watch-session": "the same watches, their exercises one after another: windows of 10 s, a label for each of 32 steps (+sequence)",
     "uci-har": "30 people with a smartphone on the waist, 6 activities",
     "mnist": "60,000 + 10,000 handwritten digits, a pool of images",
     "fashion-mnist": "60,000 + 10,000 pieces of clothing, a pool of images",
@@ -23,7 +24,7 @@ NAMES = {
     "cifar10-jpeg": "the same, compressed as JPEG",
     "cifar10-5k": "the first 4,000 + 1,000 of them without loss",
 }
-"""Data by name. All but ``watch`` are looked for in the folder that the environment variable SHOAL_DATA names."""
+"""Data by name. All but those of the watches are looked for in the folder that the environment variable SHOAL_DATA names."""
 
 
 def load_data(name_or_path: str) -> FleetData:
@@ -44,6 +45,8 @@ def load(name_or_path: str) -> FleetData | Pool:
     """
     if name_or_path == "watch":
         return load_watch()
+    if name_or_path == "watch-session":
+        return load_watch_session()
     if name_or_path == "uci-har":
         return load_uci_har(find_uci_har())
     if name_or_path in FILES:

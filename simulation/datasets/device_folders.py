@@ -4,16 +4,18 @@ from a folder of recordings, each of which is a device's."""
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from edge_client.adapters.windows import channels_in, channels_of, load_folder, load_recordings, recordings_in, vocabulary_of
 from edge_client.core.ports import Windows
-from edge_client.labels import column_names, has_classes
+from edge_client.labels import are_steps, column_names, has_classes
 from edge_client.layout import PARTS, fit_windows
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData
 from wire.bundle import Window
 from wire.errors import DataError
+from wire.tasks import NO_LABEL
 
 LENGTH, STRIDE = 128, 64
 """How recordings are cut into windows, in samples: what `shoal-edge` does unless it is told otherwise."""
@@ -49,10 +51,12 @@ def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE) 
             raise DataError(f"data {path}: device {device_id} has a vocabulary of {count} ids (0: none), device {first} of {said[first]}")
     length = shapes[first][-1]
     stride = length if folders and _has_arrays(folders[0]) else stride
-    window = Window(channels, length, stride, height=shapes[first][1] if len(shapes[first]) == 3 else 0, vocabulary=said.get(first, 0))
+    height = shapes[first][1] if len(shapes[first]) == 3 else 0
+    window = Window(channels, length, stride, height=height, vocabulary=said.get(first, 0))
     devices = {d: fit_windows(windows, window, dict.fromkeys(PARTS, f"data {path}, device {d}")) for d, windows in devices.items()}
     devices = _with_labels_alike(path, devices)
-    return FleetData(path.resolve().name, window, _classes(path, folders or [path], devices), devices)
+    classes, steps = _classes(path, folders or [path], devices)
+    return FleetData(path.resolve().name, msgspec.structs.replace(window, steps=steps), classes, devices)
 
 
 def _has_arrays(folder: Path) -> bool:
@@ -76,33 +80,36 @@ def _with_labels_alike(path: Path, devices: dict[str, Windows]) -> dict[str, Win
     return {d: replace(w, train_y=parts[d][0], test_y=parts[d][1]) for d, w in devices.items()}
 
 
-def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tuple[str, ...]:
-    """The names of the classes that the devices' folders list, or the numbers of those that their examples have; of several labels, of
-    their columns; none without labels.
+def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tuple[tuple[str, ...], int]:
+    """The names of the classes that the devices' folders list, or the numbers of those that their examples have, and how many steps of a
+    window have one, or 0; of several labels, of their columns; none without labels.
 
     Raises:
         DataError: labels are no class numbers; the lists differ, or are shorter than the examples need.
     """
     labels = np.concatenate([y for windows in devices.values() for y in (windows.train_y, windows.test_y)])
-    if not has_classes(labels):
-        return column_names(labels, _listed(path, folders), f"data {path}")
-    if not len(labels) and not any((folder / CLASSES).exists() for folder in folders):
-        return ()
+    listed = _listed(path, folders)
+    steps = labels.shape[1] if are_steps(labels, listed) else 0
+    if not has_classes(labels) and not steps:
+        return column_names(labels, listed, f"data {path}"), 0
+    if not len(labels) and not listed:
+        return (), 0
+    labels = labels[labels != NO_LABEL] if steps else labels
     lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
     if lowest < 0 or highest > MOST_CLASSES:
         raise DataError(f"data {path}: y reaches {lowest}..{highest}, expected class numbers from 0")
     present = np.unique(labels)
-    if not any((folder / CLASSES).exists() for folder in folders) and (lowest > 0 or 2 * len(present) <= highest):
+    if not listed and (lowest > 0 or 2 * len(present) <= highest):
         told = (
             f"labels are {', '.join(map(str, present[:8].tolist()))}{' ...' if len(present) > 8 else ''}, so {highest + 1 - len(present)}"
         )
         raise DataError(
             f"data {path}: {told} of {highest + 1} classes have no example: count classes from 0, or list their names in {CLASSES}"
         )
-    names = _listed(path, folders) or tuple(str(number) for number in range(highest + 1))
+    names = listed or tuple(str(number) for number in range(highest + 1))
     if len(names) <= highest:
         raise DataError(f"data {path}: {CLASSES} lists {len(names)} classes, y reaches {highest}")
-    return names
+    return names, steps
 
 
 def _listed(path: Path, folders: list[Path]) -> tuple[str, ...]:

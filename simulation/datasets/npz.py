@@ -4,8 +4,9 @@
 is (n, channels, time) for windows, (n, channels, height, width) for images. Without ``subject`` the file is a pool. Subjects and labels are
 numbers or names. Without ``activity_names`` the labels that occur are the classes, in sorted order, and keep their names. ``y (n, names)``
 of 0 and 1 are several labels of a window, each there or not, ``y (n, quantities)`` or ``(n,)`` with a point are quantities, and
-``activity_names`` says what the columns are called. ``vocabulary``, a number, says that ``X`` holds ids from 0 to below it, of words or of
-events.
+``activity_names`` says what the columns are called. ``y (n, steps)`` of other numbers, or of names, are the classes of a window's steps, -1
+or an empty name where nobody knows one (`edge_client.labels.are_steps`). ``vocabulary``, a number, says that ``X`` holds ids from 0 to
+below it, of words or of events.
 """
 
 import logging
@@ -18,16 +19,18 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.labels import as_held, check_labels, column_names, has_classes, named_classes
+from edge_client.labels import are_steps, as_held, check_labels, column_names, has_classes, named_classes
 from edge_client.layout import examples, fitting, vocabulary
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData, Recordings, last_share_of_each_class
 from wire.bundle import Window
 from wire.errors import DataError
+from wire.tasks import NO_LABEL
 from wire.tensors import Array
 
 LAYOUT = (
-    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, (n, names) of 0 and 1, or (n, quantities) float, "
+    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, (n, names) of 0 and 1, "
+    "(n, steps) int or str, or (n, quantities) float, "
     "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int or str and start (n,) int"
 )
 log = logging.getLogger("shoal.data")
@@ -132,22 +135,30 @@ def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str,
     split = arrays.get("split")
     if split is not None and (split.shape != (len(x),) or not set(np.unique(split)) <= {"train", "test"}):
         raise DataError(f"data {origin}: split is {split.dtype}{list(split.shape)}, expected {len(x)} times 'train' or 'test'")
-    classes, y = _classes(y, tuple(str(c) for c in arrays.get("activity_names", ())), origin)
+    called = tuple(str(c) for c in arrays.get("activity_names", ()))
+    steps = y.shape[1] if are_steps(y, called) else 0
+    if steps and (x.ndim == 4 or steps > x.shape[-1]):
+        raise DataError(f"data {origin}: y has classes of {steps} steps of a window, and X is {list(x.shape)}: expected windows as long")
+    classes, y = _classes(y, called, origin)
     channels = named or tuple(f"c{i}" for i in range(x.shape[1]))
     if len(channels) != x.shape[1]:
         raise DataError(f"data {origin}: {len(channels)} channel names for {x.shape[1]} channels")
-    return Window(channels, x.shape[-1], x.shape[-1], height=x.shape[2] if x.ndim == 4 else 0, vocabulary=ids), classes, x, y
+    return Window(channels, x.shape[-1], x.shape[-1], height=x.shape[2] if x.ndim == 4 else 0, vocabulary=ids, steps=steps), classes, x, y
 
 
 def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, ...], Array]:
-    """What the classes are called, and the labels as their numbers (n,) int64. Numbers count in `names`, where there are any; else the
-    labels that occur are the classes, in sorted order. Of several labels, or quantities, it is what their columns are called."""
-    if not has_classes(y):
+    """What the classes are called, and the labels as their numbers (n,), or (n, steps), int64. Numbers count in `names`, where there are
+    any; else the labels that occur are the classes, in sorted order. Of several labels, or quantities, it is what columns are called."""
+    steps = are_steps(y, names)
+    if not has_classes(y) and not steps:
         return column_names(y, names, f"data {origin}"), y
+    if steps and not _labelled(y).any():
+        raise DataError(f"data {origin}: no step of a window has a label")
     if y.dtype.kind in "US":
         y = y.astype(str)
         return (names, named_classes(y, names, f"data {origin}")) if names else _those_that_occur(y)
-    lowest, highest = int(y.min()), int(y.max())
+    told = y[_labelled(y)] if steps else y
+    lowest, highest = int(told.min()), int(told.max())
     if lowest < 0 or highest > MOST_CLASSES:
         raise DataError(f"data {origin}: y reaches {lowest}..{highest}, expected class numbers from 0 to {MOST_CLASSES}")
     if not names:
@@ -159,10 +170,18 @@ def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, 
 
 
 def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
-    found, numbers = np.unique(y, return_inverse=True)
+    labelled = _labelled(y)
+    found, numbers = np.unique(y[labelled], return_inverse=True)
     if y.dtype.kind in "iu" and len(found) <= int(found[-1]):
         log.warning("labels %s are the classes 0..%d, and keep their names", _few(found), len(found) - 1)
-    return tuple(str(label) for label in found.tolist()), numbers.astype(np.int64)
+    made = np.full(y.shape, NO_LABEL, np.int64)
+    made[labelled] = numbers
+    return tuple(str(label) for label in found.tolist()), made
+
+
+def _labelled(y: Array) -> Array:
+    """Which labels are some: all but those of steps whose class nobody knows."""
+    return np.ones(y.shape, bool) if y.ndim == 1 else y != ("" if y.dtype.kind == "U" else NO_LABEL)
 
 
 def _few(labels: Array) -> str:

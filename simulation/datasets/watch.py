@@ -2,20 +2,28 @@
 
 D. M. Burns et al. Shoulder physiotherapy exercise recognition: machine learning the inertial signals from a smartwatch.
 Physiological Measurement 39(7), 2018. The wheel (BSD licence) carries 140 recordings, one for each person, arm and exercise.
+
+``watch`` has windows of one exercise each. ``watch-session`` has the exercises of a device one after another, as in an hour of training, in
+an order that differs between devices: windows are longer and go across the joins, and each third of a second has its label. What a person
+does between two exercises was not recorded, so a change of exercise is abrupt here.
 """
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from edge_client.core.ports import Windows
+from edge_client.labels import classes_of_steps
 from simulation.datasets.windows import FleetData, Recordings, cut_windows
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
 
 LENGTH, STRIDE, TRAIN_SHARE, RATE_HZ = 128, 64, 0.7, 50.0
+SESSION_LENGTH, SESSION_STRIDE, SESSION_STEPS = 512, 128, 32
+"""Windows of ten seconds, in steps of 16 samples."""
 
 _Piece = tuple[Array, Array, Array, Array]
 """x, y, session and start of windows."""
@@ -28,14 +36,10 @@ def load_watch() -> FleetData:
     Raises:
         DataError: the seglearn package is not installed.
     """
-    spec = find_spec("seglearn")
-    path = Path(spec.origin).parent / "data" / "watch_dataset.npy" if spec and spec.origin else None
-    if path is None or not path.exists():
-        raise DataError("data 'watch': it comes with the package seglearn, which is not installed (pip install 'shoal[simulation]')")
-    raw = np.load(path, allow_pickle=True).item()  # a file of an installed package, trusted as its code is
+    raw = _read("watch")
     parts: dict[str, dict[str, list[_Piece]]] = {}
     for number, (recording, label, person, side) in enumerate(zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)):
-        device = parts.setdefault(f"p{int(person):02d}-{'right' if side == 1 else 'left'}", {"train": [], "test": []})
+        device = parts.setdefault(_device_id(person, side), {"train": [], "test": []})
         cut = round(TRAIN_SHARE * len(recording))
         for part, begin, end in (("train", 0, cut), ("test", cut, len(recording))):
             x = cut_windows(np.asarray(recording[begin:end]), LENGTH, STRIDE)
@@ -51,3 +55,52 @@ def load_watch() -> FleetData:
         {device_id: device_id.split("-")[1] for device_id in sorted(parts)},
         recordings,
     )
+
+
+def load_watch_session() -> FleetData:
+    """The same devices, each with its recordings one after another: what is for training, and what is for testing. Windows have
+    `SESSION_STEPS` steps with the exercise of each; a step in which it changes has none.
+
+    Raises:
+        DataError: the seglearn package is not installed.
+    """
+    raw = _read("watch-session")
+    recordings: dict[str, list[tuple[Array, int]]] = {}
+    for recording, label, person, side in zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True):
+        recordings.setdefault(_device_id(person, side), []).append((np.asarray(recording), int(label)))
+    devices = {}
+    for number, device_id in enumerate(sorted(recordings)):
+        own = recordings[device_id]
+        order = np.random.default_rng(number).permutation(len(own))
+        cuts = [round(TRAIN_SHARE * len(samples)) for samples, _ in own]
+        train = _session([(own[i][0][: cuts[i]], own[i][1]) for i in order])
+        devices[device_id] = Windows(*train, *_session([(own[i][0][cuts[i] :], own[i][1]) for i in order]))
+    return FleetData(
+        "watch-session",
+        Window(tuple(str(c) for c in raw["X_labels"]), SESSION_LENGTH, SESSION_STRIDE, RATE_HZ, steps=SESSION_STEPS),
+        tuple(str(c) for c in raw["y_labels"]),
+        devices,
+        {device_id: device_id.split("-")[1] for device_id in devices},
+    )
+
+
+def _session(pieces: list[tuple[Array, int]]) -> tuple[Array, Array]:
+    """Windows x (n, channels, length) of pieces of recordings (samples, channels), one after another, and the label y (n, steps) of their
+    steps."""
+    samples = np.concatenate([piece for piece, _ in pieces])
+    labels = np.concatenate([np.full((len(piece), 1), label) for piece, label in pieces])
+    x, of_samples = (cut_windows(values, SESSION_LENGTH, SESSION_STRIDE) for values in (samples, labels))
+    return x, classes_of_steps(of_samples[:, 0], SESSION_STEPS)
+
+
+def _read(name: str) -> dict[str, Any]:
+    spec = find_spec("seglearn")
+    path = Path(spec.origin).parent / "data" / "watch_dataset.npy" if spec and spec.origin else None
+    if path is None or not path.exists():
+        raise DataError(f"data {name!r}: it comes with the package seglearn, which is not installed (pip install 'shoal[simulation]')")
+    held: dict[str, Any] = np.load(path, allow_pickle=True).item()  # a file of an installed package, trusted as its code is
+    return held
+
+
+def _device_id(person: float, side: float) -> str:
+    return f"p{int(person):02d}-{'right' if side == 1 else 'left'}"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 
 from algorithms.core.units import Units
@@ -13,7 +14,7 @@ from edge_client.labels import fit_labels, strata
 from edge_client.layout import without_labels
 from wire.bundle import Window
 from wire.errors import DataError
-from wire.tasks import RECONSTRUCTION, TaskName
+from wire.tasks import RECONSTRUCTION, SEQUENCE, TaskName
 from wire.tensors import Array
 
 WINDOWS = "windows"
@@ -115,11 +116,21 @@ def for_task(data: FleetData, task: TaskName) -> FleetData:
                 f"data {data.name}: no window has a label: expected labels, or a task that needs none, as in --algorithm "
                 "fedavg+reconstruction"
             )
-        fit_labels(data.sample()[1], task, len(data.classes), f"data {data.name}")
+        data = _of_steps(data) if task == SEQUENCE else data
+        fit_labels(data.sample()[1], task, len(data.classes), data.window.steps, f"data {data.name}")
         return data
     if isinstance(data.devices, Measured):  # devices that are places of a pool have labels, and all windows
         return data
-    return replace(data, classes=(WINDOWS,), devices={d: _of_one_class(without_labels(w)) for d, w in data.devices.items()})
+    window = msgspec.structs.replace(data.window, steps=0)
+    return replace(data, window=window, classes=(WINDOWS,), devices={d: _of_one_class(without_labels(w)) for d, w in data.devices.items()})
+
+
+def _of_steps(data: FleetData) -> FleetData:
+    """The fleet with its columns of 0 and 1 as the classes of steps, where nobody has said what the columns are called."""
+    y = data.sample()[1]
+    if data.window.steps or y.ndim != 2 or y.dtype.kind == "f" or data.classes != tuple(map(str, range(y.shape[1]))):
+        return data
+    return replace(data, window=msgspec.structs.replace(data.window, steps=y.shape[1]), classes=("0", "1"))
 
 
 def _of_one_class(windows: Windows) -> Windows:

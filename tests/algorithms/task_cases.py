@@ -17,6 +17,7 @@ from wire.errors import ConfigError
 
 OWN_LOSS = ("fedrod", "fedpcl", "fedgen")
 """Objectives that train by classes."""
+WINDOW = Window(("a", "b"), 32, 32)
 
 
 def ran(algorithm: str, fleet: FleetData, backend: BackendName = "auto", rounds: int = 2) -> SimulationResult:
@@ -32,14 +33,14 @@ def ran_alike(algorithm: str, fleet: FleetData, backend: BackendName) -> tuple[S
     return eager, other
 
 
-def check_composed(objective_name: str, task: str, num_names: int) -> bool:
+def check_composed(objective_name: str, task: str, num_names: int, window: Window = WINDOW) -> bool:
     """Whether an objective composes with a task, of so many names, and steps then; else it is refused by name."""
     algorithm = f"{small(objective_name)}+{task}"
     if any(own in objective_name for own in OWN_LOSS):
         with pytest.raises(ConfigError, match=f"trains by a loss of its own, in which '{task}' has no place"):
             read_algorithm(algorithm)
         return False
-    objective = build_objective(read_algorithm(algorithm), Window(("a", "b"), 32, 32), num_names, torch.ones(2), seed=0)
+    objective = build_objective(read_algorithm(algorithm), window, num_names, torch.ones(2), seed=0)
     inputs = example_inputs(objective, (2, 32))
     for graph in ("step", "evaluate"):
         if graph in objective.graphs():

@@ -48,7 +48,9 @@ def test_it_learns_each_name_by_itself() -> None:
     assert ((answers > 0) & (answers < 1)).all()
     assert (said == (answers >= 0.5)).all()
     assert result.summary.devices["d0"].accuracy == pytest.approx((said == windows.test_y).all(1).mean())
-    with pytest.raises(ConfigError, match=r"confusion: expected a task of classification, this is multi-label; `predict` says slow"):
+    with pytest.raises(
+        ConfigError, match=r"confusion: expected a task of classification or sequence, this is multi-label; `predict` says slow"
+    ):
         result.confusion()
 
 
@@ -156,8 +158,8 @@ def test_files_and_arrays_with_a_column_for_each_name_are_read(tmp_path: Path) -
     assert (mapped.classes, mapped.devices["a"].train_y.tolist()) == (NAMES, y[:30].tolist())
     with pytest.raises(DataError, match=r"device 'b': labels of shape \[2\]; those of device 'a' are \[3\]"):
         shoal.load({"a": (x, y), "b": (x, y[:, :2])})
-    with pytest.raises(DataError, match="2 names for 3 labels of a window"):
-        shoal.load({"a": (x, y)}, classes=("one", "two"))
+    with pytest.raises(DataError, match="4 names for 3 labels of a window"):
+        shoal.load({"a": (x, y)}, classes=("one", "two", "three", "four"))
 
 
 def test_graphs_on_devices_and_files_of_models_are_those_of_eager_torch(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_a_model_of_a_devices_own_answers_as_the_device_does(tmp_path: Path) -> 
 
 
 def test_what_is_told_of_a_window() -> None:
-    assert told("multi-label", NAMES, [0.25, 0.5, 0.75]) == {
+    assert told("multi-label", NAMES, np.array([0.25, 0.5, 0.75])) == {
         "labels": ["moves", "fast"],
         "probabilities": {"slow": 0.25, "moves": 0.5, "fast": 0.75},
     }

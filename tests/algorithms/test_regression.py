@@ -49,7 +49,9 @@ def test_quantities_of_any_size_are_learned_and_told_in_their_own_units() -> Non
     assert known(known(result.summary.newcomers).mae)["speed"].mean is not None
     assert "Mean absolute error of speed" in verdict(result.summary)
     assert "within 0.5 of its standard deviation" in result.summary.accuracy_is
-    with pytest.raises(ConfigError, match="expected a task of classification or multi-label, this is regression; `predict` says speed"):
+    with pytest.raises(
+        ConfigError, match="expected a task of classification or sequence or multi-label, this is regression; `predict` says"
+    ):
         _ = result.macro_f1
 
 

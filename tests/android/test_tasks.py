@@ -20,7 +20,7 @@ from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
 from tests.bundles import pack_graphs
 from tests.conftest import some_graphs, synthetic_fleet
-from tests.labels import quantities, several_labels
+from tests.labels import quantities, several_labels, steps
 from wire.bundle import unpack
 from wire.codec import digest, encode
 from wire.messages import Evaluate, Plan, Train
@@ -39,7 +39,8 @@ def nobody_labelled(fleet: FleetData) -> FleetData:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("task", "labels"), [("reconstruction", nobody_labelled), ("multi-label", several_labels), ("regression", quantities)]
+    ("task", "labels"),
+    [("reconstruction", nobody_labelled), ("multi-label", several_labels), ("regression", quantities), ("sequence", steps)],
 )
 def test_three_clients_train_alike(tmp_path: Path, task: TaskName, labels: Callable[[FleetData], FleetData]) -> None:
     fleet = labels(synthetic_fleet(1))

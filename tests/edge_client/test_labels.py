@@ -24,7 +24,7 @@ def test_labels_that_fit_are_left_as_they_are_and_none_are_shaped_as_the_task_ha
     assert fit_labels_of(windows, manifest_of("multi-label", 3)) is windows
     none = Windows(x[:0], np.zeros(0, np.int64), x[:0], np.zeros(0, np.int64), x)
     assert fit_labels_of(none, manifest_of("multi-label", 3)).train_y.shape == (0, 3)
-    assert no_labels(2, label_of("multi-label", 3)).tolist() == [[-1] * 3] * 2
+    assert no_labels(2, label_of("multi-label", 3, 0)).tolist() == [[-1] * 3] * 2
 
 
 def test_an_error_says_where_a_number_is_neither_there_nor_not() -> None:
@@ -41,7 +41,7 @@ def test_rows_of_0_and_1_are_read_and_divided_as_one_stratum(count: int, names: 
     assert as_held(y[:, 0].astype(float)).shape == (count, 1), "a quantity is a row of one"
     assert strata(y).tolist() == [0] * count
     with pytest.raises(DataError, match="here: y is int64"):
-        check_labels(y + 2, count, "here")
+        check_labels(y - 3, count, "here")
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 2**32 - 1))

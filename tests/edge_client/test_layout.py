@@ -139,7 +139,7 @@ class TestLabels:
         [
             (LABELS[:, None], "expected int[24], y[:, 0]"),
             (np.where(LABELS > 1, np.nan, LABELS), "y holds nan at window"),
-            (np.eye(3, dtype=int)[LABELS] * 2, "expected int[24], int[24, names] of 0 and 1, or float[24, quantities]"),
+            (np.eye(3, dtype=int)[LABELS] * -2, "int[24, names] of 0 and 1, int[24, steps] from -1, or float[24, quantities]"),
             (LABELS[:5], "expected int[24]"),
             (LABELS - 1, "expected class numbers from 0"),
         ],

@@ -12,7 +12,7 @@ from tests.conftest import synthetic_fleet
 from tests.end_to_end.task_fleet import EPOCHS, learned, predicted
 from tests.end_to_end.test_recovery import ROUNDS
 from tests.known import known
-from tests.labels import NAMES, QUANTITIES, quantities, several_labels
+from tests.labels import NAMES, QUANTITIES, STEPS, quantities, several_labels, steps
 
 
 def tells_labels(answer: dict[str, object]) -> bool:
@@ -28,10 +28,23 @@ def tells_quantities(answer: dict[str, object]) -> bool:
     return tuple(answer) == QUANTITIES and isinstance(speed, float) and 100 < speed < 10000
 
 
+def tells_steps(answer: dict[str, object]) -> bool:
+    """Whether this is what is said of a window of steps."""
+    classes, probabilities = answer["classes"], answer["probabilities"]
+    assert isinstance(classes, list)
+    assert isinstance(probabilities, dict)
+    best = [max(probabilities, key=lambda name: probabilities[name][step]) for step in range(STEPS)]
+    return answer.keys() == {"classes", "probabilities"} and classes == best
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("task", "labels", "tells"),
-    [("multi-label", several_labels, tells_labels), pytest.param("regression", quantities, tells_quantities, marks=pytest.mark.slow)],
+    [
+        ("multi-label", several_labels, tells_labels),
+        pytest.param("sequence", steps, tells_steps, marks=pytest.mark.slow),
+        pytest.param("regression", quantities, tells_quantities, marks=pytest.mark.slow),
+    ],
 )
 def test_boards_learn_a_task_as_the_simulation_does(
     tmp_path: Path, task: str, labels: Callable[[FleetData], FleetData], tells: Callable[[dict[str, object]], bool]

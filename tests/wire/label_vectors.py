@@ -12,6 +12,8 @@ from wire.errors import DataError
 from wire.tasks import TaskName
 
 FILE = VECTORS / "labels.json"
+STEPS = 4
+"""Steps of a window in the task of sequences; in others, none."""
 CASES: list[tuple[TaskName, int, str, object, bool]] = [
     ("classification", 3, "int64", [0, 2, 1], True),
     ("classification", 3, "int64", [0, 3], False),
@@ -33,14 +35,28 @@ CASES: list[tuple[TaskName, int, str, object, bool]] = [
     ("regression", 1, "int64", [36, 37], False),
     ("regression", 2, "int64", [[0, 1], [1, 0]], False),
     ("classification", 3, "float32", [[0.0], [1.0]], False),
+    ("sequence", 3, "int64", [[0, 2, 1, 1], [0, -1, -1, 2]], True),
+    ("sequence", 3, "int64", [], True),
+    ("sequence", 3, "int64", [[0, 1, 2], [0, 0, 0]], False),
+    ("sequence", 3, "int64", [[0, 1, 2, 3]], False),
+    ("sequence", 3, "int64", [[0, 1, -2, 0]], False),
+    ("sequence", 3, "int64", [[0, 1, 2, 0], [-1, -1, -1, -1]], False),
+    ("sequence", 3, "int64", [0, 1], False),
+    ("sequence", 4, "float32", [[0.0, 1.0, 1.0, 0.0]], False),
+    ("classification", 3, "int64", [[0, 2, 1, 1]], False),
 ]
 """A task, how many names its bundle has, labels, and whether the task takes them."""
+
+
+def steps_of(task: TaskName) -> int:
+    """How many steps a window of the task has."""
+    return STEPS if task == "sequence" else 0
 
 
 def manifest_of(task: TaskName, num_names: int) -> Manifest:
     """A manifest of a task with so many names."""
     names = tuple("abcdefgh"[:num_names])
-    return Manifest("m", 1, "a", {}, names, Window(("c",), 4, 1), 2, {}, (), {}, {}, task=task)
+    return Manifest("m", 1, "a", {}, names, Window(("c",), 4, 1, steps=steps_of(task)), 2, {}, (), {}, {}, task=task)
 
 
 def fits(task: TaskName, num_names: int, y: np.ndarray) -> bool:
@@ -58,6 +74,6 @@ def text() -> str:
     rows = []
     for task, count, dtype, values, taken in CASES:
         y = np.array(values, dtype)
-        own = {"task": task, "names": list("abcdefgh"[:count]), "dtype": dtype, "shape": list(y.shape), "y": y.ravel().tolist()}
-        rows.append(json.dumps(own | {"fits": taken}))
+        own = {"task": task, "names": list("abcdefgh"[:count]), "steps": steps_of(task), "dtype": dtype, "shape": list(y.shape)}
+        rows.append(json.dumps(own | {"y": y.ravel().tolist(), "fits": taken}))
     return "[\n" + ",\n".join("  " + row for row in rows) + "\n]\n"

@@ -181,5 +181,9 @@ class FleetTest {
         val several = Probabilities(answer.classes, Tensor.of(floatArrayOf(0.75f, 0.25f, 0.5f, 0.9f), listOf(2, 2)), "multi-label")
         assertEquals(listOf(listOf("still"), listOf("still", "walking")), listOf(several.labels(0), several.labels(1)))
         assertFailsWith<IllegalStateException> { several.best(0) }
+        val steps = Probabilities(answer.classes, Tensor.of(floatArrayOf(0.75f, 0.25f, 0.1f, 0.9f), listOf(1, 2, 2)), "sequence")
+        assertEquals(listOf("still", "walking"), steps.steps(0))
+        assertEquals(4, steps.of(0).size)
+        assertFailsWith<IllegalStateException> { answer.steps(0) }
     }
 }

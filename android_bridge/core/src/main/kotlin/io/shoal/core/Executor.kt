@@ -154,7 +154,7 @@ public class Executor(
         checkLayout(model, manifest.received().map { it.layout }, "offered model")
         val x = windows.some(TRIED, manifest.window)
         val answer = predict(model, private, x)
-        val expected = TensorLayout(Names.PROBABILITIES, DType.FLOAT32, listOf(x.rows, manifest.classes.size))
+        val expected = TensorLayout(Names.PROBABILITIES, DType.FLOAT32, listOf(x.rows) + manifest.answer)
         checkLayout(mapOf(Names.PROBABILITIES to answer), listOf(expected), "answer of the offered model")
         val numbers = answer.toFloatArray()
         if (manifest.task in Tasks.OF_PROBABILITIES && numbers.any { !(it >= 0f && it <= 1f + SLACK) }) {

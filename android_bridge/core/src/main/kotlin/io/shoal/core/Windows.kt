@@ -3,8 +3,9 @@ package io.shoal.core
 import io.shoal.core.wire.Window
 
 /**
- * A device's examples: x (n, channels, time) float32 in sensor units, or int64 ids of words or events; y (n) int64 class numbers, or (n, names)
- * int64 of several labels, 1 for each name that is there and 0 for others, or (n, quantities) float32. [unlabelledX] holds windows that nobody has labelled, shaped as
+ * A device's examples: x (n, channels, time) float32 in sensor units, or int64 ids of words or events; y (n) int64 class numbers, or (n, steps) of
+ * the steps of a window, -1 for one without a label, or (n, names) int64 of several labels, 1 for each name that is there and 0 for others, or
+ * (n, quantities) float32. [unlabelledX] holds windows that nobody has labelled, shaped as
  * those of [trainX]; empty where there are none.
  *
  * @throws DataException data types, shapes or lengths do not fit each other, or a value is not finite
@@ -45,7 +46,7 @@ public class Windows @JvmOverloads constructor(
         val labelled = y.shape.size in (if (y.dtype == DType.FLOAT32) 2..2 else 1..2) && y.dtype in TYPES && y.shape[0] == x.shape.firstOrNull()
         val fits = x.dtype == trainX.dtype && x.dtype in TYPES && x.shape.size in 3..4 && labelled
         if (!fits) {
-            val labels = "int64[n], int64[n, names] or float32[n, quantities]"
+            val labels = "int64[n], int64[n, steps], int64[n, names] or float32[n, quantities]"
             throw DataException("$split windows are x $x and y $y, expected float32 or int64[n, channels, time] and $labels")
         }
         checkFinite(split, x)

@@ -19,7 +19,7 @@ class LabelsTest {
         val cases = (parseJson(File(repository, "wire/vectors/labels.json").readBytes()) as JsonArray).items.map { Fields(it, "labels.json") }
         assertTrue(cases.size >= 12)
         for (case in cases) {
-            val manifest = manifest(case.string("task"), case.strings("names"))
+            val manifest = manifest(case.string("task"), case.strings("names"), case.int("steps", 0L..9L).toInt())
             val y = tensor(case)
             if (case.bool("fits")) {
                 val taken = fitLabels(y, manifest, "train")
@@ -50,6 +50,8 @@ class LabelsTest {
         }
     }
 
-    private fun manifest(task: String, names: List<String>) =
-        Manifest("m", 1, "a", emptyMap(), names, Window(listOf("c"), 4, 1), 2, emptyMap(), emptyList(), emptyMap(), emptyMap(), task = task)
+    private fun manifest(task: String, names: List<String>, steps: Int = 0): Manifest {
+        val window = Window(listOf("c"), 4, 1, steps = steps)
+        return Manifest("m", 1, "a", emptyMap(), names, window, 2, emptyMap(), emptyList(), emptyMap(), emptyMap(), task = task)
+    }
 }

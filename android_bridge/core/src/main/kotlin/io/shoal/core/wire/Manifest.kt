@@ -39,7 +39,10 @@ public data class Graph(
     val programs: Map<String, Program> = emptyMap(),
 )
 
-/** What one training example is: [channels] x [length] samples, cut every [stride] samples at [rateHz]; with a [height] an image. */
+/**
+ * What one training example is: [channels] x [length] samples, cut every [stride] samples at [rateHz]; with a [height] an image. With
+ * [steps], so many parts of it, one after the other in time, have a class each.
+ */
 @InternalShoalApi
 public data class Window(
     val channels: List<String>,
@@ -48,6 +51,7 @@ public data class Window(
     val rateHz: Double = 0.0,
     val height: Int = 0,
     val vocabulary: Int = 0,
+    val steps: Int = 0,
 ) {
     /** The type of its values: ids from 0 to below [vocabulary] where there is one, else measurements. */
     val dtype: DType get() = if (vocabulary > 0) DType.INT64 else DType.FLOAT32
@@ -82,10 +86,15 @@ public data class Manifest(
     /** What the label of a window is. */
     public val label: Label
         get() = when (task) {
+            Tasks.SEQUENCE -> Label(DType.INT64, listOf(window.steps))
             Tasks.MULTI_LABEL -> Label(DType.INT64, listOf(classes.size))
             Tasks.REGRESSION -> Label(DType.FLOAT32, listOf(classes.size))
             else -> Label(DType.INT64, emptyList())
         }
+
+    /** The shape of what `predict` gives of one window: a number for each name, or for each name of each step. */
+    public val answer: List<Int>
+        get() = if (task == Tasks.SEQUENCE) listOf(window.steps, classes.size) else listOf(classes.size)
 
     /** The tensors of these roles, in the manifest's order. */
     public fun ofRole(vararg roles: String): List<TensorSpec> = tensors.filter { it.role in roles }
@@ -125,6 +134,7 @@ public data class Manifest(
             rateHz = f.double("rate_hz", 0.0),
             height = f.int("height", 0L..Int.MAX_VALUE, 0).toInt(),
             vocabulary = f.int("vocabulary", 0L..Int.MAX_VALUE, 0).toInt(),
+            steps = f.int("steps", 0L..Int.MAX_VALUE, 0).toInt(),
         )
 
         private fun tensor(f: Fields): TensorSpec {

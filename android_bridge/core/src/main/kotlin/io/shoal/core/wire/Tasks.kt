@@ -6,13 +6,14 @@ import io.shoal.core.InternalShoalApi
 /** What can be learned (`wire/SPEC.md`, 'Labels'). */
 internal object Tasks {
     const val CLASSIFICATION = "classification"
+    const val SEQUENCE = "sequence"
     const val MULTI_LABEL = "multi-label"
     const val REGRESSION = "regression"
     const val RECONSTRUCTION = "reconstruction"
-    val ALL = listOf(CLASSIFICATION, MULTI_LABEL, REGRESSION, RECONSTRUCTION)
+    val ALL = listOf(CLASSIFICATION, SEQUENCE, MULTI_LABEL, REGRESSION, RECONSTRUCTION)
 
     /** The tasks that answer with probabilities. */
-    val OF_PROBABILITIES = setOf(CLASSIFICATION, MULTI_LABEL)
+    val OF_PROBABILITIES = setOf(CLASSIFICATION, SEQUENCE, MULTI_LABEL)
 }
 
 /** The label of one window: the type of its numbers, and their shape. */
