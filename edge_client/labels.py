@@ -168,14 +168,28 @@ def fit_labels_of(windows: Windows, manifest: Manifest) -> Windows:
         DataError: as `fit_labels`, or a class that the bundle does not have.
     """
     held = {"train_y": windows.train_y, "test_y": windows.test_y}
+    if manifest.task in (MULTI_LABEL, REGRESSION) and windows.names not in ((), manifest.classes):
+        others = f"the bundle's are {', '.join(manifest.classes)}"
+        held = {part: in_order(y, windows.names, manifest.classes, PARTS[part], others) for part, y in held.items()}
     made = {part: fit_labels(y, manifest.task, len(manifest.classes), manifest.window.steps, PARTS[part]) for part, y in held.items()}
     for part, y in made.items():
         if manifest.task == CLASSIFICATION and len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(manifest.classes):
             known = f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}, in the order {', '.join(manifest.classes[:8])}"
             raise DataError(f"{PARTS[part]} labels reach {int(y.min())}..{int(y.max())}, {known}")
-    if all(made[part] is y for part, y in held.items()):
+    if made["train_y"] is windows.train_y and made["test_y"] is windows.test_y:
         return windows
     return Windows(windows.train_x, made["train_y"], windows.test_x, made["test_y"], windows.unlabelled_x)
+
+
+def in_order(y: Array, names: Sequence[str], expected: Sequence[str], origin: str, others: str) -> Array:
+    """The columns of labels y (n, names), which are called `names`, as those of `expected`.
+
+    Raises:
+        DataError: they are not called so. `origin` begins it, and `others` says what was expected.
+    """
+    if sorted(names) != sorted(expected):
+        raise DataError(f"{origin}: labels are called {', '.join(names)}, and {others}")
+    return np.ascontiguousarray(y[:, [list(names).index(name) for name in expected]])
 
 
 def no_labels(count: int, label: Label) -> Array:

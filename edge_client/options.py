@@ -108,6 +108,7 @@ def _add_enrol_options(command: argparse.ArgumentParser) -> None:
 def _add_sizes(command: argparse.ArgumentParser) -> None:
     command.add_argument("--window", type=int, help=f"samples in a window of recordings and live data (default: {LENGTH})")
     command.add_argument("--stride", type=int, help=f"samples between two windows (default: {STRIDE})")
+    command.add_argument("--steps", type=int, help="steps of a window of recordings, each with the class of its samples")
 
 
 def _add_runtime(command: argparse.ArgumentParser) -> None:
@@ -126,7 +127,7 @@ def windows_of(arguments: argparse.Namespace) -> Windows:
     """
     if (arguments.data is None) == (arguments.source is None):
         raise ConfigError("expected either --data, a folder of windows, or --source, where live samples come from")
-    return load_folder(arguments.data, arguments.window or LENGTH, arguments.stride or STRIDE)
+    return load_folder(arguments.data, arguments.window or LENGTH, arguments.stride or STRIDE, arguments.steps or 0)
 
 
 def trusted_keys(arguments: argparse.Namespace) -> tuple[PublicKey, ...]:

@@ -7,40 +7,34 @@ numbers with a point (n,) or (n, quantities), or classes of steps (n, steps).
 `edge_client.layout` and `edge_client.labels` say what arrays must be like. Whole numbers in ``X`` are measurements or ids, as the bundle
 says; an array ``vocabulary``, one number, says how many ids there are.
 
-Recordings: any number of ``*.csv`` with a header, or of ``*.parquet`` where pyarrow is installed; the column ``label`` holds class
-numbers, or names that ``classes.txt`` lists one a line; a column ``t`` is ignored; all others are channels, in the header's order, one
-sample a row. The first 75 % of each recording are for training; windows are cut on either side of that point, so that none is shared,
-and only where the label stays the same.
+Recordings: any number of ``*.csv``, or of ``*.parquet`` (`edge_client.adapters.recordings`).
 
 Windows without labels: those of ``unlabelled.npz`` with ``X (n, channels, time)``; a folder that has no labels may hold ``test.npz`` beside
-it. Of recordings, of either part, those where ``label`` is empty, or where there is no such column.
+it. Of recordings, of either part, those of whose samples nothing is said.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from edge_client.adapters.parquet import PARQUET, read_parquet
+from edge_client.adapters.recordings import TEST_SHARE, channels_in, classes_of, cut_samples, load_recordings, recordings_in
 from edge_client.core.ports import Windows
 from edge_client.labels import as_held, check_labels, class_numbers, named_classes, strata
 from edge_client.layout import examples, vocabulary
 from wire.bundle import Window
 from wire.errors import DataError
-from wire.tasks import NO_LABEL
 from wire.tensors import Array
 
-TEST_SHARE = 0.25
 UNLABELLED = "unlabelled.npz"
 """Windows that nobody has labelled."""
 
 
-def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
-    """Read a folder of arrays or recordings; `length` and `stride`, in samples, are used for recordings.
+def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 0) -> Windows:
+    """Read a folder of arrays or recordings; `length` and `stride`, in samples, and `steps` of a window are used for recordings.
 
     Raises:
         DataError: the folder holds none of the layouts above, or a file of it is wrong; the text says which and how.
@@ -48,7 +42,7 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
     if not folder.is_dir():
         raise DataError(f"data folder {folder}: there is no such folder")
     unlabelled = _unlabelled(folder / UNLABELLED) if (folder / UNLABELLED).exists() else None
-    windows = _labelled(folder, unlabelled, length, stride)
+    windows = _labelled(folder, unlabelled, length, stride, steps)
     if unlabelled is None:
         return windows
     if unlabelled.shape[1:] != windows.train_x.shape[1:]:
@@ -58,7 +52,7 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64) -> Windows:
     return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled]))
 
 
-def _labelled(folder: Path, unlabelled: Array | None, length: int, stride: int) -> Windows:
+def _labelled(folder: Path, unlabelled: Array | None, length: int, stride: int, steps: int) -> Windows:
     """The windows with labels; where there are none for training, they are shaped as those without."""
     if (folder / "train.npz").exists():
         train = _arrays(folder / "train.npz", classes_of(folder))
@@ -71,7 +65,7 @@ def _labelled(folder: Path, unlabelled: Array | None, length: int, stride: int) 
         test_mask = _last_of_each_class(y)
         return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
     if paths := recordings_in(folder):
-        return load_recordings(folder, paths, length, stride)
+        return load_recordings(folder, paths, length, stride, steps)
     if unlabelled is not None:
         none = unlabelled[:0], np.zeros(0, np.int64)
         test = _arrays(folder / "test.npz", classes_of(folder)) if (folder / "test.npz").exists() else none
@@ -88,12 +82,6 @@ def _load(path: Path) -> Array:
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path}: not readable: {error}") from None
     return array
-
-
-def classes_of(folder: Path) -> tuple[str, ...]:
-    """The classes that ``classes.txt`` of a folder lists, in their order; none where there is no such file."""
-    names = folder / "classes.txt"
-    return tuple(name for name in names.read_text().split("\n") if name) if names.exists() else ()
 
 
 def channels_of(folder: Path) -> tuple[str, ...]:
@@ -183,51 +171,6 @@ def _last_of_each_class(y: Array) -> Array:
     return mask
 
 
-def channels_in(recording: Path) -> tuple[str, ...]:
-    """The names of the channels of a recording."""
-    return tuple(name for name in next(_rows(recording), []) if name not in ("label", "t"))
-
-
-def recordings_in(folder: Path) -> list[Path]:
-    """The recordings of a folder, by name.
-
-    Raises:
-        DataError: two have the same name but for its end, as copies of one recording have.
-    """
-    paths = sorted(path for path in folder.iterdir() if path.suffix in (".csv", PARQUET) and not path.name.startswith("."))
-    for path, following in pairwise(paths):
-        if path.stem == following.stem:
-            raise DataError(f"data folder {folder}: {path.name} and {following.name} have one name: expected each recording once")
-    return paths
-
-
-def load_recordings(folder: Path, paths: list[Path], length: int, stride: int) -> Windows:
-    """Windows of these recordings of a folder.
-
-    Raises:
-        DataError: one of them cannot be read, their channels differ, or none is long enough.
-    """
-    classes = {name: i for i, name in enumerate(classes_of(folder))}
-    header: list[str] = []
-    parts: list[list[Array]] = [[], [], [], []]
-    for path in paths:
-        own_header, samples, labels = _read_recording(path, classes)
-        if header and own_header != header:
-            raise DataError(f"{path}: channels {own_header}, {paths[0].name} has {header}")
-        header = own_header
-        cut = round((1 - TEST_SHARE) * len(samples))
-        for at, part in ((0, slice(0, cut)), (2, slice(cut, None))):
-            x, y = _cut(samples[part], labels[part], length, stride)
-            parts[at].append(x)
-            parts[at + 1].append(y)
-    train_x, train_y, test_x, test_y = (np.concatenate(part) for part in parts)
-    labelled, tested = train_y != NO_LABEL, test_y != NO_LABEL
-    unlabelled = np.concatenate([train_x[~labelled], test_x[~tested]])
-    if not labelled.any() and not len(unlabelled):
-        raise DataError(f"data folder {folder}: no recording has {length} samples in a row with one label, or without")
-    return Windows(train_x[labelled], train_y[labelled], test_x[tested], test_y[tested], unlabelled)
-
-
 def read_windows(path: Path, window: Window) -> Array:
     """Windows (n, \\*shape) to predict, in the units and the order of channels that `window` has: an array in ``*.npy``, the array X in
     ``*.npz``, or a recording ``*.csv`` whose header names at least these channels, cut at the window's own stride.
@@ -237,7 +180,7 @@ def read_windows(path: Path, window: Window) -> Array:
     """
     if path.suffix == ".csv":
         samples = _read_columns(path, window.channels)
-        return _cut(samples, np.zeros(len(samples), np.int64), window.length, window.stride)[0]
+        return np.ascontiguousarray(cut_samples(samples, window.length, window.stride))
     if path.suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -261,52 +204,3 @@ def _read_columns(path: Path, channels: Sequence[str]) -> Array:
     except (ValueError, IndexError) as error:
         raise DataError(f"{path}: a row does not fit the header ({type(error).__name__}: {error})") from None
     return np.array(samples, np.float32).reshape(-1, len(channels))
-
-
-def _rows(path: Path) -> Iterator[list[str]]:
-    """The header of a recording, and then its rows."""
-    if path.suffix == PARQUET:
-        yield from read_parquet(path)
-    else:
-        with path.open(newline="") as file:
-            yield from csv.reader(file)
-
-
-def _read_recording(path: Path, classes: dict[str, int]) -> tuple[list[str], Array, Array]:
-    rows = _rows(path)
-    header = next(rows, [])
-    label_at = header.index("label") if "label" in header else None
-    channels = [i for i, name in enumerate(header) if name not in ("label", "t")]
-    samples, labels = [], []
-    for line, row in enumerate(rows, start=2):
-        try:
-            samples.append([float(row[i]) for i in channels])
-            labels.append(_label(row[label_at], classes) if label_at is not None else NO_LABEL)
-        except (ValueError, IndexError, KeyError) as error:
-            raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
-    array = np.array(samples, np.float32).reshape(-1, len(channels))
-    if not np.isfinite(array).all():
-        at, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        place = f"line {at + 2}, column {header[channels[column]]}"
-        raise DataError(f"{path}: holds values that are not finite: first {array[at, column]} in {place}")
-    return [header[i] for i in channels], array, np.array(labels, np.int64)
-
-
-def _label(text: str, classes: dict[str, int]) -> int:
-    """The number of a class.
-
-    Raises:
-        KeyError, ValueError: it is none.
-    """
-    if not text:
-        return NO_LABEL
-    number = classes[text] if classes else int(text)
-    if number < 0:
-        raise ValueError(f"class number {number}")
-    return number
-
-
-def _cut(samples: Array, labels: Array, length: int, stride: int) -> tuple[Array, Array]:
-    starts = [s for s in range(0, len(samples) - length + 1, stride) if (labels[s : s + length] == labels[s]).all()]
-    x = np.stack([samples[s : s + length].T for s in starts]) if starts else np.zeros((0, samples.shape[1], length), np.float32)
-    return np.ascontiguousarray(x), labels[starts] if starts else np.zeros(0, np.int64)

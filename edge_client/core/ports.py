@@ -26,6 +26,8 @@ class Windows:
     test_y: Array = field(repr=False)
     unlabelled_x: Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
     """Windows that nobody has labelled, shaped as `train_x`; empty where there are none."""
+    names: tuple[str, ...] = ()
+    """What the columns of labels (n, names) or (n, quantities) are called, where the data say it."""
 
     @property
     def num_train(self) -> int:

@@ -27,6 +27,7 @@ def load(
     seed: int = 0,
     length: int | None = None,
     stride: int | None = None,
+    steps: int = 0,
 ) -> FleetData: ...
 
 
@@ -67,6 +68,7 @@ def load(
     seed: int = 0,
     length: int | None = None,
     stride: int | None = None,
+    steps: int = 0,
     split: ArrayLike | None = None,
     session: ArrayLike | None = None,
     start: ArrayLike | None = None,
@@ -81,7 +83,7 @@ def load(
 
     - a name or a path, as ``--data`` takes it (docs/simulate.md). `partition`, `devices` and `seed` assign the examples. Of a folder with a
       folder for each device, or with a recording for each, ``*.csv`` or ``*.parquet``, recordings are cut as boards cut them: windows of
-      `length` samples, one every `stride`; 128 and 64 when not given.
+      `length` samples, one every `stride`; 128 and 64 when not given. With `steps`, a window has the class of each of so many.
     - an array x (n, channels, time), or (n, channels, height, width) for images, numbers, with `y` (n,) class numbers or names, or (n,
       names) of 0 and 1 for several labels of a window, or numbers with a point for quantities, (n,) or (n, quantities), or (n, steps) class
       numbers or names of its steps, -1 or empty for one without a label, and `owner` (n,), the device of each example, as a number or a
@@ -97,14 +99,14 @@ def load(
         ConfigError: a partition that cannot be read or does not fit.
     """
     if isinstance(source, str | Path):
-        if length is None and stride is None:
+        if length is None and stride is None and not steps:
             return fleet_of(source, partition, devices, seed)
         if not Path(source).is_dir():
-            raise DataError(f"data {str(source)!r}: length and stride are for a folder of recordings")
+            raise DataError(f"data {str(source)!r}: length, stride and steps are for a folder of recordings")
         length, stride = LENGTH if length is None else length, STRIDE if stride is None else stride
         if length < 1 or stride < 1:
             raise ConfigError(f"length = {length}, stride = {stride}: expected numbers of samples from 1")
-        return assign(load_device_folders(Path(source), length, stride), read_partition(partition), devices, seed)
+        return assign(load_device_folders(Path(source), length, stride, steps), read_partition(partition), devices, seed)
     if isinstance(source, Mapping):
         if not source:
             raise DataError("data: the mapping is empty, expected examples by device id")

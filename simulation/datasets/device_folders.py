@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from edge_client.adapters.windows import channels_in, channels_of, load_folder, load_recordings, recordings_in, vocabulary_of
+from edge_client.adapters.recordings import CLASSES, channels_in, load_recordings, recordings_in
+from edge_client.adapters.windows import channels_of, load_folder, vocabulary_of
 from edge_client.core.ports import Windows
-from edge_client.labels import are_steps, column_names, has_classes
+from edge_client.labels import are_steps, column_names, has_classes, in_order
 from edge_client.layout import PARTS, fit_windows
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData
@@ -19,12 +20,11 @@ from wire.tasks import NO_LABEL
 
 LENGTH, STRIDE = 128, 64
 """How recordings are cut into windows, in samples: what `shoal-edge` does unless it is told otherwise."""
-CLASSES = "classes.txt"
 
 
-def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE) -> FleetData:
+def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE, steps: int = 0) -> FleetData:
     """Read a folder of devices; a device's id is the name of its folder, or of its recording where there are recordings in place of
-    folders. Recordings are cut into windows of `length` samples, one every `stride`.
+    folders. Recordings are cut into windows of `length` samples, one every `stride`; with `steps`, each has the classes of so many.
 
     Raises:
         DataError: there is neither in it, one of them is no device's, or their windows or classes differ.
@@ -33,8 +33,8 @@ def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE) 
     recordings = [] if folders else recordings_in(path)
     if not folders and not recordings:
         raise DataError(f"data {path}: expected a folder for each device, as `shoal-edge --data` takes it; there is none in it")
-    devices = {folder.name: load_folder(folder, length, stride) for folder in folders}
-    devices |= {recording.stem: load_recordings(path, [recording], length, stride) for recording in recordings}
+    devices = {folder.name: load_folder(folder, length, stride, steps) for folder in folders}
+    devices |= {recording.stem: load_recordings(path, [recording], length, stride, steps) for recording in recordings}
     shapes = {device_id: windows.train_x.shape[1:] for device_id, windows in devices.items()}
     first = next(iter(devices))
     for device_id, shape in shapes.items():
@@ -54,17 +54,19 @@ def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE) 
     height = shapes[first][1] if len(shapes[first]) == 3 else 0
     window = Window(channels, length, stride, height=height, vocabulary=said.get(first, 0))
     devices = {d: fit_windows(windows, window, dict.fromkeys(PARTS, f"data {path}, device {d}")) for d, windows in devices.items()}
-    devices = _with_labels_alike(path, devices)
-    classes, steps = _classes(path, folders or [path], devices)
-    return FleetData(path.resolve().name, msgspec.structs.replace(window, steps=steps), classes, devices)
+    listed = _listed(path, folders or [path])
+    devices = _with_labels_alike(path, devices, listed)
+    classes, of_steps = _classes(path, listed, devices)
+    return FleetData(path.resolve().name, msgspec.structs.replace(window, steps=of_steps), classes, devices)
 
 
 def _has_arrays(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("train.npz", "X.npy")) or not recordings_in(folder)
 
 
-def _with_labels_alike(path: Path, devices: dict[str, Windows]) -> dict[str, Windows]:
-    """The same devices; the labels of those that have none are shaped as those of the others.
+def _with_labels_alike(path: Path, devices: dict[str, Windows], listed: tuple[str, ...]) -> dict[str, Windows]:
+    """The same devices; the labels of those that have none are shaped as those of the others, and columns with names are in one order, that
+    of `listed` where there is such a list.
 
     Raises:
         DataError: labels differ between devices.
@@ -77,10 +79,20 @@ def _with_labels_alike(path: Path, devices: dict[str, Windows]) -> dict[str, Win
             raise DataError(f"data {path}: labels of {told}")
     none = held[first][:0] if held else np.zeros(0, np.int64)
     parts = {d: [y if len(y) else none for y in (w.train_y, w.test_y)] for d, w in devices.items()}
-    return {d: replace(w, train_y=parts[d][0], test_y=parts[d][1]) for d, w in devices.items()}
+    alike = {d: replace(w, train_y=parts[d][0], test_y=parts[d][1]) for d, w in devices.items()}
+    named = next((d for d, w in devices.items() if w.names), "")
+    expected = listed or (devices[named].names if named else ())
+    others = f"those {f'that {CLASSES} lists' if listed else f'of device {named}'} are {', '.join(expected)}"
+    return {d: _ordered(w, expected, f"data {path}: device {d}", others) if w.names and held else w for d, w in alike.items()}
 
 
-def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tuple[tuple[str, ...], int]:
+def _ordered(windows: Windows, expected: tuple[str, ...], origin: str, others: str) -> Windows:
+    """The windows with the columns of their labels in this order."""
+    train_y, test_y = (in_order(y, windows.names, expected, origin, others) for y in (windows.train_y, windows.test_y))
+    return replace(windows, train_y=train_y, test_y=test_y, names=expected)
+
+
+def _classes(path: Path, listed: tuple[str, ...], devices: dict[str, Windows]) -> tuple[tuple[str, ...], int]:
     """The names of the classes that the devices' folders list, or the numbers of those that their examples have, and how many steps of a
     window have one, or 0; of several labels, of their columns; none without labels.
 
@@ -88,10 +100,10 @@ def _classes(path: Path, folders: list[Path], devices: dict[str, Windows]) -> tu
         DataError: labels are no class numbers; the lists differ, or are shorter than the examples need.
     """
     labels = np.concatenate([y for windows in devices.values() for y in (windows.train_y, windows.test_y)])
-    listed = _listed(path, folders)
     steps = labels.shape[1] if are_steps(labels, listed) else 0
     if not has_classes(labels) and not steps:
-        return column_names(labels, listed, f"data {path}"), 0
+        called = next((windows.names for windows in devices.values() if windows.names), listed)
+        return column_names(labels, called, f"data {path}"), 0
     if not len(labels) and not listed:
         return (), 0
     labels = labels[labels != NO_LABEL] if steps else labels

@@ -174,7 +174,7 @@ def test_what_is_wrong_is_said(source: tuple[Any, ...], said: str) -> None:
 
 
 def test_lengths_are_for_recordings(tmp_path: Path) -> None:
-    with pytest.raises(shoal.DataError, match="length and stride are for a folder of recordings"):
+    with pytest.raises(shoal.DataError, match="length, stride and steps are for a folder of recordings"):
         shoal.load("watch", length=64)
     recording(tmp_path / "a")
     with pytest.raises(shoal.ConfigError, match=r"length = 0, stride = 64: expected numbers of samples from 1"):
