@@ -30,14 +30,14 @@ def is_due(state: RunState, device_id: str) -> bool:
     device = state.devices.get(device_id)
     if device is None or not state.settings.candidates or state.phase != "finished" or not gives_models(state):
         return False
-    may = device.eligible and not device.barred and can_train(state, device) and device.closings < MOST_ASKED
+    may = device.eligible and not device.barred and device.closings < MOST_ASKED
     return may and not _has_chosen(state, device_id)
 
 
 def _has_chosen(state: RunState, device_id: str) -> bool:
-    """Whether the device has chosen, with the labels that it takes, on the model that is its own or that it has found to be."""
+    """Whether the device has chosen, by its labels if it has any, on the model that is its own or that it has found to be."""
     received = state.received.get(device_id)
-    if received is None or received.num_train < state.settings.min_batch:
+    if received is None or (can_train(state, state.devices[device_id]) and received.num_train < state.settings.min_batch):
         return False
     return received.start == start_key(state, device_id) or any(isinstance(verb, Choose) for verb in state.programs["closing"])
 
