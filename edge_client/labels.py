@@ -12,9 +12,11 @@ import numpy as np
 from edge_client.core.ports import Windows
 from wire.bundle import Manifest
 from wire.errors import DataError
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, NO_LABEL, REGRESSION, SEQUENCE, Label, TaskName, label_of
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, NO_LABEL, PRESENT, REGRESSION, SEQUENCE, Label, TaskName, label_of
 from wire.tensors import Array
 
+NAMED, TARGET = "label.", "target."
+"""How columns of recordings and channels of live data begin that say a name which is there or not, or a quantity."""
 PARTS = {"train_y": "train", "test_y": "test"}
 """What errors call the labels of a device's windows."""
 
@@ -24,6 +26,19 @@ def classes_of_steps(labels: Array, steps: int) -> Array:
     have, else `NO_LABEL`. Steps are equal parts of a window."""
     parts = labels.reshape(len(labels), steps, -1)
     return np.where((parts == parts[:, :, :1]).all(2), parts[:, :, 0], NO_LABEL).astype(np.int64)
+
+
+def is_said(column: str) -> bool:
+    """Whether a column says something of samples, and is no channel."""
+    return column.startswith((NAMED, TARGET))
+
+
+def of_samples(said: Array, are_quantities: bool) -> Array:
+    """Labels (n, names) of windows by what is said of their samples (n, names, time), NaN where nothing is: the mean of each quantity,
+    float32; or int64, 1 for each name that is there for at least half of them. 0 where nothing is said at all."""
+    known: Array = ~np.isnan(said)
+    means: Array = np.where(known, said, 0).sum(2) / np.maximum(known.sum(2), 1)
+    return means.astype(np.float32) if are_quantities else (means >= PRESENT).astype(np.int64)
 
 
 def check_labels(y: Array, count: int, origin: str) -> None:

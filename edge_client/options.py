@@ -108,7 +108,7 @@ def _add_enrol_options(command: argparse.ArgumentParser) -> None:
 def _add_sizes(command: argparse.ArgumentParser) -> None:
     command.add_argument("--window", type=int, help=f"samples in a window of recordings and live data (default: {LENGTH})")
     command.add_argument("--stride", type=int, help=f"samples between two windows (default: {STRIDE})")
-    command.add_argument("--steps", type=int, help="steps of a window of recordings, each with the class of its samples")
+    command.add_argument("--steps", type=int, help="steps of a window of recordings and live data, each with the class of its time")
 
 
 def _add_runtime(command: argparse.ArgumentParser) -> None:

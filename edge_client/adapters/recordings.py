@@ -28,16 +28,16 @@ import numpy as np
 
 from edge_client.adapters.parquet import PARQUET, read_parquet
 from edge_client.core.ports import Windows
-from edge_client.labels import classes_of_steps
+from edge_client.labels import NAMED, TARGET, classes_of_steps, of_samples
 from wire.errors import DataError
-from wire.tasks import NO_LABEL, PRESENT
+from wire.tasks import NO_LABEL
 from wire.tensors import Array
 
 TEST_SHARE = 0.25
 CLASSES = "classes.txt"
 LARGEST = float(np.finfo(np.float32).max)
-TIME, LABEL, NAMED, TARGET = "t", "label", "label.", "target."
-"""Columns, and how the names of some begin."""
+TIME, LABEL = "t", "label"
+"""Columns that are no channels."""
 
 
 class Columns(NamedTuple):
@@ -134,7 +134,8 @@ class _Cut(NamedTuple):
 def _cut(recording: Recording, length: int, stride: int, steps: int) -> _Cut:
     x = np.ascontiguousarray(cut_samples(recording.samples, length, stride))
     if recording.columns.names:
-        return _Cut(x, *_of_columns(cut_samples(recording.said, length, stride), recording.columns.are_quantities))
+        said = cut_samples(recording.said, length, stride)
+        return _Cut(x, of_samples(said, recording.columns.are_quantities), (~np.isnan(said)).sum(2).min(1) > 0)
     classes = cut_samples(recording.said[:, None], length, stride)[:, 0]
     if steps:
         y = classes_of_steps(classes, steps)
@@ -142,15 +143,6 @@ def _cut(recording: Recording, length: int, stride: int, steps: int) -> _Cut:
     alike = (classes == classes[:, :1]).all(1)
     y = classes[alike, 0]
     return _Cut(x[alike], y, y != NO_LABEL)
-
-
-def _of_columns(said: Array, are_quantities: bool) -> tuple[Array, Array]:
-    """Labels (n, names) of windows by what is said of their samples (n, names, time), and which windows have one (n,)."""
-    known: Array = ~np.isnan(said)
-    counts: Array = known.sum(2)
-    means: Array = np.where(known, said, 0).sum(2) / np.maximum(counts, 1)
-    y = means.astype(np.float32) if are_quantities else (means >= PRESENT).astype(np.int64)
-    return y, counts.min(1) > 0
 
 
 def _rows(path: Path) -> Iterator[list[str]]:

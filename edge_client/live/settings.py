@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from edge_client.labels import NAMED, TARGET, is_said
 from wire.bundle import Window, unpack
 from wire.errors import ConfigError
 
@@ -17,12 +18,15 @@ PAGE = "127.0.0.1:8765"
 
 
 class WindowPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is recorded. `bundle`: a file that says all of it, as `shoal export` writes one."""
+    """What is recorded. `bundle`: a file that says all of it but for channels that say something of the samples, ``label.NAME`` and
+    ``target.NAME``; `shoal export` writes it."""
 
     channels: tuple[str, ...] = ()
     rate_hz: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     length: Annotated[int, msgspec.Meta(ge=2)] = 128
     stride: Annotated[int, msgspec.Meta(ge=1)] = 64
+    steps: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Equal parts of a window that have a class each; 0: the window has one."""
     classes: tuple[str, ...] = ()
     bundle: str = ""
 
@@ -79,12 +83,12 @@ class LiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def cut(self) -> Window:
         """What one example is."""
         part = self.window
-        return Window(part.channels, part.length, part.stride, part.rate_hz)
+        return Window(tuple(name for name in part.channels if not is_said(name)), part.length, part.stride, part.rate_hz, steps=part.steps)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes."""
-        return self.window.classes
+        """The names of the classes; of what channels say of the samples, where these say something."""
+        return self.window.classes or tuple(name.partition(".")[2] for name in self.window.channels if is_said(name))
 
 
 def add_live_options(command: argparse.ArgumentParser, required: bool) -> None:
@@ -112,7 +116,11 @@ def live_settings(arguments: argparse.Namespace) -> LiveSettings:
     replace = msgspec.structs.replace
     window = settings.window
     named = {"channels": _words(arguments.channels), "classes": _words(arguments.classes), "rate_hz": arguments.rate}
-    sizes = {"length": getattr(arguments, "window", None), "stride": getattr(arguments, "stride", None)}
+    sizes = {
+        "length": getattr(arguments, "window", None),
+        "stride": getattr(arguments, "stride", None),
+        "steps": getattr(arguments, "steps", None),
+    }
     window = replace(
         window, **{k: v for k, v in (named | sizes).items() if v}, **({"bundle": str(arguments.bundle)} if arguments.bundle else {})
     )
@@ -121,6 +129,16 @@ def live_settings(arguments: argparse.Namespace) -> LiveSettings:
         raise ConfigError(f"--source {text}: what is recorded? Say --channels and --rate, [window] in a TOML file, or a --bundle")
     if len(set(window.channels)) < len(window.channels):
         raise ConfigError(f"--source {text}: a channel comes twice in {','.join(window.channels)}")
+    kinds = [begin for begin in (NAMED, TARGET) if any(name.startswith(begin) for name in window.channels)]
+    if len(kinds) > 1 or (kinds and window.steps):
+        what = "steps" if window.steps else " and ".join(f"{begin}NAME" for begin in kinds)
+        raise ConfigError(f"--source {text}: channels {','.join(window.channels)} and {what}: expected one kind of label")
+    if not any(not is_said(name) for name in window.channels):
+        raise ConfigError(f"--source {text}: channels {','.join(window.channels)} say something of samples: expected channels beside them")
+    if window.steps and window.length % window.steps:
+        raise ConfigError(
+            f"--source {text}: windows of {window.length} samples in {window.steps} steps: expected a number that divides them"
+        )
     labels = replace(settings.labels, page=arguments.page) if arguments.page else settings.labels
     if unknown := settings.source.addresses.keys() - set(window.channels):
         raise ConfigError(f"--source {text}: an address for {min(unknown)!r}, channels are {', '.join(window.channels)}")
@@ -161,7 +179,9 @@ def _from_bundle(window: WindowPart) -> WindowPart:
     held = manifest.window
     if held.height:
         raise ConfigError(f"--bundle {window.bundle}: it is for images, which are not recorded")
-    return WindowPart(held.channels, held.rate_hz or window.rate_hz, held.length, held.stride, manifest.classes, window.bundle)
+    sizes = held.length, held.stride, held.steps
+    said = tuple(name for name in window.channels if is_said(name))
+    return WindowPart(held.channels + said, held.rate_hz or window.rate_hz, *sizes, manifest.classes, window.bundle)
 
 
 def _words(text: str | None) -> Sequence[str]:

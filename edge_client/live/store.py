@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
+from edge_client.labels import NAMED, TARGET, of_samples
 from edge_client.live import drift
 from edge_client.live.labels import Labels
 from edge_client.live.ring import Record, read_records, ring_files
@@ -88,18 +89,35 @@ class _Run:
 
 @dataclass(frozen=True)
 class Cut:
-    """Windows x (n, channels, time) of the ring, the times of their first and last samples, classes (-1: no label), sides of the split."""
+    """Windows x (n, channels, time) of the ring, the times of their first and last samples, classes (n,), or (n, steps) of their steps
+    (-1: no label), or what is said of names or quantities (n, names); which windows have a label (n,), and sides of the split."""
 
     x: Array
     begins_s: Array
     ends_s: Array
     y: Array
+    labelled: Array
     sides: Array
 
     def of(self, chosen: Array) -> tuple[Array, Array]:
         """The newest `MOST_WINDOWS` of these windows, and their classes."""
         at = np.flatnonzero(chosen)[-MOST_WINDOWS:]
         return np.ascontiguousarray(self.x[at], np.float32), self.y[at]
+
+
+@dataclass(frozen=True)
+class _Said:
+    """Which channels say the names or quantities of samples."""
+
+    places: list[int]
+    are_quantities: bool
+
+
+def _no_labels(said: _Said | None) -> Array:
+    """The labels of no window."""
+    if said is None:
+        return np.zeros(0, np.int64)
+    return np.zeros((0, len(said.places)), np.float32 if said.are_quantities else np.int64)
 
 
 class LiveData:
@@ -133,13 +151,13 @@ class LiveData:
             DataError: the window is of other channels, or at another rate, than what is recorded.
         """
         cut = self.cut(window, classes)
-        train, held_out = (cut.of((cut.y >= 0) & (cut.sides == side)) for side in (TRAIN, HELD_OUT))
-        return Windows(*train, *held_out, cut.of((cut.y < 0) & (cut.sides == TRAIN))[0])
+        train, held_out = (cut.of(cut.labelled & (cut.sides == side)) for side in (TRAIN, HELD_OUT))
+        return Windows(*train, *held_out, cut.of(~cut.labelled & (cut.sides == TRAIN))[0])
 
     def unlabelled(self, window: Window | None = None) -> Array:
         """The newest windows (n, channels, time) that nobody has labelled and that are not held out."""
         cut = self.cut(window)
-        return cut.of((cut.y < 0) & (cut.sides == TRAIN))[0]
+        return cut.of(~cut.labelled & (cut.sides == TRAIN))[0]
 
     def surveyed(self) -> None:
         """The data as they are now are what the next ones are compared with."""
@@ -174,19 +192,40 @@ class LiveData:
             DataError: as `now`.
         """
         window = window or self._window
-        places = self._places(window)
-        x, begins = [np.zeros((0, len(places), window.length), np.float32)], [np.zeros(0)]
+        classes = classes or self._classes
+        places, said = self._places(window), self._said(classes)
+        x, y, begins = [np.zeros((0, len(places), window.length), np.float32)], [_no_labels(said)], [np.zeros(0)]
         for run in _runs(self.folder, self._recorded):
-            samples = np.concatenate(run.parts)[:, places]
+            samples = np.concatenate(run.parts)
             starts = np.arange(0, len(samples) - window.length + 1, window.stride)
             if len(starts):
-                views = np.lib.stride_tricks.sliding_window_view(samples, window.length, axis=0)
-                x.append(views[starts])
+                views = np.lib.stride_tricks.sliding_window_view(samples, window.length, axis=0)[starts]
+                x.append(views[:, places])
+                y += [of_samples(views[:, said.places], said.are_quantities)] if said else []
                 begins.append(run.t0_s + starts / self._recorded.rate_hz)
         begins_s = np.concatenate(begins)
         ends_s = begins_s + (window.length - 1) / self._recorded.rate_hz
-        y = self._labels.covering(begins_s, ends_s, classes or self._classes)
-        return Cut(np.concatenate(x), begins_s, ends_s, y, sides(begins_s, ends_s, self._recorded.block_s, self._recorded.salt))
+        labels = np.concatenate(y) if said else self._covering(begins_s, window, classes)
+        labelled: Array = np.full(len(labels), True) if said else labels.reshape(len(labels), max(1, window.steps)).max(1) >= 0
+        return Cut(
+            np.concatenate(x), begins_s, ends_s, labels, labelled, sides(begins_s, ends_s, self._recorded.block_s, self._recorded.salt)
+        )
+
+    def _said(self, names: Sequence[str]) -> _Said | None:
+        """The channels that say these names or quantities of the samples; None where not all of them are recorded."""
+        held = self._recorded.channels
+        for begin in (TARGET, NAMED):
+            if names and all(begin + name in held for name in names):
+                return _Said([held.index(begin + name) for name in names], begin == TARGET)
+        return None
+
+    def _covering(self, begins_s: Array, window: Window, classes: Sequence[str]) -> Array:
+        """The classes (n,) of windows that begin then, or (n, steps) of their steps."""
+        steps, rate_hz = max(1, window.steps), self._recorded.rate_hz
+        size = window.length // steps
+        of_steps = begins_s[:, None] + np.arange(steps) * size / rate_hz
+        y = self._labels.covering(of_steps.ravel(), (of_steps + (size - 1) / rate_hz).ravel(), classes)
+        return y.reshape(-1, steps) if window.steps else y
 
     def _places(self, window: Window) -> list[int]:
         held = self._recorded

@@ -16,7 +16,9 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
+from edge_client.live.labels import Labels
 from edge_client.live.settings import LiveSettings, live_settings
+from edge_client.live.store import LiveData
 from edge_client.options import parser
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
@@ -56,6 +58,23 @@ class TestRecord:
         again = subprocess.run(command, input=lines(120, 1_700_001_000.0, ""), capture_output=True, text=True, timeout=60)
         assert "without a label" in again.stdout
         assert [int(part.split()[0]) > 0 for part in again.stdout.partition(": ")[2].split(", ")] == [True] * 3
+
+    def test_a_quantity_that_comes_once_a_second_is_a_target(self, tmp_path: Path) -> None:
+        begin_s, count = 1_700_000_100.0, int(300 * RATE_HZ)
+        rows = [
+            {"t": begin_s + i / RATE_HZ, "a": float(i), "b": 0.5} | ({"target.speed": i / RATE_HZ} if i % 32 == 0 else {})
+            for i in range(count)
+        ]
+        said = ["--channels", "a,b,target.speed", "--rate", str(RATE_HZ), "--window", "32"]
+        command = [*EDGE, "record", "--source", "stdin", "--state", str(tmp_path), *said]
+        done = subprocess.run(command, input="\n".join(map(json.dumps, rows)) + "\n", capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "ignored=0: " in done.stdout
+        settings = live_settings(asked("--source", "stdin", *said))
+        assert (settings.cut.channels, settings.classes) == (("a", "b"), ("speed",))
+        windows = LiveData(tmp_path / "live", Labels(tmp_path / "live", ()), settings.cut, settings.classes).now()
+        assert windows.num_train > 100
+        np.testing.assert_allclose(windows.train_y[:, 0], windows.train_x[:, 0].mean(1) / RATE_HZ, rtol=1e-4)
 
     def test_nothing_recorded_is_an_error(self, tmp_path: Path) -> None:
         command = [*EDGE, "record", "--source", "stdin", "--state", str(tmp_path), *WHAT]
@@ -113,6 +132,10 @@ class TestSettings:
             (["--source", "none.toml"], "No such file"),
             (["--source", "stdin", "--channels", "a,a", "--rate", "1"], "comes twice"),
             (["--source", "stdin", "--bundle", "none.shoal"], "No such file"),
+            (["--source", "stdin", "--channels", "a,label.x,target.y", "--rate", "1"], "label.NAME and target.NAME: expected one kind"),
+            (["--source", "stdin", "--channels", "a,target.y", "--rate", "1", "--steps", "4"], "and steps: expected one kind of label"),
+            (["--source", "stdin", "--channels", "target.y", "--rate", "1"], "expected channels beside them"),
+            (["--source", "stdin", *WHAT, "--steps", "5"], "windows of 128 samples in 5 steps: expected a number that divides"),
         ],
     )
     def test_what_cannot_be_used(self, words: list[str], error: str) -> None:

@@ -67,6 +67,44 @@ class TestWindows:
         assert len(board.data.unlabelled()) > 60
         np.testing.assert_array_equal(windows.unlabelled_x, board.data.unlabelled())
 
+    def test_each_step_of_a_window_has_the_label_of_its_time(self, board: Board) -> None:
+        board.record(0, 3000, True)
+        board.labels.say("rest", T0_S + 10, T0_S + 20)
+        board.labels.say("walk", T0_S + 20, T0_S + 30)
+        window = msgspec.structs.replace(WINDOW, steps=4)
+        windows = board.data.now(window)
+        for x, y in ((windows.train_x, windows.train_y), (windows.test_x, windows.test_y)):
+            seconds = x[:, 0].reshape(len(x), 4, 8) / RATE_HZ
+            for label, begin_s in enumerate((10, 20)):
+                inside = ((seconds >= begin_s) & (seconds < begin_s + 10)).all(2)
+                np.testing.assert_array_equal(y == label, inside)
+            assert (y >= 0).any(1).all()
+        assert {len(set(y.tolist())) for y in (*windows.train_y, *windows.test_y)} <= {1, 2, 3}
+        whole = board.data.now()
+        assert windows.num_train + windows.num_test > whole.num_train + whole.num_test, "a change of label costs a step, not a window"
+        assert len(board.data.unlabelled(window)) < len(board.data.unlabelled())
+
+    @pytest.mark.parametrize("begin", ["target.", "label."])
+    def test_channels_say_quantities_or_names_of_a_window(self, tmp_path: Path, begin: str) -> None:
+        names = ("speed", "heat")
+        open_folder(tmp_path, ("a", *(begin + name for name in names)), RATE_HZ, BLOCK_S)
+        ring = Ring(tmp_path, RATE_HZ, 2**22, 1e9, 32)
+        steps = np.arange(3000, dtype=np.float32)
+        ring.append(Stretch(T0_S, np.stack([steps, steps % 64 < 32, steps % 64 >= 24], axis=1).astype(np.float32), True))
+        ring.sync()
+        window = Window(("a",), 32, 32, RATE_HZ)
+        data = LiveData(tmp_path, Labels(tmp_path, ()), window, names)
+        windows = data.now()
+        assert (windows.num_unlabelled, windows.train_x.shape[1:]) == (0, (1, 32))
+        share: dict[int, list[float]] = {0: [1, 0.25], 32: [0, 1]}
+        for x, y in ((windows.train_x, windows.train_y), (windows.test_x, windows.test_y)):
+            expected = [share[int(first % 64)] for first in x[:, 0, 0]]
+            assert y.tolist() == (expected if begin == "target." else [[int(part >= 0.5) for part in row] for row in expected])
+        assert windows.train_y.dtype == (np.float32 if begin == "target." else np.int64)
+        swapped = data.now(window, ("heat", "speed"))
+        np.testing.assert_array_equal(swapped.train_y, windows.train_y[:, ::-1])
+        assert data.now(window, ("speed", "load")).num_train == 0, "what is not said of them leaves windows without a label"
+
     def test_no_window_spans_a_gap(self, board: Board) -> None:
         board.record(0, 1000, True)
         board.record(1100, 1000, True)
