@@ -1,6 +1,6 @@
 """Parts that several models share, in one dimension (time windows) and in two (images).
 
-All of them lower to ONNX with their gradients: convolutions without groups or dilation, BatchNorm and GroupNorm, ReLU, max-pooling,
+All of them lower to ONNX with their gradients: convolutions without groups, BatchNorm and GroupNorm, ReLU, max-pooling,
 average-pooling to one value per channel, linear layers.
 """
 
@@ -23,10 +23,12 @@ GROUPS = 8
 """Groups of a GroupNorm, or as many as divide the channels."""
 
 
-def conv(dims: int, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = True) -> nn.Module:
+def conv(
+    dims: int, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1, bias: bool = True
+) -> nn.Module:
     """A convolution over `dims` dimensions."""
     layer = nn.Conv1d if dims == 1 else nn.Conv2d
-    return layer(inputs, outputs, kernel, stride, padding, bias=bias)
+    return layer(inputs, outputs, kernel, stride, padding, dilation, bias=bias)
 
 
 def norm(dims: int, channels: int, kind: Norm = "batch") -> nn.Module:
