@@ -30,8 +30,8 @@ class MemoryStore:
             state, _ = step(state, event)
         return state
 
-    def rounds(self) -> list[RoundRecord]:
-        return [self._rounds[number] for number in sorted(self._rounds)]
+    def rounds(self, after: int = 0) -> list[RoundRecord]:
+        return [self._rounds[number] for number in sorted(self._rounds) if number > after]
 
     def check(self) -> None:
         pass

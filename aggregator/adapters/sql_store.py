@@ -151,8 +151,8 @@ class SqlStore:
         self._commits = commits
         return state
 
-    def rounds(self) -> list[RoundRecord]:
-        chosen = sql.select(ROUNDS.c.record).where(ROUNDS.c.run == self._run).order_by(ROUNDS.c.round)
+    def rounds(self, after: int = 0) -> list[RoundRecord]:
+        chosen = sql.select(ROUNDS.c.record).where(ROUNDS.c.run == self._run, ROUNDS.c.round > after).order_by(ROUNDS.c.round)
         with self._transaction() as connection:
             return [msgspec.json.decode(payload, type=RoundRecord) for (payload,) in connection.execute(chosen)]
 

@@ -43,8 +43,8 @@ class Store(Protocol):
             StorageFailed: it cannot be read.
         """
 
-    def rounds(self) -> list[RoundRecord]:
-        """All records, by round.
+    def rounds(self, after: int = 0) -> list[RoundRecord]:
+        """The records of rounds with a greater number than `after`, by round.
 
         Raises:
             StorageFailed: they cannot be read.
