@@ -22,7 +22,8 @@ from torch import nn
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.network import network_of
 from benchmarks.results.report import describe_machine, put
-from host.native.trainer import Trainer, available_targets
+from host.native.plan import available_targets
+from host.native.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "native.json"
 

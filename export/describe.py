@@ -1,6 +1,6 @@
 """What a bundle says of an objective: its tensors, what its graphs read and return. Without an export, for simulations too."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -72,14 +72,22 @@ def describe_graphs(objective: Objective, window: tuple[int, ...]) -> dict[str, 
     Raises:
         ConfigError: one of them draws random numbers itself.
     """
-    inputs, described = example_inputs(objective, window), {}
-    with torch.no_grad(), tape():
-        for name, function in objective.graphs().items():
-            with no_draws(f"objective {objective.name}: its graph {name} draws random numbers itself", DRAWN):
-                outputs = named(function)(inputs)
-            inputs |= {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(outputs)}
-            described[name] = Graph(NO_FILE, (), tuple(outputs), responses_of(outputs))
-    return described
+    ran = run_once(objective, window)
+    return {name: Graph(NO_FILE, (), tuple(outputs), responses_of(outputs)) for name, outputs in ran}
+
+
+def run_once(objective: Objective, window: tuple[int, ...]) -> Iterator[tuple[str, TorchTensors]]:
+    """Every graph's name and what it gives for `example_inputs` and what graphs before it measured.
+
+    Raises:
+        ConfigError: as `describe_graphs`.
+    """
+    inputs = example_inputs(objective, window)
+    for name, function in objective.graphs().items():
+        with torch.no_grad(), tape(), no_draws(f"objective {objective.name}: its graph {name} draws random numbers itself", DRAWN):
+            outputs = named(function)(inputs)
+        inputs |= {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(outputs)}
+        yield name, outputs
 
 
 def responses_of(outputs: TorchTensors) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -1,5 +1,8 @@
 """Calls a torch model with the tensors that an algorithm holds in place of the model's own."""
 
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
 import torch
 from torch import Tensor, nn
 
@@ -15,16 +18,50 @@ def functional(model: nn.Module, tensors: TorchTensors, x: Tensor, training: boo
     What is frozen is taken from its slot where there is one, else from the model.
     """
     roles = {names.name_of(k): k for k in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
-    own = dict(model.named_parameters())
-    has_frozen = not all(parameter.requires_grad for parameter in own.values())
-    fixed = frozen_tensors(model) if has_frozen else {}
-    frozen = {name: tensors.get(frozen_slot(name), value) for name, value in fixed.items()}
-    parameters = {name: tensors[roles[name]] for name in own if name not in fixed}
-    counters = {k: torch.zeros((), dtype=torch.int64) for k, _ in model.named_buffers() if k.endswith("num_batches_tracked")}
-    moving = [k for k, _ in model.named_buffers() if names.is_running_statistic(k) and k not in fixed]
-    buffers = {k: tensors[roles[k]].clone() for k in moving}
+    parts = _parts_of(model)
+    frozen = {name: tensors.get(frozen_slot(name), value) for name, value in parts.frozen.items()}
+    parameters = {name: tensors[roles[name]] for name in parts.parameters}
+    counters = {name: torch.zeros((), dtype=torch.int64) for name in parts.counters}
+    buffers = {name: tensors[roles[name]].clone() for name in parts.statistics}
     model.train(training)
-    for layer in fixed_norms(model).values() if has_frozen else ():
+    for layer in parts.fixed:
         layer.eval()
     result = torch.func.functional_call(model, {**frozen, **parameters, **buffers, **counters}, (x,))
     return result, {roles[k]: v for k, v in buffers.items()}
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a model consists of, by name; found once, for a walk through its layers takes as long as a small batch."""
+
+    own: tuple[nn.Parameter, ...]
+    trains: tuple[bool, ...]
+    """Which of `own` were not frozen when this was found."""
+    parameters: tuple[str, ...]
+    """Those that are not frozen."""
+    statistics: tuple[str, ...]
+    """Running statistics that move."""
+    counters: tuple[str, ...]
+    frozen: TorchTensors
+    fixed: tuple[nn.Module, ...]
+    """BatchNorm layers that stay in evaluation."""
+
+
+_PARTS: WeakKeyDictionary[nn.Module, _Parts] = WeakKeyDictionary()
+
+
+def _parts_of(model: nn.Module) -> _Parts:
+    parts = _PARTS.get(model)
+    if parts is None or tuple(parameter.requires_grad for parameter in parts.own) != parts.trains:
+        own = dict(model.named_parameters())
+        frozen, buffers = frozen_tensors(model), [name for name, _ in model.named_buffers()]
+        parts = _PARTS[model] = _Parts(
+            own=tuple(own.values()),
+            trains=tuple(parameter.requires_grad for parameter in own.values()),
+            parameters=tuple(name for name in own if name not in frozen),
+            statistics=tuple(name for name in buffers if names.is_running_statistic(name) and name not in frozen),
+            counters=tuple(name for name in buffers if name.endswith("num_batches_tracked")),
+            frozen=frozen,
+            fixed=tuple(fixed_norms(model).values()),
+        )
+    return parts

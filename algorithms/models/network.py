@@ -1,6 +1,6 @@
 """Reads a torch model as a list of the layers that the native engine knows, or refuses and names the first layer that it does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,29 @@ def network_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
     Raises:
         Unsupported: names the first layer or option that the native engine does not have, and says what it is.
     """
+    walk = _walk(model, window_shape, model.named_parameters())
+    size = _size_of(model.scale, walk.channels)
+    walk.visit("extractor", model.extractor)
+    walk.visit("head", model.head)
+    if not walk.layers or walk.layers[-1].kind != "linear":
+        raise Unsupported(f"head is {type(model.head).__name__}: the last layer must be Linear")
+    return walk.network(size)
+
+
+def extractor_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
+    """The network from scaled examples of this shape, (channels, time), to the representation, which is its `classes` values.
+
+    Raises:
+        Unsupported: as `network_of`.
+    """
+    walk = _walk(model, window_shape, model.extractor.named_parameters("extractor"))
+    walk.visit("extractor", model.extractor)
+    if not walk.shapes or not walk.flat:
+        raise Unsupported("extractor: expected layers with parameters, and Flatten behind them")
+    return walk.network(None)
+
+
+def _walk(model: Classifier, window_shape: tuple[int, ...], parameters: Iterable[tuple[str, nn.Parameter]]) -> "_Walk":
     if len(window_shape) != 2:
         raise Unsupported(f"examples of shape {window_shape}: only time windows (channels, time)")
     if type(model).forward is not Classifier.forward:
@@ -59,16 +82,7 @@ def network_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
     if hooked := [name for name, module in model.named_modules() if module._forward_hooks or module._forward_pre_hooks]:
         raise Unsupported(f"{hooked[0] or 'the model'} has a forward hook")
     channels, time = window_shape
-    walk = _Walk(channels, time, {n: tuple(p.shape) for n, p in model.named_parameters()})
-    size = _size_of(model.scale, channels)
-    walk.visit("extractor", model.extractor)
-    walk.visit("head", model.head)
-    if not walk.layers or walk.layers[-1].kind != "linear":
-        raise Unsupported(f"head is {type(model.head).__name__}: the last layer must be Linear")
-    if unused := walk.parameters.keys() - walk.shapes.keys():
-        raise Unsupported(f"{min(unused)} is a parameter of no layer")
-    order = [n for n in walk.parameters if n in walk.shapes] + [n for n in walk.shapes if n not in walk.parameters]
-    return Network(channels, time, walk.channels, size, tuple(walk.layers), {n: walk.shapes[n] for n in order})
+    return _Walk(channels, time, {name: tuple(parameter.shape) for name, parameter in parameters})
 
 
 def _size_of(scale: nn.Module, channels: int) -> tuple[float, ...] | None:
@@ -85,6 +99,7 @@ class _Walk:
     """Follows the layers with the shape of what they pass on: (channels, time), or (channels,) once `flat`."""
 
     def __init__(self, channels: int, time: int, parameters: dict[str, tuple[int, ...]]) -> None:
+        self.window = channels, time
         self.channels, self.time, self.flat = channels, time, False
         self.parameters = parameters
         self.layers: list[Layer] = []
@@ -111,6 +126,13 @@ class _Walk:
         if kind not in known:
             raise Unsupported(f"{name} is {kind.__name__}")
         known[kind](name, module)
+
+    def network(self, size: tuple[float, ...] | None) -> Network:
+        """What was met."""
+        if unused := self.parameters.keys() - self.shapes.keys():
+            raise Unsupported(f"{min(unused)} is a parameter of no layer")
+        order = [n for n in self.parameters if n in self.shapes] + [n for n in self.shapes if n not in self.parameters]
+        return Network(*self.window, self.channels, size, tuple(self.layers), {n: self.shapes[n] for n in order})
 
     def _tensors(self, name: str, module: nn.Module, statistics: tuple[str, ...] = ()) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -105,6 +105,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         ("shoal_workspace_size", number, [pointer, number]),
         ("shoal_train", integer, [pointer, pointer]),
         ("shoal_evaluate", integer, [pointer, pointer]),
+        ("shoal_forward", integer, [pointer, pointer]),
+        ("shoal_backward", integer, [pointer, pointer]),
         ("shoal_weighted_sum", None, [pointer, pointer, number, number, pointer]),
     ):
         function = getattr(library, name)

@@ -137,7 +137,7 @@ Profiles = Annotated[
 ]
 Policy = Annotated[str, typer.Option(help="How the server makes rounds on it: sync, over-select:over=0.3, buffered:buffer=10.")]
 BackendName = Annotated[
-    str, typer.Option("--backend", help="What runs the graphs: auto, native, compiled, eager, batched, messages (docs/scale.md).")
+    str, typer.Option("--backend", help="What runs the graphs: auto, native, hybrid, compiled, eager, batched, messages (docs/scale.md).")
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Devices that are worked on at a time; 0: one for each core (batched: 128).")]
 Cluster = Annotated[

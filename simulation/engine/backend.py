@@ -10,13 +10,14 @@ from edge_client.core.ports import Graphs
 from host.compiler import CannotCompile, find_compiler
 from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.graphs.eager import EagerGraphs
+from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.graphs.native import NativeGraphs
 from simulation.engine.options import BackendName, EngineOptions
 from wire.bundle import Manifest
 from wire.errors import ConfigError
 
-NATIVE_RUNS = (
-    "it runs plain SGD on time windows, with layers Conv1d, Linear, BatchNorm1d, ReLU, MaxPool1d, AvgPool1d, AdaptiveAvgPool1d and "
+ENGINE_HAS = (
+    "the engine in C++ has time windows, with layers Conv1d, Linear, BatchNorm1d, ReLU, MaxPool1d, AvgPool1d, AdaptiveAvgPool1d and "
     "Flatten; backend auto takes another one where it has to"
 )
 COMPILE_FROM = 10_000
@@ -55,8 +56,16 @@ def choose(
             return Backend("native", make_native(), make_native, threads=True)
         except (Unsupported, CannotCompile) as error:
             if options.backend == "native":
-                raise ConfigError(f"backend native: {error}; {NATIVE_RUNS}") from None
+                raise ConfigError(f"backend native: {error}; {ENGINE_HAS}") from None
             reason = str(error)
+    if options.backend in ("auto", "hybrid"):
+        try:
+            make_hybrid = partial(HybridGraphs, objective, window, trained)
+            return Backend("hybrid", make_hybrid(), make_hybrid, reason=reason)
+        except (Unsupported, CannotCompile) as error:
+            if options.backend == "hybrid":
+                raise ConfigError(f"backend hybrid: {error}; {ENGINE_HAS}") from None
+            reason += "" if str(error) == reason else f"; {error}"
     if options.backend == "compiled" or (options.backend == "auto" and steps >= COMPILE_FROM):
         from simulation.engine.graphs.compiled import CompiledGraphs  # torch's compiler takes a second to load
 

@@ -137,13 +137,18 @@ def test_every_blob_damaged_in_turn(served: Served, tmp_path: Path) -> None:
             assert path.with_name(path.name + ".damaged").exists() is (kind != "gone")
 
 
-def test_every_page_of_the_database_damaged_in_turn(served: Served, tmp_path: Path) -> None:
+DAMAGE = ("zeros", "random", "end", "cut")
+
+
+@pytest.mark.parametrize("kinds", [1, pytest.param(len(DAMAGE), marks=pytest.mark.slow)])
+def test_every_page_of_the_database_damaged_in_turn(served: Served, tmp_path: Path, kinds: int) -> None:
+    """In as many ways as `kinds`, other ones from page to page."""
     whole = read_database(served.folder / "shoal.db").runs["run-1"]
     pages = (served.folder / "shoal.db").stat().st_size // PAGE
     assert pages >= 15
     outcomes = []
     for number in range(pages):
-        for kind in ("zeros", "random", "end", "cut"):
+        for kind in (DAMAGE[(number + turn) % len(DAMAGE)] for turn in range(kinds)):
             one = served.copy(tmp_path / f"{number}-{kind}")
             payload = bytearray((one.folder / "shoal.db").read_bytes())
             noise, begin = random.Random(number).randbytes(PAGE), number * PAGE

@@ -1,6 +1,7 @@
 """Optimizers on the device: every step is that of torch.optim, on every objective; what they keep starts at zero in every round."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 
 from algorithms.models.adopt import adopt
 from algorithms.registry import OBJECTIVES, make_objective, read_algorithm
+from export import parity
 from export.describe import example_inputs, named
-from export.parity import check_parity
+from export.parity import ParityError, check_parity
 from export.publish import publish
 from simulation.engine.options import BackendName, EngineOptions
 from simulation.simulate import SimulationSettings, simulate
@@ -115,3 +117,15 @@ def test_steps_on_a_device_are_those_of_eager_torch() -> None:
 def model_for(shape: tuple[int, ...]) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_adam_may_move_a_bias_in_front_of_batch_norm_by_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient is nothing but rounding, which Adam makes steps of full size of, in eager float32 as in the graph."""
+    fleet = synthetic_fleet(2)
+    layers = (nn.Conv1d(fleet.window.shape[0], 8, 5), nn.BatchNorm1d(8), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3))
+    objective = make_objective(read_algorithm("adam:lr=0.003"), adopt("m", nn.Sequential(*layers), fleet.window.shape, 3, nn.Identity()))
+    export = partial(publish, objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="adam")
+    assert export().parity.step_error < parity.TYPICAL
+    monkeypatch.setattr(parity, "ALIKE", 0.0)
+    with pytest.raises(ParityError, match=r"0\.bias.* differs from float64"):
+        export()

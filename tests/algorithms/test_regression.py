@@ -143,6 +143,7 @@ def test_files_and_arrays_of_quantities_are_read(tmp_path: Path) -> None:
         shoal.load({"a": (x, broken)})
 
 
+@pytest.mark.slow
 def test_graphs_on_devices_and_files_of_models_are_those_of_eager_torch() -> None:
     fleet = quantities(synthetic_fleet(2))
     objective = some_graphs(objective_for_fleet(fleet, read_algorithm(ALGORITHM), 0), "step", "evaluate", "predict", "survey")

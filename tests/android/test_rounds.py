@@ -111,15 +111,16 @@ def exported(data: FleetData, algorithm: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "algorithm",
     [
         "distfl",
-        pytest.param("dbe", marks=pytest.mark.slow),
-        pytest.param("cgau:units=8", marks=pytest.mark.slow),
-        pytest.param("feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:density_units=4", marks=pytest.mark.slow),
-        pytest.param("fedavg+ifca", marks=pytest.mark.slow),
+        "dbe",
+        "cgau:units=8",
+        "feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:density_units=4",
+        "fedavg+ifca",
     ],
 )
 def test_a_cohort_with_phones_comes_to_the_models_of_python_clients_alone(

@@ -4,6 +4,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.state import RunState
@@ -39,6 +41,7 @@ def stop_at_work(field: Field, edges: LocalFleet, device_id: str) -> int:
     raise TimeoutError(f"{device_id} had always sent its update when it was stopped")
 
 
+@pytest.mark.slow
 def test_the_update_of_a_plan_in_flight_counts_once_over_kills_of_device_and_service(
     exported: Exported, tmp_path: Path, embedded_broker: EmbeddedBroker
 ) -> None:

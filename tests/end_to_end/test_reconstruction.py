@@ -17,6 +17,7 @@ from tests.known import known
 ALGORITHM = "fedavg+adam:lr=0.003+reconstruction"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_boards_without_labels_train_are_released_to_and_say_how_unusual_a_window_is(tmp_path: Path) -> None:
     data = nobody_labelled(synthetic_fleet(3, num_windows=120))

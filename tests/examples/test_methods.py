@@ -125,6 +125,7 @@ def test_a_service_says_what_its_bundle_was_exported_for(elsewhere: Path) -> Non
     assert "it was exported for 'mixup-head', which is not registered here: name its file, --algorithm FILE.py:CLASS" in done.stderr
 
 
+@pytest.mark.slow
 def test_twenty_steps_on_a_phones_runtime_are_those_of_torch(elsewhere: Path) -> None:
     """The Kotlin client's own code, on this machine's JVM."""
     pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")

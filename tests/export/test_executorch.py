@@ -250,6 +250,7 @@ def export_small(seed: int, *layers: nn.Module) -> tuple[bytes, ...]:
     return exported.graphs["step"].onnx, *(program.data for program in exported.programs["step"].values())
 
 
+@pytest.mark.slow
 def test_the_same_content_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was exported before, and with or without the shortcuts. Small layers: how a graph is named and ordered does not depend on
     how large they are."""

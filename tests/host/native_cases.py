@@ -11,7 +11,8 @@ from torch import nn
 
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.network import Network
-from host.native.trainer import Floats, Outcome
+from host.native.plan import Floats
+from host.native.trainer import Outcome
 from tests.known import known
 
 LR, MOMENTUM = 0.05, 0.9

@@ -9,7 +9,7 @@ import pytest
 
 from host.compiler import CannotCompile
 from host.native import library
-from host.native.trainer import available_targets
+from host.native.plan import available_targets
 
 
 def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.slow
 def test_processes_build_at_the_same_time(tmp_path: Path) -> None:
-    program = "from host.native.trainer import available_targets; print(*available_targets())"
+    program = "from host.native.plan import available_targets; print(*available_targets())"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     running = [subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = {process.communicate()[0] for process in running}

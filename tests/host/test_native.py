@@ -13,7 +13,8 @@ from torch import nn
 
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import network_of
-from host.native.trainer import Trainer, available_targets
+from host.native.plan import available_targets
+from host.native.trainer import Trainer
 from tests.host.native_cases import LR, MOMENTUM, batches_of, classifier, examples, flat_of, parts_of, train_in_torch
 
 

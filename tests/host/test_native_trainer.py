@@ -11,7 +11,8 @@ from torch import nn
 from algorithms.models.blocks import conv_stack
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network, network_of
-from host.native.trainer import Floats, Outcome, Trainer, available_targets
+from host.native.plan import Floats, available_targets
+from host.native.trainer import Outcome, Trainer
 from tests.host.native_cases import LR, MOMENTUM, batches_of, classifier, examples, flat_of, parts_of, train_in_torch
 from wire.errors import ConfigError, DataError
 

@@ -10,10 +10,11 @@ import pytest
 from aggregator.core.cohort import read_policy
 from aggregator.core.summary import Traffic
 from algorithms.registry import OBJECTIVES, read_algorithm
-from export.describe import to_numpy
+from export.describe import example_inputs, to_numpy
 from host import compiled
 from host.cache import cache_folder
 from simulation.engine.graphs.eager import EagerGraphs
+from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
@@ -22,6 +23,7 @@ from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known
+from wire import names
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
 
@@ -169,14 +171,20 @@ def test_the_native_backend_gives_the_same_within_rounding(algorithm: str) -> No
     assert native.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
 
 
-def test_a_step_that_is_more_than_sgd_runs_uncompiled_and_says_why() -> None:
+def test_a_step_that_is_more_than_sgd_runs_half_in_the_engine_and_says_why() -> None:
     outcome = run("dbe", "auto", rounds=1)
-    assert outcome.summary.backend == "eager"
+    assert outcome.summary.backend == "hybrid"
     assert "of dbe is more than plain SGD" in known(outcome.summary.backend_reason)
     with pytest.raises(ConfigError, match=r"backend native: graph '.*' of dbe is more"):
         run("dbe", "native")
     with pytest.raises(ConfigError, match="backend 'fast': expected one of auto"):
         EngineOptions("fast")  # type: ignore[arg-type]  # that it is none is what is tested
+
+
+def test_steps_that_look_into_the_layers_run_by_torch_alone_and_say_why() -> None:
+    outcome = run("dp-sgd:noise_multiplier=0.01", "auto", rounds=1)
+    assert outcome.summary.backend == "eager"
+    assert "look into the layers of the model" in known(outcome.summary.backend_reason)
 
 
 @pytest.mark.slow
@@ -278,3 +286,24 @@ def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cohort_is_not_for_a_policy_without_rounds() -> None:
     with pytest.raises(ConfigError, match="has no rounds; say concurrency="):
         simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 1, cohort=3, policy=read_policy("buffered")))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [*(name for name in OBJECTIVES if name != "cgau"), "ditto+sgd:nesterov=true:max_norm=1", "fedavg+classification:label_smoothing=0.1"],
+)
+def test_a_training_step_in_the_engine_and_by_torch_is_that_by_torch_alone(algorithm: str) -> None:
+    fleet = synthetic_fleet(1)
+    ((_, windows),) = fleet.devices.items()
+    objective = objective_for_fleet(fleet, read_algorithm(algorithm), 0)
+    eager = EagerGraphs(objective)
+    inputs = {name: value.numpy() for name, value in example_inputs(objective, fleet.window.shape, 8).items()}
+    inputs |= {names.X: np.ascontiguousarray(windows.train_x[:8]), names.Y: windows.train_y[:8]}
+    hybrid = HybridGraphs(objective, fleet.window.shape, objective.graphs())
+    for graph in objective.graphs():
+        expected, found = eager.run(graph, inputs), hybrid.run(graph, inputs)
+        inputs |= {names.response(graph, name): value for name, value in names.part(expected, names.METRIC).items()}
+        assert expected.keys() == found.keys()
+        for name, value in expected.items():
+            scale = max(0.01, float(np.abs(value).max(initial=0.0)))
+            np.testing.assert_allclose(found[name], value, atol=2e-3 * scale, err_msg=f"{graph}: {name}")

@@ -268,14 +268,19 @@ int check_examples(const Plan& plan, const int64_t* chosen, Index count, const i
   return ok;
 }
 
+bool can_normalise(const Plan& plan, Index batch) {
+  for (int i = 0; i < plan.num_ops; i++)
+    if (plan.ops[i].norm && batch * plan.ops[i].in_rows == 1) return false;
+  return true;
+}
+
 int train_network(const Plan& plan, TrainCall& call) {
   Run run = {plan, call.workspace, call.capacity, 0, true, call.move_statistics != 0};
   call.loss_sum = 0, call.num_correct = 0;
   for (Index b = 0; b < call.num_batches; b++) {
     const Index size = call.bounds[b + 1] - call.bounds[b];
     if (call.bounds[0] != 0 || size < 1 || size > call.capacity) return bad_bounds;
-    for (int i = 0; i < plan.num_ops; i++)
-      if (plan.ops[i].norm && size * plan.ops[i].in_rows == 1) return one_value;
+    if (!can_normalise(plan, size)) return one_value;
   }
   if (!call.num_batches) return ok;
   if (const int wrong = check_examples(plan, call.order, call.bounds[call.num_batches], call.y, call.num_examples)) return wrong;
@@ -339,10 +344,42 @@ int evaluate_network(const Plan& plan, EvaluateCall& call) {
   return ok;
 }
 
+int forward_network(const Plan& plan, const ForwardCall& call) {
+  const Run run = {plan, call.workspace, call.capacity, call.batch, call.training != 0, true};
+  if (call.batch < 1 || call.batch > call.capacity) return bad_bounds;
+  if (run.training && !can_normalise(plan, call.batch)) return one_value;
+  pack_weights(run, call.flat);
+  const View& in = plan.ops[0].in;
+  for (Index n = 0; n < run.batch; n++) gather_example(plan, call.x + n * plan.channels * plan.time, run.at(in) + n * in.sample);
+  forward(run);
+  for (Index n = 0; n < run.batch; n++)
+    for (Index i = 0; i < plan.num_outputs; i++)
+      call.y[n * plan.num_outputs + i] = run.at(plan.logits)[n * plan.logits.sample + plan.outputs[i]];
+  if (run.training) unpack(plan, run.weights(), call.flat);
+  return ok;
+}
+
+int backward_network(const Plan& plan, const BackwardCall& call) {
+  const Run run = {plan, call.workspace, call.capacity, call.batch, true, false};
+  const View& last = plan.ops[plan.num_ops - 1].grad;
+  for (Index n = 0; n < run.batch; n++)
+    for (Index i = 0; i < plan.num_outputs; i++)
+      run.at(last)[n * last.sample + plan.outputs[i]] = call.d_y[n * plan.num_outputs + i];
+  bool moves[2 * MAX_OPS];
+  Trained trained = {moves, plan.num_ops};
+  for (int i = 2 * plan.num_ops - 1; i >= 0; i--) {
+    moves[i] = plan.ranges[i].size > 0;
+    if (moves[i]) trained.lowest = i / 2;
+  }
+  backward(run, trained);
+  unpack(plan, run.slot(slot_gradient), call.gradient);
+  return ok;
+}
+
 }  // namespace
 
 extern const Engine engine;
-const Engine engine = {LANES, PANEL, train_network, evaluate_network, weighted_sum};
+const Engine engine = {LANES, PANEL, train_network, evaluate_network, forward_network, backward_network, weighted_sum};
 
 }  // namespace SHOAL_TARGET
 }  // namespace shoal

@@ -53,7 +53,7 @@ struct Network {
   std::vector<Range> ranges;
   std::vector<int32_t> place;
   std::vector<Tensor> tensors;
-  std::vector<Index> constants;
+  std::vector<Index> constants, outputs;
   std::vector<float> factors;
 };
 
@@ -77,6 +77,8 @@ class Builder {
     stride_ = row_ = plan.in_stride = dense ? Index(position_.size()) : round_up(position_.size(), lanes_);
     for (Index i = 0; i < count;) i = add(layers, count, i);
     plan.logits = input_view(0);
+    net_.outputs = position_;
+    plan.outputs = net_.outputs.data(), plan.num_outputs = net_.outputs.size();
     plan.num_ops = int(net_.ops.size()), plan.ops = net_.ops.data(), plan.ranges = net_.ranges.data();
     plan.place = net_.place.data(), plan.flat_size = net_.place.size(), plan.packed_size = packed_;
     plan.tensors = net_.tensors.data(), plan.num_tensors = net_.tensors.size();
@@ -280,6 +282,16 @@ SHOAL_API int shoal_train(const void* plan, shoal::TrainCall* call) {
 SHOAL_API int shoal_evaluate(const void* plan, shoal::EvaluateCall* call) {
   const shoal::Network* network = static_cast<const shoal::Network*>(plan);
   return network->engine->evaluate(network->plan, *call);
+}
+
+SHOAL_API int shoal_forward(const void* plan, const shoal::ForwardCall* call) {
+  const shoal::Network* network = static_cast<const shoal::Network*>(plan);
+  return network->engine->forward(network->plan, *call);
+}
+
+SHOAL_API int shoal_backward(const void* plan, const shoal::BackwardCall* call) {
+  const shoal::Network* network = static_cast<const shoal::Network*>(plan);
+  return network->engine->backward(network->plan, *call);
 }
 
 // total (width,) += the weighted sum of `count` rows, with the best instruction set of this machine.

@@ -67,7 +67,9 @@ struct Plan {
   const Op* ops;
   int num_ops;
   const Range* ranges;     // by op: 2 * i the first and 2 * i + 1 the second tensor of op i, size 0 where there is none
-  View logits;
+  View logits;             // or whatever the last op gives
+  const Index* outputs;    // (num_outputs,) where a value of the last op's result is among an example's rows
+  Index num_outputs;
   const int32_t* place;    // (flat_size,) where a value of the flat vector is among the packed parameters
   Index flat_size, packed_size;
   const Tensor* tensors;
@@ -108,10 +110,29 @@ struct EvaluateCall {
   int64_t num_correct;
 };
 
+// One batch through the network; what `BackwardCall` needs of it stays in the workspace.
+struct ForwardCall {
+  float* flat;     // in training its running statistics move
+  const float* x;  // (batch, channels, time)
+  int64_t batch, capacity;
+  int32_t training;
+  float* workspace;
+  float* y;        // (batch, num_outputs)
+};
+
+struct BackwardCall {
+  const float* d_y;  // (batch, num_outputs): the gradient by the result
+  int64_t batch, capacity;
+  float* workspace;
+  float* gradient;   // (flat_size,) by the parameters; running statistics have none
+};
+
 struct Engine {
   int lanes, panel;  // floats of a vector, and of a full panel of a packed matrix
   int (*train)(const Plan&, TrainCall&);
   int (*evaluate)(const Plan&, EvaluateCall&);
+  int (*forward)(const Plan&, const ForwardCall&);
+  int (*backward)(const Plan&, const BackwardCall&);
   void (*weighted_sum)(const float* const* rows, const float* weights, Index count, Index width, double* total);
 };
 

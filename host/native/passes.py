@@ -1,0 +1,75 @@
+"""One batch at a time through a network of the native engine, and back: what autograd needs of it."""
+
+import ctypes
+import weakref
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from host.native.plan import Floats, Plan, aligned, capacity_for, check_array, pointer
+
+
+class _ForwardCall(ctypes.Structure):
+    _fields_ = (
+        *((n, ctypes.c_void_p) for n in ("flat", "x")),
+        *((n, ctypes.c_int64) for n in ("batch", "capacity")),
+        ("training", ctypes.c_int32),
+        *((n, ctypes.c_void_p) for n in ("workspace", "y")),
+    )
+
+
+class _BackwardCall(ctypes.Structure):
+    _fields_ = (
+        ("d_y", ctypes.c_void_p),
+        *((n, ctypes.c_int64) for n in ("batch", "capacity")),
+        *((n, ctypes.c_void_p) for n in ("workspace", "gradient")),
+    )
+
+
+@dataclass(eq=False)
+class Pass:
+    """A batch that went through: its result y (batch, outputs), and a workspace that is the plan's again when nobody holds this."""
+
+    y: Floats
+    capacity: int
+    workspace: Floats = field(repr=False)
+
+
+class Passes(Plan):
+    """A network whose last layer may be of any kind; its `classes` are the values of an example's result."""
+
+    def forward(self, flat: Floats, x: Floats, training: bool) -> Pass:
+        """The network's result for a batch.
+
+        Args:
+            flat: (num_values,) the model; in training its running statistics are overwritten with those after the batch.
+            x: (batch, channels, time) float32, at least one example.
+            training: whether BatchNorm normalises by the batch.
+
+        Raises:
+            ConfigError: an array of another dtype, layout or shape.
+            DataError: a batch of one value per channel, which BatchNorm cannot normalise.
+        """
+        check_array("flat", flat, np.float32, (self.num_values,), writeable=True)
+        check_array("x", x, np.float32, (max(1, len(x)), self.network.channels, self.network.time))
+        capacity = capacity_for(len(x))
+        workspace = self.acquire(capacity)
+        y = np.empty((len(x), self.network.classes), np.float32)
+        made = Pass(y, capacity, workspace)
+        weakref.finalize(made, self.release, capacity, workspace)
+        call = _ForwardCall(pointer(flat), pointer(x), len(x), capacity, training, aligned(workspace), pointer(y))
+        self.refuse(self.library.shoal_forward(self.handle, ctypes.addressof(call)))
+        return made
+
+    def backward(self, made: Pass, d_y: Floats) -> Floats:
+        """The gradient by the model (num_values,), from the one by the result of a pass in training, d_y (batch, outputs). What it holds in
+        the places of running statistics says nothing.
+
+        Raises:
+            ConfigError: `d_y` has another dtype, layout or shape.
+        """
+        check_array("d_y", d_y, np.float32, made.y.shape)
+        gradient = np.empty(self.num_values, np.float32)
+        call = _BackwardCall(pointer(d_y), len(d_y), made.capacity, aligned(made.workspace), pointer(gradient))
+        self.refuse(self.library.shoal_backward(self.handle, ctypes.addressof(call)))
+        return gradient

@@ -1,0 +1,139 @@
+"""A network laid out for one instruction set, and the workspaces of its calls.
+
+Calls may run at the same time in any number of threads: they share nothing but the network, and ctypes gives up the interpreter lock
+while C++ runs. The same arguments give the same bits, whatever else runs.
+"""
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from algorithms.models.network import Layer, Network
+from host.native.library import TARGETS, load_library
+from wire.errors import ConfigError, DataError
+from wire.names import RUNNING_MEAN, RUNNING_VAR
+from wire.tensors import Array
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+_KINDS = ("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten")
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((n, ctypes.c_int64) for n in ("kind", "outputs", "kernel", "stride", "padding")),
+        *((n, ctypes.c_int64) for n in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)),
+        *((n, ctypes.c_double) for n in ("eps", "momentum")),
+    )
+
+
+def available_targets() -> tuple[str, ...]:
+    """The instruction sets that this machine can run, slowest first.
+
+    Raises:
+        CannotCompile: the engine cannot be built.
+    """
+    library = load_library()
+    return tuple(name for number, name in enumerate(TARGETS) if library.shoal_supports(number))
+
+
+class Plan:
+    """A model is one float32 vector (`num_values`,): the tensors called `names`, in this order, each in torch's layout (C order)."""
+
+    def __init__(self, network: Network, names: Sequence[str] | None = None, target: str | None = None) -> None:
+        """`names`: all tensors of the network, in the network's own order if None; `target`: the machine's best instruction set if None.
+
+        Raises:
+            CannotCompile: the engine cannot be built here.
+            ConfigError: other names than the network's, or an instruction set that this machine does not have.
+        """
+        names = list(network.shapes) if names is None else list(names)
+        if sorted(names) != sorted(network.shapes):
+            odd = sorted(set(names) ^ set(network.shapes)) or sorted({n for n in names if names.count(n) > 1})
+            raise ConfigError(f"tensors of a native model: {', '.join(odd)} not once in both of what was named and what the model has")
+        available = available_targets()
+        self.target = available[-1] if target is None else target
+        if self.target not in available:
+            raise ConfigError(f"instruction set {target!r}: this machine has {', '.join(available)}")
+        self.network, self.names = network, tuple(names)
+        self.library = load_library()
+        sizes = [prod(network.shapes[n]) for n in names]
+        self.num_values = sum(sizes)
+        begins = dict(zip(names, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        layers = (_Layer * len(network.layers))(*(_layer(layer, begins) for layer in network.layers))
+        factors = None if network.size is None or set(network.size) == {1.0} else 1 / np.asarray(network.size, np.float32)
+        self.handle = self.library.shoal_plan_new(
+            TARGETS.index(self.target),
+            ctypes.addressof(layers),
+            len(network.layers),
+            *(network.channels, network.time, network.classes),
+            None if factors is None else factors.ctypes.data,
+            self.num_values,
+        )
+        if not self.handle:
+            raise ConfigError(f"a model of {len(network.layers)} layers and {self.num_values} values is too large for the native engine")
+        weakref.finalize(self, self.library.shoal_plan_free, self.handle)
+        self._idle: dict[int, list[Floats]] = {}
+
+    def refuse(self, status: int) -> None:
+        """
+        Raises:
+            DataError: a call ended with this status, and it is not 0.
+        """
+        if status:
+            raise DataError(
+                {
+                    1: f"a label is not in 0 .. {self.network.classes - 1}",
+                    2: "an index of an example is out of range",
+                    3: "BatchNorm cannot train on a batch of one value per channel",
+                }.get(status, f"the native engine refuses a call: status {status}")
+            )
+
+    def acquire(self, capacity: int) -> Floats:
+        """A workspace that nothing else uses until `release`. Its zeros between rows are written once, so that it keeps to one capacity."""
+        try:
+            return self._idle.setdefault(capacity, []).pop()
+        except IndexError:
+            return np.zeros(self.library.shoal_workspace_size(self.handle, capacity) + 16, np.float32)
+
+    def release(self, capacity: int, workspace: Floats) -> None:
+        """Give a workspace back."""
+        self._idle[capacity].append(workspace)
+
+
+def _layer(layer: Layer, begins: dict[str, int]) -> _Layer:
+    tensors = [begins[layer.tensors[p]] if p in layer.tensors else -1 for p in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)]
+    return _Layer(_KINDS.index(layer.kind), layer.outputs, layer.kernel, layer.stride, layer.padding, *tensors, layer.eps, layer.momentum)
+
+
+def check_array(name: str, array: Array, dtype: type, shape: tuple[int, ...], writeable: bool = False) -> None:
+    """
+    Raises:
+        ConfigError: it is not such an array, in C order.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise ConfigError(f"{name}: expected a C-ordered {np.dtype(dtype)} array of shape {shape}, got {found}")
+    if writeable and not array.flags.writeable:
+        raise ConfigError(f"{name}: expected an array that may be written")
+
+
+def pointer(array: Array | None) -> int | None:
+    """Address of its first value; None for none."""
+    return None if array is None else array.ctypes.data
+
+
+def aligned(workspace: Floats) -> int:
+    """The first address in it that is that of a cache line."""
+    address: int = workspace.ctypes.data
+    return -(-address // 64) * 64
+
+
+def capacity_for(most: int) -> int:
+    """The next power of two: devices with a few examples less share their workspaces with the others."""
+    return 1 << (most - 1).bit_length()

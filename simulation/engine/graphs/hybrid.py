@@ -1,0 +1,128 @@
+"""An objective's functions by torch, in which the native engine carries the extractor's passes: for steps that are more than plain SGD."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from algorithms.core.contract import Objective, TorchTensors
+from algorithms.models.network import Unsupported, extractor_of
+from export.describe import run_once
+from host.native.passes import Pass, Passes
+from host.native.plan import Floats
+from host.native.trainer import EVALUATION_BATCH
+from simulation.engine.graphs.eager import EagerGraphs
+from wire import names
+
+
+class HybridGraphs(EagerGraphs):
+    """Losses, heads, optimizers and whatever else a graph does are torch's; a batch on its way to the representation and back is not."""
+
+    def __init__(self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]) -> None:
+        """`trained`: the graphs that plans train with.
+
+        Raises:
+            Unsupported: the native engine does not know a layer of the extractor, or no training graph would leave it a pass.
+            CannotCompile: the native engine cannot be built here.
+        """
+        super().__init__(objective)
+        self._extractor = _Extractor(objective.model.extractor, Passes(extractor_of(objective.model, window)))
+
+        if not set(trained) & self._extractor.carries(run_once(objective, window)):
+            raise Unsupported(f"steps of {objective.name} look into the layers of the model")
+
+    def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:
+        if graph == "survey":  # it looks at what enters the layers
+            return super().call(graph, tensors)
+        with self._extractor.carried():
+            return super().call(graph, tensors)
+
+
+class _Extractor:
+    """A module whose calls the native engine can take over."""
+
+    def __init__(self, module: nn.Module, passes: Passes) -> None:
+        """`passes`: of the same layers, whose tensors are called ``extractor.NAME`` there."""
+        self._module, self._passes = module, passes
+        self._passed = False
+        self._usual: Callable[[Tensor], Tensor] = module.forward
+        self._layers = [layer for layer in module.modules() if layer is not module]
+        paths = [name.removeprefix("extractor.").rpartition(".") for name in passes.names]
+        self._places = [(module.get_submodule(path), name) for path, _, name in paths]
+
+    def carries(self, graphs: Iterator[tuple[str, TorchTensors]]) -> set[str]:
+        """Which of these graphs leave the native engine a pass, as they are run."""
+        found = set()
+        with self.carried():
+            for graph, _ in graphs:
+                found |= {graph} if self._passed else set()
+                self._passed = False
+        return found
+
+    @contextmanager
+    def carried(self) -> Iterator[None]:
+        """While the context is open, calls go through the native engine where it has them."""
+        self._module.forward = self._forward
+        try:
+            yield
+        finally:
+            del self._module.forward
+
+    def _forward(self, x: Tensor) -> Tensor:
+        tensors = [getattr(layer, name) for layer, name in self._places]  # what a functional call has put into their places
+        if not self._carries(x, tensors):
+            return self._usual(x)
+        self._passed = True
+        if self._module.training:
+            made: Tensor = _Carried.apply(self._passes, x, *tensors)
+            return made
+        flat = _flat(tensors)
+        return torch.cat([torch.from_numpy(self._passes.forward(flat, _array(part), False).y) for part in x.split(EVALUATION_BATCH)])
+
+    def _carries(self, x: Tensor, tensors: Sequence[Tensor]) -> bool:
+        """Training passes with gradients by parameters alone, on autograd's tape, and evaluation without gradients; never where someone
+        looks at what enters a layer."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return False
+        if torch.is_grad_enabled() and (x.requires_grad or (not self._module.training and any(t.requires_grad for t in tensors))):
+            return False
+        return not any(layer._forward_hooks or layer._forward_pre_hooks for layer in self._layers)
+
+
+class _Carried(torch.autograd.Function):
+    """A training pass: running statistics among the tensors are moved, parameters have gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, passes: Passes, x: Tensor, *tensors: Tensor) -> Tensor:
+        flat = _flat(tensors)
+        ctx.passes, ctx.made, ctx.shapes = passes, passes.forward(flat, _array(x), training=True), [tensor.shape for tensor in tensors]
+        for name, tensor, value in zip(passes.names, tensors, _tensors(flat, ctx.shapes), strict=True):
+            if names.is_running_statistic(name):
+                tensor.copy_(value)
+        return torch.from_numpy(ctx.made.y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        made: Pass = ctx.made
+        found = _tensors(ctx.passes.backward(made, _array(gradient)), ctx.shapes)
+        wanted = ctx.needs_input_grad[2:]
+        return None, None, *(value if needed else None for value, needed in zip(found, wanted, strict=True))
+
+
+def _flat(tensors: Sequence[Tensor]) -> Floats:
+    flat: Floats = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).numpy()
+    return flat
+
+
+def _tensors(flat: Floats, shapes: list[torch.Size]) -> list[Tensor]:
+    parts = torch.from_numpy(flat).split([shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _array(x: Tensor) -> Floats:
+    array: Floats = x.detach().contiguous().numpy()
+    return array
