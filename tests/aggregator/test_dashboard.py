@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
 from aggregator.adapters.dashboard.orders import read_form, read_order
+from aggregator.adapters.http_server import HttpServer
+from aggregator.adapters.http_starting import create_starting_api
 from aggregator.audit import AUDIT, note, read_back
 from aggregator.device_orders import TagDevices
 from aggregator.orders import Hold, RollBack
 from simulation.datasets.windows import FleetData
+from simulation.local.broker import free_port
 from tests.aggregator.http_service import HttpService, http_service
 from wire import messages as m
 from wire.codec import encode
@@ -103,6 +107,15 @@ class TestPages:
             assert "&lt;script&gt;" in shown
             assert not re.search(r"<script(?! src=\"/dashboard/)|<img src=x", shown), path
 
+    def test_while_the_service_starts_a_page_says_so_and_asks_again(self) -> None:
+        client = TestClient(create_starting_api(lambda: "reads <folder>"), "http://127.0.0.1")
+        for path in ("/", "/dashboard/fleet"):
+            shown = client.get(path)
+            assert (shown.status_code, shown.headers["Refresh"]) == (503, "2")
+            assert "The service is starting: reads &lt;folder&gt;." in shown.text
+        styles = re.findall(r'href="(/dashboard/static/[^"]+)"', shown.text)
+        assert [client.get(address).status_code for address in styles] == [200] * len(styles) != []
+
 
 class TestSigningIn:
     def test_from_the_first_token_on_a_page_asks_for_one_and_goes_on_where_somebody_was(
@@ -126,6 +139,15 @@ class TestSigningIn:
         client = TestClient(service.api, "http://127.0.0.1", headers={"Cookie": f"shoal-token={token}"} | OWN)
         assert client.get("/dashboard/fleet").status_code == 200
         assert (client.get("/run").status_code, client.post("/campaigns/run-1/pause").status_code) == (401, 401)
+
+    def test_the_cookie_goes_over_tls_alone_where_the_page_came_that_way(self, service: HttpService) -> None:
+        """A proxy with TLS on the same machine says so."""
+        with HttpServer("127.0.0.1", port := free_port()) as server:
+            server.serve(service.api)
+            address = f"http://127.0.0.1:{port}/dashboard/sign-in"
+            forwarded = httpx.post(address, data={"token": "t"}, headers=OWN | {"X-Forwarded-Proto": "https"})
+            plain = httpx.post(address, data={"token": "t"}, headers=OWN)
+        assert ("Secure" in forwarded.headers["set-cookie"], "Secure" in plain.headers["set-cookie"]) == (True, False)
 
     def test_wrong_tokens_are_limited_as_those_of_the_api_are(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
         browser("viewer")

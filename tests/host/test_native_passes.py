@@ -61,9 +61,7 @@ def test_results_gradients_and_statistics_are_those_of_torch(stack: tuple[list[n
             part = slice(at, at := at + value.numel())
             ours, theirs = (found[0], known(parameters[name].grad)) if name in parameters else (flat, value)
             scale = longest if name in parameters else 1.0
-            np.testing.assert_allclose(
-                ours[part].reshape(value.shape), theirs.numpy(), rtol=2e-3, atol=2e-3 * scale + 1e-5, err_msg=name
-            )
+            np.testing.assert_allclose(ours[part].reshape(value.shape), theirs.numpy(), rtol=2e-3, atol=2e-3 * scale + 1e-5, err_msg=name)
 
 
 def test_passes_that_are_open_at_the_same_time_do_not_meet_and_give_their_workspaces_back() -> None:

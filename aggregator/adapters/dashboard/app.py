@@ -24,6 +24,8 @@ from aggregator.core.ports import StorageFailed
 from wire.errors import ConfigError
 
 HOME, REFERENCE = f"{PAGES}fleet", f"{PAGES}api"
+AGAIN_S = 2
+"""Seconds after which the page of a service that starts is asked for again."""
 YEAR_S = 366 * 86_400
 
 
@@ -50,7 +52,7 @@ class Dashboard:
         acts: dict[str, Any] = {SIGN_IN: self._sign_in, SIGN_OUT: self._sign_out, f"{PAGES}orders": self._order}
         self.app = Starlette(
             routes=[
-                Mount("/static", _Static(directory=FOLDER / "static")),
+                static_files(),
                 Route("/", lambda _request: RedirectResponse(HOME, 303)),
                 Route("/sign-in", self._ask_for_token),
                 *(Route(path, handler) for path, handler in shown.items()),
@@ -109,6 +111,18 @@ class Dashboard:
         if said is None:
             return tell(back, request, "warn", BUSY)
         return tell(back, request, "ok" if said.done else "bad", said.text)
+
+
+def starting(request: Request, doing: str) -> Response:
+    """What a page shows while the service starts: what it is doing. The browser asks again by itself."""
+    page = answer(request, render("starting.html", doing=doing), 503)
+    page.headers["Refresh"] = str(AGAIN_S)
+    return page
+
+
+def static_files() -> Mount:
+    """The route of the files that pages load, below `PAGES` or any other path."""
+    return Mount("/static", _Static(directory=FOLDER / "static"))
 
 
 class _Static(StaticFiles):

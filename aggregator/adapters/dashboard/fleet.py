@@ -133,12 +133,17 @@ def _text(device_id: str, entry: Entry) -> str:
 
 Found = tuple[str, Entry, Condition]
 _KEYS: dict[Sort, Callable[[Found], Any]] = {
-    "worst": lambda found: (found[2].rank, found[1].last_seen_s, found[0]),
+    "worst": lambda found: (found[2].rank, *_away(found[1]), found[0]),
     "id": lambda found: found[0],
-    "seen": lambda found: (found[1].online, found[1].last_seen_s, found[0]),
+    "seen": lambda found: (*_away(found[1]), found[0]),
     "battery": lambda found: (_battery(found[1]), found[0]),
     "group": lambda found: (found[1].group, found[0]),
 }
+
+
+def _away(entry: Entry) -> tuple[bool, float]:
+    """Sorts those that are away the longest first; the others alike, so that a list stays as it is while they are heard."""
+    return entry.online, 0.0 if entry.online else entry.last_seen_s
 
 
 def _battery(entry: Entry) -> float:

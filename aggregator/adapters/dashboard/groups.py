@@ -3,8 +3,7 @@
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -62,6 +61,13 @@ class Dot(NamedTuple):
     group: int | None
 
 
+class Seen(NamedTuple):
+    """A distance matrix, as a page shows it."""
+
+    compared: Compared
+    dots: list[Dot]
+
+
 def moves(registry: Registry, campaign: str) -> list[Move]:
     """The changes of group that the registry remembers of this campaign, but for the first of each device; the latest first."""
     found = []
@@ -71,7 +77,6 @@ def moves(registry: Registry, campaign: str) -> list[Move]:
     return sorted(found, key=lambda move: (-move.change.at_s, move.device_id))
 
 
-@lru_cache(4)
 def read_views(payload: bytes) -> tuple[dict[str, Array], list[str]]:
     """The distance matrices of a round by name, and whose they are (`aggregator.aggregation.encode_views`).
 
@@ -90,6 +95,28 @@ def compare(matrix: Array, device_ids: Sequence[str], starts: Mapping[str, str])
     chosen = [known[i] for i in np.linspace(0, len(known) - 1, min(MOST, len(known))).astype(int)]
     order = [i for _, _, i in chosen]
     return Compared(tuple(d for _, d, _ in chosen), tuple(group for group, _, _ in chosen), matrix[np.ix_(order, order)], len(known))
+
+
+class Distances:
+    """Keeps what was made of the last distances of each campaign: a page that is looked at every second makes it once a round."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[str, Mapping[str, str], dict[str, Seen]]] = {}
+
+    def seen(self, run_id: str, digest: str, starts: Mapping[str, str], read: Callable[[], bytes]) -> dict[str, Seen]:
+        """The distance matrices of the blob `digest`, by name. `read` reads it; `starts` as in `compare`.
+
+        Raises:
+            ShoalError: it cannot be read.
+        """
+        held = self._held.get(run_id)
+        if held is not None and held[0] == digest and held[1] is starts:
+            return held[2]
+        matrices, device_ids = read_views(read())
+        compared = {name: compare(matrix, device_ids, starts) for name, matrix in matrices.items()}
+        made = {name: Seen(seen, in_two_dimensions(seen)) for name, seen in compared.items() if seen.ids}
+        self._held[run_id] = digest, starts, made
+        return made
 
 
 def in_two_dimensions(compared: Compared) -> list[Dot]:

@@ -75,7 +75,7 @@ def live_campaign(run: RunState, registry: Registry, past: Past, now_s: float, n
     return LiveCampaign(
         {standing: counts[standing] for standing in STANDINGS},
         len(members),
-        Cohort(run.settings.cohort).goal(len(members)) if run.phase == "training" and not run.settings.buffer else len(members),
+        _goal(run, len(members)),
         members[part.begin : part.end],
         part,
         sum(line.bytes_up for line in past.rounds) + sum(update.bytes_up for update in received),
@@ -84,6 +84,12 @@ def live_campaign(run: RunState, registry: Registry, past: Past, now_s: float, n
         told[-1] if told else None,
         max(0.0, days - (now_s - began_s) / DAY_S) if days and began_s is not None else None,
     )
+
+
+def _goal(run: RunState, asked: int) -> int:
+    if run.phase != "training":
+        return asked
+    return run.settings.buffer or Cohort(run.settings.cohort).goal(asked)
 
 
 def _usual_s(run: RunState, registry: Registry) -> float:

@@ -16,7 +16,7 @@ from aggregator.adapters.dashboard.accuracy import accuracy_page
 from aggregator.adapters.dashboard.alerts import Alert, campaign_alerts, release_alerts, round_alerts, service_alerts
 from aggregator.adapters.dashboard.charts import bar_chart, line_chart
 from aggregator.adapters.dashboard.fleet import SHOWS, SORTS, Show, Sort, condition_of, fleet_page
-from aggregator.adapters.dashboard.groups import LABELLED, Compared, compare, in_two_dimensions, moves, picture, read_views
+from aggregator.adapters.dashboard.groups import LABELLED, Distances, Seen, moves, picture
 from aggregator.adapters.dashboard.history import History, Past
 from aggregator.adapters.dashboard.live import STANDINGS, live_campaign, versions_of
 from aggregator.adapters.dashboard.paging import slice_of
@@ -41,7 +41,7 @@ class Pages:
     """Handlers of requests; they run in threads that may wait."""
 
     def __init__(self, sources: Sources) -> None:
-        self._sources, self._history = sources, History()
+        self._sources, self._history, self._distances = sources, History(), Distances()
 
     def fleet(self, request: Request) -> Response:
         """The devices, worst first."""
@@ -90,7 +90,7 @@ class Pages:
         moved = moves(self._sources.devices.state, name)
         part = slice_of(len(moved), _number(request))
         trained = {line.round: line.sizes for line in past.rounds if line.sizes}
-        compared, problem = self._compared(shown, run, past)
+        views, problem = self._views(shown, run, past)
         return self._show(
             request,
             "groups.html",
@@ -100,7 +100,7 @@ class Pages:
             chart=bar_chart(dict(list(trained.items())[-40:])) if trained else None,
             moved=moved[part.begin : part.end],
             slice=part,
-            views={key: (made, in_two_dimensions(made)) for key, made in compared.items()},
+            views=views,
             viewed=past.viewed,
             labelled=LABELLED,
             problem=problem,
@@ -109,11 +109,10 @@ class Pages:
     def similarity(self, request: Request) -> Response:
         """One distance matrix as a picture; the number says which, in the order of the page."""
         _, shown, run, past = self._campaign(request)
-        compared, _ = self._compared(shown, run, past)
-        number = request.path_params["number"]
-        if number >= len(compared):
+        views, number = list(self._views(shown, run, past)[0].values()), request.path_params["number"]
+        if number >= len(views):
             raise HTTPException(404, "there is no such picture: no distances are kept")
-        payload = picture(list(compared.values())[number])
+        payload = picture(views[number].compared)
         return Response(payload, 200, HEADERS | {"Cache-Control": "no-store"}, "image/png")
 
     def accuracy(self, request: Request) -> Response:
@@ -212,16 +211,15 @@ class Pages:
             raise HTTPException(404, f"campaign {name[:64]!r}: expected one of {', '.join(campaigns) or 'none, since there is none yet'}")
         return name, campaigns[name], campaigns[name].known(), self._history.past(campaigns[name])
 
-    def _compared(self, shown: Shown, run: RunState, past: Past) -> tuple[dict[str, Compared], str]:
+    def _views(self, shown: Shown, run: RunState, past: Past) -> tuple[dict[str, Seen], str]:
         """The distance matrices of the last round that has some, by name; and why there are none."""
         if past.viewed is None:
             return {}, "No round has compared devices yet, or the grouping of this campaign compares none."
+        digest = past.viewed.views
         try:
-            matrices, device_ids = read_views(shown.blobs.get(past.viewed.views))
+            return self._distances.seen(run.settings.run_id, digest, run.starts, lambda: shown.blobs.get(digest)), ""
         except ShoalError as error:
             return {}, str(error)
-        made = {name: compare(matrix, device_ids, run.starts) for name, matrix in matrices.items()}
-        return {name: compared for name, compared in made.items() if compared.ids}, ""
 
 
 def _accuracies(past: Past) -> Any:
