@@ -170,7 +170,7 @@ def create_api(
     def views(number: Number, name: Chosen = "") -> Response:
         """The distance matrices of a round as safetensors."""
         shown = find(name)
-        for record in shown.store.rounds(number - 1)[:1]:
+        for record in shown.store.rounds(number - 1, number):
             if record.round == number and record.views:
                 return _download(shown.blobs, record.views, f"round-{number}.safetensors")
         raise HTTPException(404, f"round {number}: no distances were computed in it")

@@ -108,12 +108,25 @@ class TestLive:
 
 
 class TestHistory:
+    def test_a_request_reads_for_a_bounded_time_and_the_latest_rounds_first(
+        self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("aggregator.adapters.dashboard.history.BUDGET_S", 0.0)
+        history = History()
+        first = history.past(made.campaign)
+        assert sorted(first.lines) == [ROUNDS - 2, ROUNDS - 1, ROUNDS]
+        assert first.evaluated is not None
+        assert first.evaluated.round == ROUNDS
+        monkeypatch.setattr("aggregator.adapters.dashboard.history.BUDGET_S", 60.0)
+        assert history.past(made.campaign) == History().past(made.campaign)
+        assert sorted(history.past(made.campaign).lines) == list(range(1, ROUNDS + 1))
+
     def test_rounds_are_read_once_and_the_last_one_again(self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch) -> None:
         read, rounds = [], made.campaign.store.rounds
 
-        def count(after: int = 0) -> Any:
-            read.append(after)
-            return rounds(after)
+        def count(*asked: int) -> Any:
+            read.append(asked)
+            return rounds(*asked)
 
         monkeypatch.setattr(made.campaign.store, "rounds", count)
         state = made.campaign.state
@@ -122,7 +135,7 @@ class TestHistory:
         assert history.past(made.campaign) is first
         monkeypatch.setattr(made.campaign, "state", replace(state, round=state.round + 1))
         assert history.past(made.campaign).lines == first.lines
-        assert read == [0, ROUNDS - 1]
+        assert read == [(ROUNDS + 1 - 4,), (5, 9), (1, 5), (0, 1), (ROUNDS - 1,)]
         assert [line.round for line in first.rounds] == list(range(1, ROUNDS + 1))
         assert sum(first.rounds[-1].sizes.values()) == COUNT
 

@@ -1,6 +1,10 @@
-"""What closed rounds have to say for charts, kept between requests: a record of 10,000 devices takes milliseconds to read."""
+"""What closed rounds have to say for charts, kept between requests: a record of 10,000 devices takes many milliseconds to read.
+
+No request reads for longer than `BUDGET_S`. The latest rounds are read first; what a long campaign has before these, later requests read.
+"""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +14,13 @@ from aggregator.adapters.http_views import Shown
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
 from aggregator.core.summary import Spread, accuracy_of, group_number, spread
-from wire.messages import MaybeDigest
+from wire.messages import LARGEST_COUNT, MaybeDigest
 
 NOTED = ("epsilon", "rolled_back", "set_aside", "left_out", "too_small", "too_far")
 """The notes of a round that pages show."""
+BUDGET_S = 0.3
+AT_ONCE = 4
+"""Rounds that are read from the store together."""
 
 
 class RoundLine(NamedTuple):
@@ -40,6 +47,8 @@ class Past:
     lines: dict[int, RoundLine] = field(default_factory=dict)
     evaluated: RoundRecord | None = None
     """The last record in which devices told an accuracy."""
+    first: int = LARGEST_COUNT
+    """The first round that was read; 1: all were."""
 
     @property
     def rounds(self) -> list[RoundLine]:
@@ -65,12 +74,16 @@ class History:
         Raises:
             StorageFailed: they cannot be read.
         """
-        now = shown.known()
+        now, end_s = shown.known(), time.monotonic() + BUDGET_S
         with self._lock:
             before, past = self._held.get(now.settings.run_id, (None, Past()))
             if before is None or _may_differ(before, now):
-                past = _continued(past, shown.store.rounds(max(past.lines, default=1) - 1))
-                self._held[now.settings.run_id] = now, past
+                after = max(past.lines) - 1 if past.lines else now.round - AT_ONCE
+                past = _with(past, shown.store.rounds(after), max(1, min(past.first, after + 1)))
+            while past.first > 1 and time.monotonic() < end_s:
+                after = max(0, past.first - 1 - AT_ONCE)
+                past = _with(past, shown.store.rounds(after, past.first - 1), after + 1)
+            self._held[now.settings.run_id] = now, past
             return past
 
 
@@ -78,9 +91,12 @@ def _may_differ(before: RunState, now: RunState) -> bool:
     return (before.round, before.phase) != (now.round, now.phase) or (now.phase == "finished" and before.received is not now.received)
 
 
-def _continued(past: Past, records: list[RoundRecord]) -> Past:
-    evaluated = next((record for record in reversed(records) if accuracy_of(record)), past.evaluated)
-    return Past(past.lines | {record.round: _line(record) for record in records}, evaluated)
+def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
+    """`first`: the first round that has been read then."""
+    known = past.evaluated
+    told = next((record for record in reversed(records) if accuracy_of(record)), known)
+    evaluated = known if told is None or (known is not None and known.round > told.round) else told
+    return Past(past.lines | {record.round: _line(record) for record in records}, evaluated, first)
 
 
 def _line(record: RoundRecord) -> RoundLine:

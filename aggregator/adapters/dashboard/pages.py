@@ -81,6 +81,7 @@ class Pages:
             versions=versions_of(run),
             accuracies=_accuracies(past),
             rounds=past.rounds[:-9:-1],
+            reading=past.first > 1,
             releasing=self._sources.releases is not None,
         )
 
