@@ -78,13 +78,15 @@ def test_an_operator_signs_in_watches_a_round_end_and_pauses_the_campaign(servic
 
 
 def test_an_order_whose_meaning_changes_while_it_is_read_is_not_given(service: tuple[HttpService, str], browser: Browser) -> None:
-    """Somebody has opened "Promote", and the rollout goes to its next step meanwhile: the next step's order is not open."""
+    """Somebody has opened "Promote" on a phone, and the rollout goes to its next step meanwhile: the next step's order is not open."""
     served, address = service
     token = served.tokens.new("jane", "operator")
-    with watched(browser) as seen:
+    with watched(browser, phone=True) as seen:
         sign_in(seen, f"{address}/dashboard/releases", token)
         seen.page.locator("summary", has_text="Promote").click()
         expect(seen.page.get_by_text("Take the rollout past step 1")).to_be_visible()
+        assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert seen.inaccessible() == []
         promoted = httpx.post(f"{address}/rollouts/run-1/promote", json={"step": 0}, headers={"Authorization": f"Bearer {token}"})
         assert promoted.status_code == 200, promoted.text
         expect(seen.page.get_by_text("Take the rollout past step 1")).to_be_hidden()
