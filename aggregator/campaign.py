@@ -28,6 +28,7 @@ from aggregator.core.state import (
     RunState,
     SendPlan,
     SetDeadline,
+    UpdateAdmitted,
     UpdatesLost,
 )
 from aggregator.core.versions import remembered
@@ -38,6 +39,7 @@ from aggregator.group import Group
 from aggregator.inherit import Source
 from aggregator.offers import Offers, offered
 from aggregator.pause import BUSY_S, Pause
+from aggregator.placing import place_late
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Mean, Probe
 from wire import messages
@@ -228,10 +230,17 @@ class Campaign:
     def add(self, group: Group, event: Event) -> None:
         """Take one event into a group."""
         try:
-            group.add(event)
+            group.add(self._placed(group, event) if isinstance(event, UpdateAdmitted) else event)
         except Exception:  # a defect of the round core must not end the service: the event is left out
             log.exception("defect: an event was left out: %s", type(event).__name__)
             self._count("defect", type(event).__name__)
+
+    def _placed(self, group: Group, event: UpdateAdmitted) -> UpdateAdmitted:
+        try:
+            return place_late(group.state, self._algorithm, self.blobs, event, group.updates[-1][1])
+        except (BlobLost, StorageFailed) as error:
+            log.error("device=%s belongs where devices do of which nothing is known: %s", event.device_id, error)
+            return event
 
     def commit(self, group: Group) -> bool:
         """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it has happened, and false is returned."""

@@ -17,7 +17,7 @@ from aggregator.core.eligibility import read_rule
 from aggregator.core.placed import Placed
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
-from aggregator.core.state import DeviceCheckedIn, DeviceLost, Event, RoundAggregated, RunState
+from aggregator.core.state import DeviceCheckedIn, DeviceLost, Event, RoundAggregated, RunState, UpdateAdmitted
 from algorithms.personalisation.kept import Kept
 from wire.errors import ConfigError, ShoalError
 from wire.messages import CheckIn, Decline, InUse, Update
@@ -77,6 +77,9 @@ class Devices:
                 self.on_left(device_id)
             case DeviceCheckedIn(device_id=device_id) if self.entry(device_id).placed is not None:
                 self._unplace(run, device_id)
+            case UpdateAdmitted(placed=Placed() as own):
+                name = run.settings.name
+                self._take(event.device_id, core.Regrouped(self._clock(), event.device_id, name, run.round, own.group, own))
             case RoundAggregated() if event.starts:
                 placed = all_placed(run)
                 self.on_groups(run.settings.name, event.round, groups_of(run, placed), placed)

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
+from aggregator.core.closings import tells
 from aggregator.core.placed import Placed
 from aggregator.core.ports import Blobs
-from aggregator.core.state import ModelVersion, RunState
+from aggregator.core.state import ModelVersion, RunState, UpdateAdmitted
 from algorithms.algorithm import Algorithm, State, decode_memory
 from algorithms.core.contract import Placement
 from algorithms.core.keys import is_no_group
@@ -48,6 +51,21 @@ def place_again(run: RunState, algorithm: Algorithm, blobs: Blobs, version: RunS
     state = decode_memory(blobs.get(version.memory), {})
     same = set(state.memory.membership.values()) if version.memory == run.memory else set()
     return place_unlabelled(run, algorithm, state, blobs, same)
+
+
+def place_late(run: RunState, algorithm: Algorithm, blobs: Blobs, event: UpdateAdmitted, payload: bytes) -> UpdateAdmitted:
+    """The event of an update by which a device tells of its inputs when a run is over, with where that places it; others as they are.
+    `payload`: the update's bytes.
+
+    Raises:
+        BlobLost: what the algorithm remembers is lost.
+    """
+    flight = run.closings.get(event.device_id)
+    if run.phase != "finished" or flight is None or not tells(run, flight) or not event.update.norms:
+        return event
+    state = decode_memory(blobs.get(run.memory), {})
+    placed = _placed(algorithm.place_unlabelled(state, event.device_id, decode_update(payload, OWN_FILES)[1]))
+    return event if is_no_group(placed.group) else replace(event, placed=placed)
 
 
 def _survey(blobs: Blobs, name: str) -> Tensors:

@@ -39,7 +39,8 @@ READ_WITH_CARE = (
     "no third one was held back. All methods have the defaults that they are registered with, and none is tuned, DBE's kappa and mu in "
     "particular. With few labels an epoch is as long as a pass over all windows, labelled or not, and at most 16 passes over the labelled "
     "ones, for every method alike. `personal`, `knn-per` and `recalibrated` use windows without labels besides; the others do not. With "
-    "labels `none` the row is of five newcomers: on the watches most of them are the other arm of a person who trains."
+    "labels `none` the row is of five newcomers: on the watches most of them are the other arm of a person who trains. A method that "
+    "answers by a model of the device's own (`local`, `ditto`, `apfl`, `pfedme`) has the initial one for a newcomer that cannot train."
 )
 """Said above the table."""
 NEAR = 0.005

@@ -5,6 +5,9 @@ be left with its group's model alone. So a run that has come to its end asks suc
 and tells it only afterwards which model is its own. What it sends counts for what it keeps and for its own accuracy, and for nothing else.
 Plans of the evaluation that are still in work when it ends become late closings as they are.
 
+A device without labels that has told nothing of its inputs (`aggregator.core.inputs`) is asked for that first, and placed by it; what it
+keeps is then made of the model of its group.
+
 A device has *chosen* once it has sent such an update for the model that is its own. It is asked at most `MOST_ASKED` times in vain, once if
 it declines, until it says something else of itself (`Device.terms`). Each late closing is another attempt of the last round, so that no
 device takes it for a plan that it has answered.
@@ -19,34 +22,53 @@ from aggregator.core.hours import read_hours
 from aggregator.core.plan import can_train, closing_verbs, plan_for
 from aggregator.core.state import Command, Flight, RunState, SendPlan, SetDeadline
 from aggregator.core.succession import gives_models
-from wire.messages import Choose
+from algorithms.core.keys import NEWCOMER, UNLABELLED
+from wire.messages import Choose, Verb
 
 MOST_ASKED = 3
 """So often is a device asked in vain, at most, as long as it says the same of itself."""
 
 
 def is_due(state: RunState, device_id: str) -> bool:
-    """Whether a device is still to choose what it keeps, now that the run is over."""
+    """Whether a device is still to choose what it keeps, or to be placed, now that the run is over."""
     device = state.devices.get(device_id)
-    if device is None or not state.settings.candidates or state.phase != "finished" or not gives_models(state):
+    if device is None or state.phase != "finished" or not gives_models(state):
         return False
-    may = device.eligible and not device.barred and can_train(state, device) and device.closings < MOST_ASKED
-    return may and not _has_chosen(state, device_id)
+    may = device.eligible and not device.barred and device.closings < MOST_ASKED
+    return may and (_is_to_tell(state, device_id) or (bool(state.settings.candidates) and not _has_chosen(state, device_id)))
+
+
+def _is_to_tell(state: RunState, device_id: str) -> bool:
+    """Whether a device is to say what its inputs are like before anything else."""
+    device = state.devices[device_id]
+    can_be_placed = bool(state.programs.get(UNLABELLED)) and not can_train(state, device)
+    return can_be_placed and not device.untold and device_id not in state.inputs
+
+
+def tells(state: RunState, flight: Flight) -> bool:
+    """Whether by this late closing a device says what its inputs are like."""
+    return flight.verbs == state.programs.get(UNLABELLED)
 
 
 def _has_chosen(state: RunState, device_id: str) -> bool:
-    """Whether the device has chosen, with the labels that it takes, on the model that is its own or that it has found to be."""
+    """Whether the device has chosen, by its labels if it has any, on the model that is its own or that it has found to be."""
     received = state.received.get(device_id)
-    if received is None or received.num_train < state.settings.min_batch:
+    if received is None or (can_train(state, state.devices[device_id]) and received.num_train < state.settings.min_batch):
         return False
     return received.start == start_key(state, device_id) or any(isinstance(verb, Choose) for verb in state.programs["closing"])
 
 
 def is_as_now(state: RunState, device_id: str) -> bool:
     """Whether the plan that a device works on is the one that it would be given now."""
-    flight, key = state.closings[device_id], start_key(state, device_id)
-    now = key, state.models[key], closing_verbs(state, state.devices[device_id])
-    return (flight.start, flight.model, flight.verbs) == now
+    flight = state.closings[device_id]
+    return (flight.start, flight.verbs, flight.model) == (*_now(state, device_id), state.models[flight.start])
+
+
+def _now(state: RunState, device_id: str) -> tuple[str, tuple[Verb, ...]]:
+    """The key of the model that a device would start from now, and what it would do."""
+    if _is_to_tell(state, device_id):
+        return NEWCOMER, state.programs[UNLABELLED]
+    return start_key(state, device_id), closing_verbs(state, state.devices[device_id])
 
 
 def ask(state: RunState, device_ids: Iterable[str], at_s: float) -> tuple[RunState, list[Command]]:
@@ -55,7 +77,7 @@ def ask(state: RunState, device_ids: Iterable[str], at_s: float) -> tuple[RunSta
     if not found or (hours is not None and hours.opens_s(at_s) > at_s):
         return state, []
     state = replace(state, late=state.late + 1)
-    state = _begun(state, {d: start_key(state, d) for d in found}, at_s)
+    state = _begun(state, {d: _now(state, d) for d in found}, at_s)
     return state, [*next_look(state), *(SendPlan(plan_for(state, d)) for d in found)]
 
 
@@ -67,12 +89,13 @@ def ask_all(state: RunState, at_s: float) -> tuple[RunState, list[Command]]:
 
 def left_open(state: RunState, at_s: float) -> tuple[RunState, list[Command]]:
     """The state at the end of an evaluation, in which devices go on with the plans that they have not answered."""
-    missing = {d: start for d, start in state.cohort.items() if is_missing(state, d) and is_due(state, d)}
+    open_now = [d for d in state.cohort if is_missing(state, d) and is_due(state, d)]
+    missing = {d: (state.cohort[d], closing_verbs(state, state.devices[d])) for d in open_now}
     state = _begun(state, missing, at_s) if missing else state
     return state, next_look(state)
 
 
-def _begun(state: RunState, starts: dict[str, str], at_s: float) -> RunState:
+def _begun(state: RunState, asked: dict[str, tuple[str, tuple[Verb, ...]]], at_s: float) -> RunState:
     hours = read_hours(state.settings.hours)
     until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else float("inf"))
     begun = {
@@ -81,10 +104,10 @@ def _begun(state: RunState, starts: dict[str, str], at_s: float) -> RunState:
             attempt=state.attempt + state.late,
             start=start,
             model=state.models[start],
-            verbs=closing_verbs(state, state.devices[d]),
+            verbs=verbs,
             deadline_at_s=until_s,
         )
-        for d, start in starts.items()
+        for d, (start, verbs) in asked.items()
     }
     return replace(state, closings=state.closings | begun)
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from aggregator.core import closings
+from aggregator.core import closings, inputs
 from aggregator.core.asking import with_device
 from aggregator.core.opening import Step, acknowledgements, finish_command, finish_commands
 from aggregator.core.order_events import RolledBack
@@ -37,8 +37,12 @@ def receive_late(state: RunState, event: UpdateAdmitted) -> Step:
     flight = state.closings.get(device_id)
     if flight is None or event.round != flight.round:
         return state, [acknowledge]
+    state = closings.without(state, device_id)
+    if closings.tells(state, flight):
+        state, commands = answer(inputs.told_late(state, event), device_id, event.at_s)
+        return state, [acknowledge, *commands]
     device = replace(state.devices[device_id], accepted=event.update.blob, closings=0)
-    state = with_device(closings.without(state, device_id), device_id, device)
+    state = with_device(state, device_id, device)
     state = replace(state, received={**state.received, device_id: event.update})
     return state, [acknowledge, finish_command(state, device_id)]
 
@@ -48,6 +52,8 @@ def excuse_late(state: RunState, event: DeviceDeclined) -> Step:
     flight = state.closings.get(event.device_id)
     if flight is None or event.round != flight.round:
         return state, []
+    if event.forbidden and closings.tells(state, flight):
+        return answer(inputs.withheld(closings.without(state, event.device_id), event.device_id), event.device_id, event.at_s)
     state = closings.in_vain(state, event.device_id, for_good=event.failed)
     return state, [finish_command(state, event.device_id)]
 

@@ -74,7 +74,8 @@ def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) ->
         return Verdict("wait", f"too few windows: accuracy fell by {drop:.3f}, give or take {margin:.3f}")
     if drop > gate.max_drop:
         return Verdict("fail", _fell(drop, confirmed, gate))
-    return Verdict("pass", f"{counts['confirmed']} of {there} devices have confirmed")
+    unmeasured = "; none has test windows, so nobody has measured how right it is" if math.isinf(margin) else ""
+    return Verdict("pass", f"{counts['confirmed']} of {there} devices have confirmed{unmeasured}")
 
 
 def drop_of(confirmed: Sequence[Holder]) -> tuple[float, float]:

@@ -6,8 +6,9 @@ it under ``unlabelled``. The device is given that plan while a round is open, an
 (`RunState.inputs`) and averaged with nothing. When a round is over it is placed by that (`aggregator.placing`), and again whenever the
 fleet has other groups; the device need not be asked for it again.
 
-The last round of training waits for such plans, as it waits for newcomers: after it nobody is placed any more. A device that has told
-nothing yet, since it has no windows or failed, is asked again, less and less often. One whose owner does not permit it is not.
+The last round of training waits for such plans, as it waits for newcomers. Who comes after it is asked and placed when the run is over
+(`aggregator.core.closings`). A device that has told nothing yet, since it has no windows or failed, is asked again, less and less often.
+One whose owner does not permit it is not.
 """
 
 from collections.abc import Iterable
@@ -76,6 +77,16 @@ def told(state: RunState, event: UpdateAdmitted) -> RunState:
     said = Told(blob=update.blob, round=state.round, bytes_up=update.bytes_up, bytes_down=update.bytes_down)
     state = with_device(state, device_id, replace(device, failures=0, rests_until=0))
     return replace(state, inputs=state.inputs | {device_id: said})
+
+
+def told_late(state: RunState, event: UpdateAdmitted) -> RunState:
+    """The state once a device has told of its inputs after the last round (`aggregator.core.closings`)."""
+    device_id, update, device = event.device_id, event.update, state.devices[event.device_id]
+    said = Told(blob=update.blob, round=state.round, bytes_up=update.bytes_up, bytes_down=update.bytes_down)
+    found = {device_id: event.placed} if event.placed is not None else {}
+    again = replace(device, accepted=update.blob, closings=device.closings + (not found))
+    state = replace(with_device(state, device_id, again), placed=state.placed | found)
+    return replace(state, inputs=state.inputs | {device_id: said}) if update.norms else state
 
 
 def declined(state: RunState, event: DeviceDeclined) -> RunState:

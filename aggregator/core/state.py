@@ -293,6 +293,8 @@ class UpdateAdmitted(msgspec.Struct, frozen=True, tag="update-admitted"):
     device_id: str
     round: int
     update: Received
+    placed: Placed | None = None
+    """Where the device belongs by what it tells of its inputs, when the run is over."""
 
 
 class DeviceDeclined(msgspec.Struct, frozen=True, tag="device-declined"):

@@ -12,6 +12,7 @@ from aggregator.core.admission import Refused, expect
 from aggregator.core.closings import MOST_ASKED
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
+from aggregator.core.plan import without_labels
 from aggregator.core.record import record_of
 from aggregator.core.summary import summarize
 from aggregator.core.versions import latest
@@ -47,9 +48,9 @@ def over(*missing: str, hold: bool = False, **changes: Any) -> Run:
     return run
 
 
-def told(run: Run, device: str, kept: Kept | None = KEPT, at_s: float = 20.0) -> list[s.Command]:
+def told(run: Run, device: str, kept: Kept | None = KEPT, at_s: float = 20.0, **others: Any) -> list[s.Command]:
     """A device sends what it keeps."""
-    update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {at_s}".encode()), start="0", kept=kept)
+    update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {at_s}".encode()), start="0", kept=kept, **others)
     return run.feed(s.UpdateAdmitted(at_s, device, run.state.round, update))
 
 
@@ -83,10 +84,14 @@ class TestWhoIsAsked:
         assert finished(run.check_in("a", 20.0)) == ["a"]
 
     @pytest.mark.parametrize("num_train", [0, 4])
-    def test_a_device_with_too_few_labels_is_not_asked_until_it_has_them(self, num_train: int) -> None:
+    def test_a_device_with_too_few_labels_keeps_what_needs_none_and_chooses_again_once_it_has_them(self, num_train: int) -> None:
         run = over()
-        assert finished(run.feed(s.DeviceCheckedIn(20.0, "u", num_train, 0))) == ["u"]
-        assert plans(run.feed(s.DeviceCheckedIn(21.0, "u", 5, 0)))
+        (plan,) = plans(run.feed(s.DeviceCheckedIn(20.0, "u", num_train, 0)))
+        assert plan.verbs == without_labels(CLOSING)
+        told(run, "u", num_train=num_train)
+        assert finished(run.feed(s.DeviceCheckedIn(22.0, "u", num_train, 0))) == ["u"]
+        (plan,) = plans(run.feed(s.DeviceCheckedIn(23.0, "u", 5, 0)))
+        assert plan.verbs == CLOSING
 
     def test_a_device_that_chose_without_labels_chooses_again_with_them(self) -> None:
         run = over()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.core.gate import judge
+from aggregator.core.gate import Verdict, judge
 from aggregator.core.progress import in_use, progress_of
 from aggregator.core.reach import needed, place_of
 from aggregator.core.rollout_state import (
@@ -283,6 +283,14 @@ def test_liars_that_are_fewer_than_the_honest_neither_pass_a_worse_release_nor_f
     lies = [(0.0, 1.0) if worse else (1.0, 0.0)] * liars
     devices = [(_confirmed(before, after, windows), 2) for before, after in [*says, *lies]]
     assert judge(gate, devices, waited_s=100.0).outcome == ("fail" if worse else "pass")
+
+
+def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> None:
+    gate = Gate(quorum=1.0, patience_s=60.0)
+    blind = [(_confirmed(0.0, 0.0, 0), 1)] * 3
+    unmeasured = "3 of 3 devices have confirmed; none has test windows, so nobody has measured how right it is"
+    assert judge(gate, blind, waited_s=0.0) == Verdict("pass", unmeasured)
+    assert judge(gate, [*blind, (_confirmed(0.9, 0.9, 100), 1)], 0.0).reason == "4 of 4 devices have confirmed"
 
 
 def test_who_comes_first_is_another_device_in_another_rollout() -> None:

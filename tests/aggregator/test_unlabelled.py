@@ -404,3 +404,64 @@ def test_who_comes_when_the_run_is_over_or_never_trained_is_not_left_with_the_mo
     assert come(run, "u", num_train=50, at_s=9.5) == [s.FinishRun("u", trained)], "it has labels now, and was never trained"
     assert groups_of(run.state, all_placed(run.state))["late"] == "0"
     assert placed_of(run.state, "late") == LARGEST, "it is told as of devices without labels that have told nothing"
+
+
+class TestAfterTheEnd:
+    def test_who_comes_then_tells_first_and_keeps_of_the_model_of_its_group(self) -> None:
+        run = ended()
+        commands = come(run, "late", at_s=50.0)
+        assert (kinds(commands), plans(commands)["late"][1]) == (["SetDeadline", "SendPlan"], (SURVEY_INPUTS,))
+        commands = tell_late(run, FOUR_OF_FIVE)
+        assert kinds(commands) == ["Acknowledge", "SetDeadline", "SendPlan"]
+        (plan,) = [c.plan for c in commands if isinstance(c, s.SendPlan)]
+        assert (plan.model, plan.verbs) == (run.state.models["1"], without_labels(PROGRAMS["closing"]))
+        assert (placed_of(run.state, "late"), start_key(run.state, "late")) == (FOUR_OF_FIVE, "1")
+        chosen = msgspec.structs.replace(RECEIVED, blob=digest(b"chosen"), start="1", num_train=0)
+        commands = run.feed(s.UpdateAdmitted(53.0, "late", run.state.round, chosen))
+        assert s.FinishRun("late", run.state.models["1"]) in commands
+        assert come(run, "late", at_s=54.0) == [s.FinishRun("late", run.state.models["1"])]
+        assert run.replayed() == run.state
+
+    def test_where_devices_choose_nothing_it_is_told_its_model_at_once(self) -> None:
+        run = ended(candidates=())
+        come(run, "late", at_s=50.0)
+        assert tell_late(run, FOUR_OF_FIVE)[-1] == s.FinishRun("late", run.state.models["1"])
+
+    def test_who_may_not_tell_or_cannot_has_the_model_of_those_of_whom_nothing_is_known(self) -> None:
+        run = ended(candidates=())
+        come(run, "late", at_s=50.0)
+        commands = run.feed(s.DeviceDeclined(51.0, "late", run.state.round, forbidden=True))
+        assert (commands, placed_of(run.state, "late")) == ([s.FinishRun("late", run.state.models["0"])], LARGEST)
+        come(run, "empty", at_s=50.0)
+        for at_s in (51.0, 52.0, 53.0):
+            commands = tell_late(run, None, "empty", at_s, norms={})
+        assert commands[-1] == s.FinishRun("empty", run.state.models["0"])
+        assert run.state.inputs == {}
+
+    def test_its_plan_outlives_a_restart_and_is_given_up_at_its_deadline(self) -> None:
+        run = ended(candidates=())
+        sent = plans(come(run, "late", at_s=50.0))
+        state = s.decode_state(s.encode_state(run.state))
+        _, again = step(state, s.Resumed(51.0, 2))
+        assert plans(again)["late"] == sent["late"]
+        commands = run.feed(s.DeadlinePassed(1e6, run.state.round))
+        assert commands[-1] == s.FinishRun("late", run.state.models["0"])
+
+
+def ended(**settings: Any) -> Run:
+    """A run with two groups that is over."""
+    run = started(**{"rounds": 1, "candidates": ("general", "tuned")} | settings)
+    train(run, placed={"": LARGEST})
+    for device in "ab":
+        run.update(device)
+    assert run.state.phase == "finished"
+    return run
+
+
+def tell_late(
+    run: Run, placed: Placed | None, device: str = "late", at_s: float = 52.0, norms: dict[str, float] | None = None
+) -> list[s.Command]:
+    nothing = {"num_train": 0, "num_steps": 0, "evaluated": NOTHING, "trained": NOTHING}
+    found = {"response": 1.0} if norms is None else norms
+    update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {at_s}".encode()), norms=found, **nothing)
+    return run.feed(s.UpdateAdmitted(at_s, device, run.state.round, update, placed))

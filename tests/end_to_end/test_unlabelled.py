@@ -133,3 +133,22 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
     summary = summarize(state, campaign.store.rounds(), 1.0)
     assert (summary.devices["d0"].group, str(summary.devices["d0"].placed)) == (0, "the only group")
     assert campaign.store.rounds()[-1].evaluated["d0"].accuracy > 0.6, "by its group's model; guessing gives a third"
+
+
+def test_one_that_comes_when_the_run_is_over_is_placed_by_its_inputs_too(exported: Exported, tmp_path: Path) -> None:
+    data, algorithm = fleet(), read_algorithm("distfl")
+    training = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=16)
+    times = {"deadline_s": 60.0, "grace_s": 10.0}
+    settings = RunSettings.for_bundle(exported.bundle, training, run_id="late", data=data.name, min_devices=4, **times)
+    topics, probe = Topics("f"), make_probe(objective_for_fleet(data, algorithm, 0).model, data.window.shape)
+    with EmbeddedBroker() as broker:
+        address = BrokerAddress.parse(broker.url, None, None, None)
+        with aggregator(address, topics) as runner, devices(address, topics, data.only(["d0", "d1", "d2", "d3"]), tmp_path, lambda _: {}):
+            campaign = runner.add(settings, make_algorithm(algorithm), exported.bundle, probe, MemoryStore(), MemoryBlobs())
+            runner.run(lambda: runner.finished)
+            assert campaign.known().inputs == {}
+            with devices(address, topics, data.only(["d4"]), tmp_path, lambda _: {}):
+                give_up_s = time.monotonic() + 60
+                runner.run(lambda: "d4" in campaign.known().placed or time.monotonic() > give_up_s)
+    assert campaign.known().placed["d4"] == EVERYBODY
+    assert (runner.devices.entry("d4").placed, runner.devices.entry("d4").group) == (EVERYBODY, "0")
