@@ -91,6 +91,7 @@ def create_api(
         return HealthView(status="ok", run=state.settings.name, phase=state.phase, round=state.round)
 
     @api.get("/", include_in_schema=False)
+    @api.get(PAGES.rstrip("/"), include_in_schema=False)
     def home() -> Response:
         """The dashboard."""
         return RedirectResponse(HOME, 303)

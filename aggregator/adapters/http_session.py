@@ -17,7 +17,7 @@ from starlette.types import Scope
 PAGES = "/dashboard/"
 """Below this path are the dashboard's pages."""
 SIGN_IN, SIGN_OUT, STATIC = f"{PAGES}sign-in", f"{PAGES}sign-out", f"{PAGES}static/"
-OPEN = ("/", "/docs", SIGN_IN, SIGN_OUT)
+OPEN = ("/", PAGES.rstrip("/"), "/docs", SIGN_IN, SIGN_OUT)
 """Paths, beside those below `STATIC`, that say nothing of a fleet and so need no token."""
 COOKIE = "shoal-token"
 LONGEST = 4096

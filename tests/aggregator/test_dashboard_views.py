@@ -12,13 +12,15 @@ from msgspec.structs import replace
 from PIL import Image
 
 from aggregator.adapters.dashboard.accuracy import accuracy_page
+from aggregator.adapters.dashboard.alerts import campaign_alerts, release_alerts, round_alerts, service_alerts
 from aggregator.adapters.dashboard.charts import BOTTOM, HEIGHT, TOP, bar_chart, line_chart
 from aggregator.adapters.dashboard.fleet import condition_of, fleet_page
 from aggregator.adapters.dashboard.groups import MOST, compare, in_two_dimensions, moves, picture, read_views
-from aggregator.adapters.dashboard.history import History
+from aggregator.adapters.dashboard.history import History, Past
 from aggregator.adapters.dashboard.live import live_campaign
 from aggregator.adapters.dashboard.paging import PER_PAGE, slice_of
 from aggregator.adapters.http_devices import device_line
+from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.registry import Ban, Decline, Entry
 from benchmarks.made_up_fleet import ROUNDS, MadeUpService, made_up_service
 from wire.messages import CheckIn
@@ -183,6 +185,36 @@ class TestGroups:
         pixels = np.asarray(image)
         assert pixels.shape == (3, 3)
         assert pixels[0, 0] < 60 < 200 < pixels[0, 1]
+
+
+class TestAlerts:
+    def test_a_service_and_a_campaign_that_are_well_have_none(self, made: MadeUpService) -> None:
+        run = made.campaign.state
+        well = Conditions({}, True, "", "", Counted(), {})
+        assert [*service_alerts(well), *campaign_alerts("autumn", run, ""), *release_alerts(made.releases)] == []
+
+    def test_each_cause_is_one(self, made: MadeUpService) -> None:
+        run = made.campaign.state
+        ill = Conditions({}, False, "the disk is full", "the voucher is over", Counted(), {})
+        assert [alert.tone for alert in service_alerts(ill)] == ["bad"] * 3
+        waiting = replace(run, phase="waiting", attempt=1)
+        titles = [alert.title for alert in campaign_alerts("autumn", waiting, "the operator has paused it")]
+        assert titles == ["Campaign autumn is paused", "Campaign autumn waits for devices", "Round 13 of autumn was opened again"]
+        rollouts = {"autumn": replace(made.releases.rollouts["autumn"], phase="rolled-back", reason="it fails")}
+        assert [alert.text for alert in release_alerts(replace(made.releases, rollouts=rollouts))] == ["it fails"]
+
+    def test_what_the_last_rounds_left_out_is_told_without_whose_it_was(self, made: MadeUpService) -> None:
+        notes: tuple[dict[str, Any], ...] = (
+            {"left_out": {"board-001": "norm"}},
+            {"set_aside": "a model was not finite"},
+            {"rolled_back": {"from": 4, "to": 2, "reason": "accuracy fell", "made_by": ["board-001"]}},
+            {"too_small": ["1"], "too_far": ["2", "3"]},
+        )
+        line = History().past(made.campaign).rounds[0]
+        past = Past({number: line._replace(round=number, notes=note) for number, note in enumerate(notes, 1)})
+        found = [*round_alerts("autumn", past)]
+        assert [alert.title.split()[1] for alert in found] == ["4", "4", "3", "2", "1"], "the latest first"
+        assert not any("board" in alert.title + alert.text for alert in found)
 
 
 class TestAccuracy:

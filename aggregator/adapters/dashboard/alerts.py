@@ -46,7 +46,7 @@ def campaign_alerts(name: str, run: RunState, paused: str) -> Iterator[Alert]:
         yield Alert(
             "warn", f"Round {run.round} of {name} was opened again", f"Attempt {run.attempt + 1}: too few updates came before.", page
         )
-    if run.ended in ("", "rounds") and (why := why_ended(run)) and run.phase != "finished":
+    if not run.ended and (why := why_ended(run)):
         yield Alert("warn", f"Campaign {name}", why, page)
 
 

@@ -164,7 +164,9 @@ def _problem(request: Request, status: int, text: str) -> Response:
 
 
 def _failed(request: Request, error: Any) -> Response:
-    return _problem(request, error.status_code, str(error.detail))
+    page = _problem(request, error.status_code, str(error.detail))
+    page.headers.update(error.headers or {})
+    return page
 
 
 def _not_stored(request: Request, error: Any) -> Response:
