@@ -57,11 +57,11 @@ papers: setup
 peers: setup
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-# Debian packages that tests use: the Mosquitto broker; PostgreSQL; Java, JUnit, npm (it brings the Kotlin compiler), a C++ compiler and
-# Android's tools for the phone client. Installed when missing and we may; a test that needs one says so otherwise.
+# Debian packages that tests use: the Mosquitto broker; PostgreSQL; the browser Chromium; Java, JUnit, npm (it brings the Kotlin compiler), a
+# C++ compiler and Android's tools for the phone client. Installed when missing and we may; a test that needs one says so otherwise.
 .PHONY: deploy/.debian
 deploy/.debian:
-	@deploy/install-debian mosquitto postgresql c++=g++ junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
+	@deploy/install-debian mosquitto postgresql c++=g++ chromium junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
 
 clean:
 	rm -rf $(VENV) build android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

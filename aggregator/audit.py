@@ -4,11 +4,36 @@ import json
 import logging
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
 
 log = logging.getLogger("shoal.aggregator")
 
 AUDIT = "audit.log"
+BLOCK = 2**16
+MOST_BYTES = 2**24
+"""How much of the log is read for one page, at most."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of the log."""
+
+    at_s: float
+    by: str
+    what: str
+    outcome: str
+    text: str = ""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Lines of the log, the latest first."""
+
+    lines: tuple[Line, ...]
+    before: int | None
+    """Where earlier lines end, in bytes from the beginning of the file; None: there are none."""
 
 
 def note(folder: Path, by: str, what: str, outcome: str, **details: str) -> None:
@@ -22,3 +47,55 @@ def note(folder: Path, by: str, what: str, outcome: str, **details: str) -> None
             os.fsync(file.fileno())
     except OSError as error:
         log.error("audit: %s: %s; the line was %s", folder / AUDIT, error.strerror, line.strip())
+
+
+def read_back(folder: Path, before: int | None = None, words: str = "", most: int = 50) -> Page:
+    """The latest lines that have all of these words, in any case; of those that end at `before` or earlier, where that is given. What is
+    no line, such as one that a power cut has torn, is left out.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    try:
+        file = (folder / AUDIT).open("rb")
+    except FileNotFoundError:
+        return Page((), None)
+    wanted, found = words.casefold().split(), list[Line]()
+    with file:
+        size = file.seek(0, os.SEEK_END)
+        end = size if before is None else min(before, size)
+        reached = least = max(0, end - MOST_BYTES)
+        for begin, raw in _lines_back(file, end, least):
+            reached = begin
+            line = _decoded(raw) if all(word in raw.decode("utf-8", "replace").casefold() for word in wanted) else None
+            if line is not None:
+                found.append(line)
+            if len(found) == most:
+                break
+    return Page(tuple(found), reached or None)
+
+
+def _lines_back(file: BinaryIO, end: int, least: int) -> Iterator[tuple[int, bytes]]:
+    """The whole lines between two offsets, from the last to the first, each with the offset at which it begins."""
+    rest, at = b"", end
+    while at > least:
+        size = min(BLOCK, at - least)
+        at -= size
+        file.seek(at)
+        block = file.read(size) + rest
+        first = 0 if at == 0 else block.find(b"\n") + 1
+        if at > 0 and first == 0:
+            rest = block
+            continue
+        lines, rest = block[first:].splitlines(keepends=True), block[:first]
+        begin = at + len(block)
+        for line in reversed(lines):
+            begin -= len(line)
+            yield begin, line
+
+
+def _decoded(raw: bytes) -> Line | None:
+    try:
+        return msgspec.json.decode(raw, type=Line)
+    except msgspec.DecodeError:
+        return None

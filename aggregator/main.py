@@ -195,7 +195,7 @@ def _serve(
         conditions = partial(_conditions, runner, steering, duties, counted)
         fleet_state = None if rollouts is None else lambda: rollouts.state
         shown = (lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, fleet_state)
-        http.serve(create_api(*shown, access, queue))
+        http.serve(create_api(*shown, access, queue, folder))
         runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or done() or (runner.finished and not settings.stay))
         fleet.announce(runner.epoch, clock(), "", online=False)
         devices.save()

@@ -1,5 +1,6 @@
 """Orders that come over HTTP, on their way from the server's thread to the service's one thread."""
 
+import asyncio
 import queue
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,6 +11,8 @@ from aggregator.desk import Answer
 
 MOST = 64
 """Orders that may wait."""
+WAIT_S = 10.0
+"""For so long an answer is waited for."""
 
 
 class OrderQueue:
@@ -29,6 +32,18 @@ class OrderQueue:
         answer.set_running_or_notify_cancel()  # whoever waits may go away; the order stays
         self._waiting.put_nowait((by, order, answer))
         return answer
+
+    async def ask(self, by: str, order: msgspec.Struct) -> Answer | None:
+        """Leave an order of somebody, and wait for the answer; None: the service was busy for `WAIT_S`, and the order stays.
+
+        Raises:
+            queue.Full: too many wait already.
+        """
+        given = self.give(by, order)
+        try:
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(given)), WAIT_S)
+        except TimeoutError:
+            return None
 
     def carry_out(self, act: Callable[[str, msgspec.Struct], Answer]) -> None:
         """Carry out what waits now, in the order of arrival."""

@@ -1,57 +1,49 @@
 """The aggregator over HTTP, for people and tools: health, campaigns, their rounds and devices, the models to download, and orders.
 
-It needs no other machine: there is no page that loads anything from elsewhere. ``/openapi.json`` describes every path.
+``/openapi.json`` describes every path. Below ``/dashboard/`` are pages for people (`aggregator.adapters.dashboard`). Nothing is loaded from
+another machine.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import RedirectResponse
 
 from aggregator.access import Access
+from aggregator.adapters.dashboard.app import HOME, REFERENCE, Dashboard
+from aggregator.adapters.dashboard.sources import Sources
 from aggregator.adapters.http_devices import device_routes
 from aggregator.adapters.http_guard import FREE, Guard
 from aggregator.adapters.http_orders import order_routes
 from aggregator.adapters.http_problem import answer_with_problems, describe, refusals
 from aggregator.adapters.http_query import PAGE, After, Chosen, Group, Limit, Number, refuse_unknown
 from aggregator.adapters.http_releases import release_routes
+from aggregator.adapters.http_session import PAGES
 from aggregator.adapters.http_views import (
     CampaignView,
     HealthView,
     ReadyView,
     RoundView,
     RunView,
+    Shown,
     campaign_view,
     round_view,
     run_view,
 )
 from aggregator.adapters.metrics import CampaignMetrics
 from aggregator.core.conditions import Conditions
-from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
+from aggregator.core.ports import BlobLost, Blobs, StorageFailed
 from aggregator.core.registry import Entry
 from aggregator.core.rollout_state import FleetState
-from aggregator.core.state import RunState
 from aggregator.core.summary import Summary, summarize
 from aggregator.devices import Devices
 from aggregator.order_queue import OrderQueue
 
 DOWNLOAD = "application/octet-stream"
-
-
-class Shown(Protocol):
-    """What of a campaign is shown."""
-
-    store: Store
-    blobs: Blobs
-
-    @property
-    def paused(self) -> str:
-        """Why nothing goes on; empty while it does."""
-
-    def known(self) -> RunState:
-        """Its state as it is now."""
 
 
 def create_api(
@@ -62,13 +54,14 @@ def create_api(
     releases: Callable[[], FleetState] | None = None,
     access: Access | None = None,
     orders: OrderQueue | None = None,
+    audit: Path | None = None,
 ) -> FastAPI:
     """The application.
 
     `campaigns` returns the campaigns as they are now, by name, in the order of their starts; `conditions` what else there is to say;
     `wall_s` the seconds since the service was started. A handler reads a campaign's state once. `releases`: the fleet's releases,
     if it has some. `access`: who may ask what; without it everybody may read. `orders`: where operators' orders go; without it none are
-    taken.
+    taken. `audit`: the folder with the audit log that the dashboard shows.
     """
     api = FastAPI(
         title="Shoal aggregator",
@@ -96,6 +89,17 @@ def create_api(
             return HealthView(status="ok", run="", phase="", round=0)
         state = find("").known()
         return HealthView(status="ok", run=state.settings.name, phase=state.phase, round=state.round)
+
+    @api.get("/", include_in_schema=False)
+    @api.get(PAGES.rstrip("/"), include_in_schema=False)
+    def home() -> Response:
+        """The dashboard."""
+        return RedirectResponse(HOME, 303)
+
+    @api.get("/docs", include_in_schema=False)
+    def docs() -> Response:
+        """This API for people."""
+        return RedirectResponse(REFERENCE, 303)
 
     guarded = APIRouter(responses=refusals(401, 403, 404, 422, 429, 503))
 
@@ -133,8 +137,7 @@ def create_api(
     @guarded.get("/rounds")
     def rounds(name: Chosen = "", after: After = 0, limit: Limit = PAGE) -> list[RoundView]:
         """The closed rounds, by number."""
-        records = [record for record in find(name).store.rounds() if record.round > after]
-        return [round_view(record) for record in records[:limit]]
+        return [round_view(record) for record in find(name).store.rounds(after)[:limit]]
 
     @guarded.get("/models")
     def models(name: Chosen = "") -> dict[str, str]:
@@ -168,7 +171,7 @@ def create_api(
     def views(number: Number, name: Chosen = "") -> Response:
         """The distance matrices of a round as safetensors."""
         shown = find(name)
-        for record in shown.store.rounds():
+        for record in shown.store.rounds(number - 1, number):
             if record.round == number and record.views:
                 return _download(shown.blobs, record.views, f"round-{number}.safetensors")
         raise HTTPException(404, f"round {number}: no distances were computed in it")
@@ -179,8 +182,20 @@ def create_api(
     if orders is not None:
         guarded.include_router(order_routes(orders, releases is not None))
     api.include_router(guarded)
+    sources = Sources(
+        campaigns=campaigns,
+        conditions=conditions,
+        devices=devices,
+        releases=releases,
+        access=access,
+        orders=orders,
+        audit=audit,
+        openapi=api.openapi,
+    )
+    dashboard = Dashboard(sources)
+    api.mount(PAGES.rstrip("/"), dashboard.app)
     if access is not None:
-        api.add_middleware(Guard, access=access)
+        api.add_middleware(Guard, access=access, page=dashboard.refuse)
     return api
 
 

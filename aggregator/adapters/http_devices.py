@@ -90,7 +90,7 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
         begin = bisect_right(ids, after)
         page = ids[begin : begin + limit]
         more = page[-1] if begin + limit < len(ids) else None
-        return DevicePage(total=len(ids), devices=[_line(run, d, known[d]) for d in page], after=more)
+        return DevicePage(total=len(ids), devices=[device_line(run, d, known[d]) for d in page], after=more)
 
     @routes.get("/devices/{device_id}")
     def show_device(device_id: DeviceId, campaign: Chosen = "") -> DeviceDetails:
@@ -98,12 +98,13 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
         entry = devices.state.devices.get(device_id)
         if entry is None:
             raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
-        return DeviceDetails(line=_line(current(campaign), device_id, entry), entry=msgspec.to_builtins(entry))
+        return DeviceDetails(line=device_line(current(campaign), device_id, entry), entry=msgspec.to_builtins(entry))
 
     return routes
 
 
-def _line(run: RunState | None, device_id: str, entry: Entry) -> DeviceLine:
+def device_line(run: RunState | None, device_id: str, entry: Entry) -> DeviceLine:
+    """A device in a list. `run`: the campaign whose group and cohort are said."""
     said, device = entry.said, run.devices.get(device_id) if run is not None else None
     placed = placed_of(run, device_id) if run is not None else None
     return DeviceLine(

@@ -1,6 +1,5 @@
 """An operator's orders over HTTP. The service's own thread carries them out; the answer is waited for."""
 
-import asyncio
 import queue
 from typing import Annotated, Any, Literal
 
@@ -13,12 +12,11 @@ from aggregator import release_orders as release
 from aggregator.adapters.http_problem import RETRY_S, refusals
 from aggregator.adapters.http_query import ID, LARGEST, NAME, Campaign, DeviceId, Number
 from aggregator.core.registry import MOST_TAGS
-from aggregator.order_queue import OrderQueue
+from aggregator.order_queue import WAIT_S, OrderQueue
 from aggregator.orders import Abort, Hold, Resume, Retune, RollBack
 from wire.messages import Encoding
 
-WAIT_S = 10.0
-"""For so long an answer is waited for."""
+BUSY = f"the service was busy for {WAIT_S:g} s; it carries the order out when it can"
 YEAR_S = 366 * 86_400.0
 
 
@@ -129,14 +127,12 @@ def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
             raise HTTPException(401, "orders need a token", {"WWW-Authenticate": 'Bearer realm="shoal"'})
         retry = {"Retry-After": str(RETRY_S)}
         try:
-            given = orders.give(caller.name, order)
+            answer = await orders.ask(caller.name, order)
         except queue.Full:
             raise HTTPException(503, "too many orders wait already", retry) from None
-        try:
-            answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(given)), WAIT_S)
-        except TimeoutError:
+        if answer is None:
             response.status_code = 202
-            return OrderView(state="waiting", text=f"the service was busy for {WAIT_S:g} s; it carries the order out when it can")
+            return OrderView(state="waiting", text=BUSY)
         match answer.cause:
             case "refused":
                 raise HTTPException(409, answer.text)

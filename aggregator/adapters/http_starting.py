@@ -3,10 +3,13 @@
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
+from aggregator.adapters.dashboard.app import starting, static_files
 from aggregator.adapters.http_guard import FREE
 from aggregator.adapters.http_problem import RETRY_S, problem
+from aggregator.adapters.http_session import PAGES, is_page
 from aggregator.adapters.http_views import HealthView
 
 
@@ -19,8 +22,12 @@ def create_starting_api(doing: Callable[[], str]) -> FastAPI:
         """That the process runs, and what it is doing."""
         return HealthView(status="starting", run="", phase="", round=0, doing=doing())
 
-    def not_yet(_request: Request, _error: Exception) -> Response:
+    def not_yet(request: Request, _error: Exception) -> Response:
+        path = request.scope["path"]
+        if path == "/" or is_page(path):
+            return starting(request, doing())
         return problem(503, f"the service is starting: {doing()}", {"Retry-After": str(RETRY_S)})
 
+    api.mount(PAGES.rstrip("/"), Starlette(routes=[static_files()], exception_handlers={HTTPException: not_yet}))
     api.add_exception_handler(HTTPException, not_yet)
     return api

@@ -1,16 +1,31 @@
 """What the HTTP API says of a service and its campaigns. Times are Unix seconds."""
 
 from collections import Counter
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator.core.budget import why_ended
+from aggregator.core.ports import Blobs, Store
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import OpenPhase, Phase, RunState
 from aggregator.core.summary import accuracy_of, count_groups, spread
 from wire.messages import Encoding
+
+
+class Shown(Protocol):
+    """What of a campaign is shown."""
+
+    store: Store
+    blobs: Blobs
+
+    @property
+    def paused(self) -> str:
+        """Why nothing goes on; empty while it does."""
+
+    def known(self) -> RunState:
+        """Its state as it is now."""
 
 
 class HealthView(BaseModel):

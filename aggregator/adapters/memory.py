@@ -8,6 +8,7 @@ from aggregator.core.registry import Entry
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState
 from wire.codec import digest
+from wire.messages import LARGEST_COUNT
 
 
 class MemoryStore:
@@ -30,8 +31,8 @@ class MemoryStore:
             state, _ = step(state, event)
         return state
 
-    def rounds(self) -> list[RoundRecord]:
-        return [self._rounds[number] for number in sorted(self._rounds)]
+    def rounds(self, after: int = 0, until: int = LARGEST_COUNT) -> list[RoundRecord]:
+        return [self._rounds[number] for number in sorted(self._rounds) if after < number <= until]
 
     def check(self) -> None:
         pass

@@ -23,6 +23,7 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState, decode_state, encode_state
 from wire.errors import ConfigError
+from wire.messages import LARGEST_COUNT
 
 
 def has_run(url: str, run: str) -> bool:
@@ -151,8 +152,9 @@ class SqlStore:
         self._commits = commits
         return state
 
-    def rounds(self) -> list[RoundRecord]:
-        chosen = sql.select(ROUNDS.c.record).where(ROUNDS.c.run == self._run).order_by(ROUNDS.c.round)
+    def rounds(self, after: int = 0, until: int = LARGEST_COUNT) -> list[RoundRecord]:
+        meant = (ROUNDS.c.run == self._run, ROUNDS.c.round > after, ROUNDS.c.round <= until)
+        chosen = sql.select(ROUNDS.c.record).where(*meant).order_by(ROUNDS.c.round)
         with self._transaction() as connection:
             return [msgspec.json.decode(payload, type=RoundRecord) for (payload,) in connection.execute(chosen)]
 

@@ -76,5 +76,6 @@ def http_service(fleet: FleetData, folder: Path, host: str = "127.0.0.1", **acce
         lambda: rollouts.state,
         let_in,
         orders,
+        folder,
     )
     return HttpService(api, folder, TokenFile(folder), releasing, duties)

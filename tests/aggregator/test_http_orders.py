@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from aggregator.adapters import http_orders
+from aggregator import order_queue
 from aggregator.core.ports import StorageFailed
 from aggregator.desk import Answer
 from aggregator.order_queue import MOST, OrderQueue
@@ -94,7 +94,7 @@ def test_orders_to_releases_and_rollouts(service: HttpService, client: TestClien
 
 
 def test_an_order_that_is_late_waits_and_is_carried_out(service: HttpService, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_orders, "WAIT_S", 0.05)
+    monkeypatch.setattr(order_queue, "WAIT_S", 0.05)
     answer = client.post("/campaigns/run-1/pause")
     assert (answer.status_code, answer.json()["state"]) == (202, "waiting")
     assert not service.releasing.bench.campaign.held
@@ -173,7 +173,7 @@ def test_head_is_get_without_the_body(client: TestClient) -> None:
 
 
 def test_nothing_is_loaded_from_elsewhere(client: TestClient) -> None:
-    assert (client.get("/docs").status_code, client.get("/redoc").status_code) == (404, 404)
+    assert (client.get("/docs").url.path, client.get("/redoc").status_code) == ("/dashboard/api", 404)
     described = client.get("/openapi.json")
     assert described.status_code == 200
     named = [operation["operationId"] for methods in described.json()["paths"].values() for operation in methods.values()]

@@ -1,4 +1,5 @@
-"""What docs/operate.md says to type is typed here, to a real service and a real broker; and every test that the page names is there."""
+"""What docs/operate.md says to type is typed here, to a real service and a real broker; and every test is there that this page and
+docs/dashboard.md name."""
 
 import contextlib
 import io
@@ -104,6 +105,8 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     assert operator.get("/health")[1]["status"] == "ok"
     status, ready = operator.get("/ready")
     assert (status, ready["ready"]) == (200, True)
+    with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}", timeout=5) as dashboard:
+        assert "No device has been here yet" in dashboard.read().decode()
     assert all(f"`{check}`" in PAGE for check in ready if check not in ("ready", "phase"))
     epochs = [operator.get("/run")[1]["epoch"]]
     assert "shoal campaign resume runs/served" in COMMANDS
@@ -261,7 +264,8 @@ def test_a_service_is_started_from_the_file_that_init_writes(operator: Operator)
 
 
 def test_every_test_that_the_page_names_is_there() -> None:
-    named = re.findall(r"`(tests/[\w/.]+)(?:: (\w+))?`", PAGE)
+    pages = PAGE + (ROOT / "docs" / "dashboard.md").read_text()
+    named = re.findall(r"`(tests/[\w/.]+)(?:: (\w+))?`", pages)
     assert len(named) >= 15
     assert [place for place, _ in named if not (ROOT / place).exists()] == []
     assert [
