@@ -47,7 +47,7 @@ def _parameters(said: Mapping[str, Any]) -> Iterator[Parameter]:
 
 def _body(document: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[Parameter]:
     schema = said.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    if (name := schema.get("$ref", "").rpartition("/")[2]) and (body := document["components"]["schemas"][name]):
+    if (name := schema.get("$ref", "").removeprefix("#/components/schemas/")) and (body := document["components"]["schemas"][name]):
         for field, given in body.get("properties", {}).items():
             yield Parameter(field, "body", _kind(given), given.get("description", ""))
 
