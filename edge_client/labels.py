@@ -140,6 +140,17 @@ def strata(y: Array) -> Array:
     return y if has_classes(y) else np.zeros(len(y), np.int64)
 
 
+def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
+    """Boolean mask (n,) of the last `share` of each class's windows, in their order; at least one of a class with two, and never all of
+    them. Where labels are no classes, of all windows."""
+    mask, classes = np.zeros(len(y), bool), strata(y)
+    for label in np.unique(classes):
+        at = np.flatnonzero(classes == label)
+        count = min(len(at) - 1, max(1, round(share * len(at))) if len(at) > 3 else 1)
+        mask[at[len(at) - count :]] = True
+    return mask
+
+
 def fit_labels(y: Array, task: TaskName, num_names: int, steps: int, origin: str) -> Array:
     """Labels as a task takes them (`wire.tasks.label_of`), of windows of so many steps. Of no example there may be any.
 

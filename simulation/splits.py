@@ -12,8 +12,8 @@ import numpy as np
 
 from algorithms.spec import Choice, Option, Options, read
 from edge_client.core.ports import Windows
-from edge_client.labels import strata
-from simulation.datasets.windows import FleetData, Recordings, last_share_of_each_class
+from edge_client.labels import last_share_of_each_class, strata
+from simulation.datasets.windows import FleetData, Recordings
 from simulation.partitions.assignment import split_count
 from wire.errors import DataError
 from wire.tensors import Array

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_client.adapters.recordings import TEST_SHARE, channels_in, classes_of, cut_samples, load_recordings, recordings_in
+from edge_client.adapters.recordings import channels_in, classes_of, cut_samples, load_recordings, recordings_in
 from edge_client.core.ports import Windows
-from edge_client.labels import as_held, check_labels, class_numbers, named_classes, strata
+from edge_client.labels import as_held, check_labels, class_numbers, last_share_of_each_class, named_classes
 from edge_client.layout import examples, vocabulary
 from wire.bundle import Window
 from wire.errors import DataError
@@ -62,7 +62,7 @@ def _labelled(folder: Path, unlabelled: Array | None, length: int, stride: int, 
         return Windows(*train, *test)
     if (folder / "X.npy").exists():
         x, y = _checked(_load(folder / "X.npy"), _load(folder / "y.npy"), folder, classes_of(folder))
-        test_mask = _last_of_each_class(y)
+        test_mask = last_share_of_each_class(y)
         return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
     if paths := recordings_in(folder):
         return load_recordings(folder, paths, length, stride, steps)
@@ -161,14 +161,6 @@ def _examples(x: Array, origin: str, channels: Sequence[str], has_ids: bool) -> 
     if x.ndim in (3, 4) and len(x) == 0 and x.dtype.kind in "fiu" and min(x.shape[1:]) > 0:
         return x if x.dtype.kind in "iu" else x.astype(np.float32)
     return examples(x, origin, channels, has_ids)
-
-
-def _last_of_each_class(y: Array) -> Array:
-    mask, classes = np.zeros(len(y), bool), strata(y)
-    for label in np.unique(classes):
-        at = np.flatnonzero(classes == label)
-        mask[at[len(at) - round(TEST_SHARE * len(at)) :]] = True
-    return mask
 
 
 def read_windows(path: Path, window: Window) -> Array:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edge_client.core.ports import Windows
+from edge_client.labels import last_share_of_each_class
 from shoal.api.examples import Examples, arrays_of
 from simulation.datasets.device_folders import LENGTH, STRIDE, load_device_folders
 from simulation.datasets.npz import from_arrays
-from simulation.datasets.windows import FleetData, last_share_of_each_class
+from simulation.datasets.windows import FleetData
 from simulation.partition import assign, make_fleet, read_partition
 from simulation.scenario import Scenario, check_scenario
 from wire.errors import ConfigError, DataError

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.labels import are_steps, as_held, check_labels, column_names, has_classes, named_classes
+from edge_client.labels import are_steps, as_held, check_labels, column_names, has_classes, last_share_of_each_class, named_classes
 from edge_client.layout import examples, fitting, vocabulary
 from simulation.datasets.pool import Pool
-from simulation.datasets.windows import FleetData, Recordings, last_share_of_each_class
+from simulation.datasets.windows import FleetData, Recordings
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tasks import NO_LABEL

@@ -10,7 +10,7 @@ import numpy as np
 
 from algorithms.core.units import Units
 from edge_client.core.ports import Windows
-from edge_client.labels import fit_labels, strata
+from edge_client.labels import fit_labels
 from edge_client.layout import without_labels
 from wire.bundle import Window
 from wire.errors import DataError
@@ -166,17 +166,6 @@ def cut_windows(recording: Array, length: int, stride: int) -> Array:
         return np.zeros((0, recording.shape[1], length), np.float32)
     view = np.lib.stride_tricks.sliding_window_view(recording, length, axis=0)[::stride]
     return np.ascontiguousarray(view, dtype=np.float32)
-
-
-def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
-    """Boolean mask (n,) of the last `share` of each class's windows, in their order; at least one of a class with two, and never all of
-    them. Where labels are no classes, of all windows."""
-    mask, classes = np.zeros(len(y), bool), strata(y)
-    for label in np.unique(classes):
-        at = np.flatnonzero(classes == label)
-        count = min(len(at) - 1, max(1, round(share * len(at))) if len(at) > 3 else 1)
-        mask[at[len(at) - count :]] = True
-    return mask
 
 
 def able_to_train(data: FleetData, least: int) -> list[str]:

@@ -12,11 +12,12 @@ from sklearn.metrics import adjusted_rand_score
 
 from aggregator.core.summary import Groups
 from algorithms.registry import read_algorithm
+from edge_client.labels import last_share_of_each_class
 from simulation.datasets.catalog import load_data
 from simulation.datasets.npz import load_npz
 from simulation.datasets.uci_har import SIGNALS
 from simulation.datasets.watch import LENGTH
-from simulation.datasets.windows import FleetData, cut_windows, last_share_of_each_class, select_devices
+from simulation.datasets.windows import FleetData, cut_windows, select_devices
 from simulation.engine.options import EngineOptions
 from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
