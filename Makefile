@@ -24,8 +24,8 @@ $(VENV)/.dev: $(DEPENDENCIES)
 demo: $(VENV)/.demo
 	$(BIN)/shoal demo
 
-# Many tests wait for processes and brokers: half as many workers again as there are cores keep the cores busy.
-WORKERS ?= $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
+# Many tests wait for processes and brokers: twice as many workers as there are cores keep the cores busy.
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
 test: setup deploy/.debian
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
@@ -42,7 +42,7 @@ check: setup
 native: setup deploy/.debian
 	$(BIN)/python -m host.executorch.build --out build/native
 
-BENCHMARKS := first_light personal native server clustering virtual_time transport export edge curves encodings attackers models
+BENCHMARKS := first_light personal native server clustering virtual_time transport export edge curves encodings attackers models dashboard
 bench: setup deploy/.debian
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 

@@ -8,7 +8,6 @@ from aggregator.core.registry import Entry
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState
 from wire.codec import digest
-from wire.messages import LARGEST_COUNT
 
 
 class MemoryStore:
@@ -31,8 +30,8 @@ class MemoryStore:
             state, _ = step(state, event)
         return state
 
-    def rounds(self, after: int = 0, until: int = LARGEST_COUNT) -> list[RoundRecord]:
-        return [self._rounds[number] for number in sorted(self._rounds) if after < number <= until]
+    def rounds(self, after: int = 0, until: int | None = None) -> list[RoundRecord]:
+        return [self._rounds[number] for number in sorted(self._rounds) if after < number and (until is None or number <= until)]
 
     def check(self) -> None:
         pass

@@ -23,7 +23,9 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.round import step
 from aggregator.core.state import Event, RunState, decode_state, encode_state
 from wire.errors import ConfigError
-from wire.messages import LARGEST_COUNT
+
+LARGEST_ROUND = 2**31 - 1
+"""What a column of rounds can hold, and be compared with, in every database."""
 
 
 def has_run(url: str, run: str) -> bool:
@@ -152,9 +154,10 @@ class SqlStore:
         self._commits = commits
         return state
 
-    def rounds(self, after: int = 0, until: int = LARGEST_COUNT) -> list[RoundRecord]:
-        meant = (ROUNDS.c.run == self._run, ROUNDS.c.round > after, ROUNDS.c.round <= until)
-        chosen = sql.select(ROUNDS.c.record).where(*meant).order_by(ROUNDS.c.round)
+    def rounds(self, after: int = 0, until: int | None = None) -> list[RoundRecord]:
+        chosen = sql.select(ROUNDS.c.record).where(ROUNDS.c.run == self._run, ROUNDS.c.round > min(after, LARGEST_ROUND))
+        chosen = chosen if until is None else chosen.where(ROUNDS.c.round <= min(until, LARGEST_ROUND))
+        chosen = chosen.order_by(ROUNDS.c.round)
         with self._transaction() as connection:
             return [msgspec.json.decode(payload, type=RoundRecord) for (payload,) in connection.execute(chosen)]
 

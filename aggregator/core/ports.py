@@ -7,7 +7,6 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.registry import Entry
 from aggregator.core.state import Event, RunState
 from wire.errors import ShoalError
-from wire.messages import LARGEST_COUNT
 
 Clock = Callable[[], float]
 """Seconds now, never less than a call before said; a service's are those of the Unix epoch, a simulation's those since its beginning."""
@@ -44,8 +43,8 @@ class Store(Protocol):
             StorageFailed: it cannot be read.
         """
 
-    def rounds(self, after: int = 0, until: int = LARGEST_COUNT) -> list[RoundRecord]:
-        """The records of rounds with a greater number than `after` and at most `until`, by round.
+    def rounds(self, after: int = 0, until: int | None = None) -> list[RoundRecord]:
+        """The records of rounds with a greater number than `after` and at most `until`, where that is given, by round.
 
         Raises:
             StorageFailed: they cannot be read.

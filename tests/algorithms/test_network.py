@@ -42,6 +42,6 @@ def test_models_of_windows_are_known_but_for_group_norm() -> None:
             network_of(make(window, 4, torch.ones(3)), window.shape)
         except Unsupported as reason:
             refused[name] = str(reason)
-    assert refused == {"har-cnn-gn": "extractor.norm1 is GroupNorm", "resnet18": refused["resnet18"]}
+    assert refused == {"har-cnn-gn": "extractor.norm1 is GroupNorm", "tcn": "extractor.1 is Dilated", "resnet18": refused["resnet18"]}
     with pytest.raises(Unsupported, match="only time windows"):
         network_of(MODELS["mlp"](window, 4, torch.ones(3)), (3, 8, 8))

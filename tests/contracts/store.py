@@ -75,6 +75,7 @@ class StoreContract:
         store.commit([], [record(2), record(1)])
         store.commit([], [record(2, accuracy=0)])
         assert store.rounds() == [record(1), record(2, accuracy=0)]
+        assert (store.rounds(after=2**40), store.rounds(until=2**40)) == ([], store.rounds())
         assert (store.rounds(after=1), store.rounds(after=2), store.rounds(until=1)) == ([record(2, accuracy=0)], [], [record(1)])
 
 

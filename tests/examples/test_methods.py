@@ -82,7 +82,7 @@ def test_a_broken_method_is_told_what_is_wrong(elsewhere: Path) -> None:
 def test_a_run_says_which_backend_it_takes_and_why_no_faster_one(elsewhere: Path) -> None:
     data = synthetic_fleet(4, shift=1.0)
     summaries = [simulate(data, SimulationSettings(read_algorithm(f"examples/{name}"), 1)).summary for name in METHODS]
-    assert [summary.backend for summary in summaries] == ["eager", "eager", "native"]
+    assert [summary.backend for summary in summaries] == ["hybrid", "hybrid", "native"]
     assert (summaries[0].backend_reason or "").startswith("graph 'step' of mixup-head is more than plain SGD on the cross-entropy")
 
 

@@ -102,7 +102,7 @@ def left_running(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["simulate", "--data", "nothing"], "error: data 'nothing': expected watch, uci-har, "),
+        (["simulate", "--data", "nothing"], "error: data 'nothing': expected watch, watch-session, uci-har, "),
         (["simulate", "--algorithm", "magic"], "error: algorithm 'magic': 'magic' is none of"),
         (
             ["simulate", "--algorithm", "distfl:signature=x"],

@@ -30,7 +30,7 @@ def shoal(*arguments: str) -> None:
         ("download cifar10 --to /dev/null", "--to /dev/null: File exists"),
         (
             "simulate --backend native --model resnet18 --algorithm fedavg --devices 2",
-            "backend native: extractor.3 is Residual; it runs plain SGD on time windows, with layers Conv1d, ",
+            "backend native: extractor.3 is Residual; the engine in C++ has time windows, with layers Conv1d, ",
         ),
         ("simulate --lr -1", "--lr -1: expected a learning rate from 0"),
         ("compare --algorithms fedavg --hyper lr=-1", "--lr -1: expected a learning rate from 0"),

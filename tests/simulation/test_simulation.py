@@ -207,7 +207,7 @@ class TestNpz:
         assert "pickle" not in str(error.value)
 
     def test_unknown_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(DataError, match="expected watch, uci-har, "):
+        with pytest.raises(DataError, match="expected watch, watch-session, uci-har, "):
             load_data("imagenet")
         monkeypatch.delenv("SHOAL_DATA", raising=False)
         with pytest.raises(DataError, match="set SHOAL_DATA"):
