@@ -34,6 +34,12 @@ OUT = Path(__file__).parent / "results" / "personal.json"
 EPOCHS = (1, 2, 5)
 ALGORITHMS = "fedavg,local,distfl,lg-net,lg-net+distfl,ditto,apfl,dbe,pfedme,ifca:k=2,fedavg+knn-per,personal"
 LABELS = ("all", "20", "5", "1", "none")
+VARIANTS = (
+    ("watch", "20", "lg-net,lg-net:fine_tune_epochs=2,personal,personal:epochs=10"),
+    ("uci-har", "all", "lg-net,pfedme,personal,personal:epochs=10,personal:holdout=0.1"),
+)
+"""Where devices have many labels, other methods' worst tenth is better: whether that is for the passes they make, or for the windows that
+`personal` holds out."""
 READ_WITH_CARE = (
     "What these numbers do not say. The constants of `personal` were chosen while cells of this grid were looked at, on these data sets; "
     "no third one was held back. All methods have the defaults that they are registered with, and none is tuned, DBE's kappa and mu in "
@@ -110,6 +116,12 @@ def text(results: dict[str, Any]) -> str:
         below = [max(own[n]["accuracy"]["mean"] for n in names) - own[name]["accuracy"]["mean"] for own in whole]
         shares = [f"{100 * fmean(values):.1f}" for values in (*zip(*measured, strict=True), below)]
         lines += [f"| {name} | {' | '.join(shares)} | {sum(lost <= NEAR for lost in below)} of {len(whole)} |"]
+    lines += ["", "Where devices have many labels, by the passes after the last round and by what is held out:", ""]
+    lines += ["| data, labels | method | mean | worst tenth, by seed |", "|---|---|---|---|"]
+    for cell in results["variants"]:
+        for row in cell["algorithms"]:
+            tenths = ", ".join(f"{100 * tenth:.1f}" for tenth in row["tenths"])
+            lines += [f"| {cell['data']}, {cell['labels']} | {row['algorithm']} | {100 * row['accuracy']['mean']:.1f} | {tenths} |"]
     lines += ["", "A board with onnxruntime: what it does after the last round, in usual rounds of its own (evaluate, train).", ""]
     lines += ["| data | epochs of a round | windows | usual round, ms | `personal` | `lg-net` |", "|---|---|---|---|---|---|"]
     for made in results["cost"]:
@@ -117,6 +129,24 @@ def text(results: dict[str, Any]) -> str:
         ratios = f"{made['ratio']['personal']:.2f} | {made['ratio']['lg-net']:.2f}"
         lines += [f"| {made['data']} | {made['epochs']} | {made['windows']} | {usual:.0f} | {ratios} |"]
     return "\n".join(lines)
+
+
+def variants(folder: Path, usual: list[str]) -> list[dict[str, Any]]:
+    """The cells of `VARIANTS`, with the worst tenth of devices in each run, by seed."""
+    found = []
+    for data, labels, algorithms in VARIANTS:
+        asked = [*usual, "--algorithms", algorithms, "--reference", "lg-net", "--data", data, "--split", "time", "--labels", labels]
+        (cell,) = grid(folder, asked)["cells"]
+        for row in cell["algorithms"]:
+            row["tenths"] = [run["accuracy"]["worst_tenth"] for run in _runs(folder, data, labels, row["algorithm"])]
+        found.append(cell)
+    return found
+
+
+def _runs(folder: Path, data: str, labels: str, algorithm: str) -> list[dict[str, Any]]:
+    runs = (json.loads(path.read_text()) for path in (folder / "runs").iterdir())
+    meant = [run for run in runs if (run["data"], run["labels"], run["algorithm"]) == (data, labels, algorithm)]
+    return sorted(meant, key=lambda run: int(run["seed"]))
 
 
 def _by_name(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -142,14 +172,18 @@ def main() -> None:
     reader.add_argument("--split", default="time,session", help="splits of the grid")
     reader.add_argument("--labels", default=",".join(LABELS), help="numbers of labels of the grid")
     reader.add_argument("--no-cost", action="store_true", help="leave what the choice costs as it was measured before")
+    reader.add_argument("--variants", action="store_true", help="look into the cells where many labels are, too")
     options = reader.parse_args()
-    usual = ["--algorithms", ALGORITHMS, "--reference", "fedavg", "--rounds", "12", "--local-epochs", "2"]
+    rounds = ["--rounds", "12", "--local-epochs", "2"]
+    usual = ["--algorithms", ALGORITHMS, "--reference", "fedavg", *rounds]
     asked = ["--data", options.data, "--split", options.split, "--labels", options.labels]
-    results = {"cells": [], "cost": []} | (json.loads(OUT.read_text()) if OUT.exists() else {})
+    results = {"cells": [], "cost": [], "variants": []} | (json.loads(OUT.read_text()) if OUT.exists() else {})
     results |= {"machine": describe_machine(), "arguments": usual}
     if not options.no_cost:
         results["cost"] = [cost(data, epochs) for data in ("watch", "uci-har") for epochs in EPOCHS]
     results["cells"] = _merged(results["cells"], grid(options.folder, usual + asked)["cells"])
+    if options.variants:
+        results["variants"] = variants(options.folder, rounds)
     OUT.write_text(json.dumps(results, indent=1) + "\n")
     put("personal", f"## What devices keep\n\n{text(results)}")
     print(text(results))
