@@ -350,4 +350,14 @@ class Inbox:
 
 def terms_of(said: CheckIn) -> str:
     """What a device says of itself that decides whether it can carry out a plan, as a short hash: its windows, its programs, its policy."""
-    return digest(encode(CheckIn("", said.num_train, said.num_test, said.bundle, said.client, said.runtime, policy=said.policy)))[:16]
+    own = CheckIn(
+        "",
+        said.num_train,
+        said.num_test,
+        said.bundle,
+        said.client,
+        said.runtime,
+        num_unlabelled=said.num_unlabelled,
+        policy=said.policy,
+    )
+    return digest(encode(own))[:16]

@@ -43,7 +43,10 @@ def is_from_own_page(headers: Headers) -> bool:
     """Whether a browser says that a page of this address makes the request."""
     if (site := headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
-    return bool(host := headers.get("host")) and urlsplit(headers.get("origin", "")).netloc == host
+    try:
+        return bool(host := headers.get("host")) and urlsplit(headers.get("origin", "")).netloc == host
+    except ValueError:  # that is no address at all
+        return False
 
 
 def keep_cookie(response: Response, scope: Scope, name: str, value: str, most_s: int | None = None) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from aggregator.core.asking import absent, failed, is_awaited, others, with_device
+from aggregator.core.closings import MOST_ASKED
 from aggregator.core.cohort import drawn
 from aggregator.core.hours import read_hours
 from aggregator.core.plan import can_train, plan_for, round_seed
@@ -80,11 +81,12 @@ def told(state: RunState, event: UpdateAdmitted) -> RunState:
 
 
 def told_late(state: RunState, event: UpdateAdmitted) -> RunState:
-    """The state once a device has told of its inputs after the last round (`aggregator.core.closings`)."""
+    """The state once a device has told of its inputs after the last round (`aggregator.core.closings`). One that has none to tell of is
+    asked no more until it says something else of itself."""
     device_id, update, device = event.device_id, event.update, state.devices[event.device_id]
     said = Told(blob=update.blob, round=state.round, bytes_up=update.bytes_up, bytes_down=update.bytes_down)
     found = {device_id: event.placed} if event.placed is not None else {}
-    again = replace(device, accepted=update.blob, closings=device.closings + (not found))
+    again = replace(device, accepted=update.blob, moved=False, closings=device.closings if update.norms else MOST_ASKED)
     state = replace(with_device(state, device_id, again), placed=state.placed | found)
     return replace(state, inputs=state.inputs | {device_id: said}) if update.norms else state
 

@@ -79,10 +79,17 @@ def _walk(model: Classifier, window_shape: tuple[int, ...], parameters: Iterable
         raise Unsupported(f"{type(model).__name__} has a forward pass of its own")
     if fixed := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
         raise Unsupported(f"{fixed[0]} is frozen")
-    if hooked := [name for name, module in model.named_modules() if module._forward_hooks or module._forward_pre_hooks]:
-        raise Unsupported(f"{hooked[0] or 'the model'} has a forward hook")
+    if hooked := [name for name, module in model.named_modules() if has_hooks(module)]:
+        raise Unsupported(f"{hooked[0] or 'the model'} has a hook")
+    if own := [name for name, module in model.named_modules() if type(module).train is not nn.Module.train]:
+        raise Unsupported(f"{own[0] or 'the model'} has a way of its own to go into training")
     channels, time = window_shape
     return _Walk(channels, time, {name: tuple(parameter.shape) for name, parameter in parameters})
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody looks at what goes through a layer, or comes back."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 def _size_of(scale: nn.Module, channels: int) -> tuple[float, ...] | None:
@@ -108,8 +115,8 @@ class _Walk:
     def visit(self, name: str, module: nn.Module) -> None:
         kind = type(module)
         if kind is nn.Sequential:
-            for child, part in module.named_children():
-                self.visit(f"{name}.{child}", part)
+            for child, part in module._modules.items():  # `named_children` leaves out a layer that came before
+                self.visit(f"{name}.{child}", part)  # type: ignore[arg-type]  # a Sequential holds no None
             return
         if kind is nn.Identity:
             return

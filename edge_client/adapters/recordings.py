@@ -36,6 +36,7 @@ from wire.tensors import Array
 TEST_SHARE = 0.25
 CLASSES = "classes.txt"
 LARGEST = float(np.finfo(np.float32).max)
+LARGEST_CLASS = 65_535
 TIME, LABEL = "t", "label"
 """Columns that are no channels."""
 
@@ -150,11 +151,18 @@ def _rows(path: Path) -> Iterator[list[str]]:
     if path.suffix == PARQUET:
         yield from read_parquet(path)
     else:
-        with path.open(newline="") as file:
-            yield from csv.reader(file)
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin a file with a mark
+                yield from ([cell.strip() for cell in row] for row in csv.reader(file) if row)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: expected text in UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _columns(path: Path, header: list[str]) -> Columns:
+    if twice := sorted({name for name in header if header.count(name) > 1}):
+        raise DataError(f"{path}: its header has {twice[0]!r} twice: expected a name of its own for each column")
+    if near := [name for name in header if name not in (TIME, LABEL) and name.lower() in (TIME, LABEL)]:
+        raise DataError(f"{path}: column {near[0]!r}: expected {near[0].lower()!r}, or another name for a channel")
     classes = [i for i, name in enumerate(header) if name == LABEL]
     named, targets = ([i for i, name in enumerate(header) if name.startswith(begin)] for begin in (NAMED, TARGET))
     if sum(map(bool, (classes, named, targets))) > 1:
@@ -167,6 +175,8 @@ def _columns(path: Path, header: list[str]) -> Columns:
     if "" in names or len(set(names)) < len(names):
         raise DataError(f"{path}: columns {', '.join(header[i] for i in own)}: expected a name of its own for each after the point")
     places = [i for i, name in enumerate(header) if name != TIME and i not in (*classes, *own)]
+    if not places:
+        raise DataError(f"{path}: its header {header} names no channel")
     return Columns(tuple(header[i] for i in places), places, classes[0] if classes else None, names, own, bool(targets))
 
 
@@ -189,6 +199,8 @@ def _read(path: Path, folder: Path) -> Recording:
     columns, numbers = _columns(path, header), {name: i for i, name in enumerate(classes_of(folder))}
     samples, said = list[list[float]](), list[float | list[float]]()
     for line, row in enumerate(rows, start=2):
+        if len(row) > len(header):
+            raise DataError(f"{path}, line {line}: {len(row)} cells, the header has {len(header)}")
         try:
             samples.append([float(row[i]) for i in columns.places])
             if columns.names:
@@ -221,13 +233,13 @@ def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
             raise _Unsaid(f"label {text!r}: expected one that {folder / CLASSES} lists: {', '.join(numbers)}")
         return numbers[text]
     try:
-        number = int(text)
+        number = int(text.removesuffix(".0"))  # as programs write whole numbers of a column with gaps
     except ValueError:
         raise _Unsaid(
             f"label {text!r} is no number, and {folder / CLASSES}, which lists the names of classes one a line, is missing"
         ) from None
-    if number < 0:
-        raise _Unsaid(f"class number {number}: expected one from 0")
+    if not 0 <= number <= LARGEST_CLASS:
+        raise _Unsaid(f"class number {text}: expected one from 0 to {LARGEST_CLASS}")
     return number
 
 

@@ -166,6 +166,24 @@ class TestSigningIn:
             entered = browser().post("/dashboard/sign-in", data={"token": "t", "next": address})
             assert entered.headers["location"] == "/dashboard/fleet", address
 
+    def test_what_is_no_address_is_refused_and_ends_nothing(self, browser: Callable[..., TestClient]) -> None:
+        client = browser("operator")
+        for address in ("//[", "/dashboard/" + "x" * 2000):
+            assert 'name="next" value="/dashboard/fleet"' in client.get("/dashboard/sign-in", params={"next": address}).text
+        alone = TestClient(client.app, "http://127.0.0.1", follow_redirects=False)
+        assert alone.post("/dashboard/sign-in", data={"token": "t"}, headers={"Origin": "http://["}).status_code == 403
+        assert client.get(f"/dashboard/campaigns/run-1/similarity/{'9' * 5000}.png").status_code == 404
+
+    def test_a_link_of_another_site_signs_nobody_out(self, browser: Callable[..., TestClient]) -> None:
+        """The browser holds the cookie back: the page asks for a token and leaves the one that is kept."""
+        client = browser("operator")
+        without = TestClient(client.app, "http://127.0.0.1", follow_redirects=False)
+        asked = without.get("/dashboard/fleet?q=battery")
+        assert (asked.status_code, "set-cookie" in asked.headers) == (401, False)
+        assert 'name="next" value="/dashboard/fleet?q=battery"' in asked.text
+        wrong = without.get("/dashboard/fleet", headers={"Cookie": "shoal-token=abc"})
+        assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, True)
+
     def test_what_is_no_form_with_a_token_is_refused(self, browser: Callable[..., TestClient]) -> None:
         for body in (b"", b"token=", b"token=%C3%A4", b"x", b"token=a&token=b", b"token=" + b"a" * 5000, b"\xff", b"a=" + b"b" * 99_999):
             assert browser().post("/dashboard/sign-in", content=body).status_code in (413, 422), body[:20]
@@ -213,6 +231,11 @@ class TestOrders:
             assert give(service, client, PAUSE, Origin=origin).status_code == 403, origin
         assert not service.releasing.bench.campaign.held
         assert "campaign run-1 is paused" in give(service, client, PAUSE, Origin=here).text
+
+    @pytest.mark.parametrize("reason", ["x" * 201, "a\u202eb", "a\x00b"])
+    def test_a_reason_that_the_api_refuses_is_refused(self, reason: str) -> None:
+        with pytest.raises(ConfigError, match=r"reason of .* characters: expected at most 200, which can be printed"):
+            read_order({"type": "ban-device", "device_id": "a", "reason": reason})
 
     def test_forms_become_the_orders_of_the_api(self) -> None:
         assert read_order(read_form(b"type=campaign-pause&name=a+b")) == Hold("a b")

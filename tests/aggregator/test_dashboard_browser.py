@@ -93,6 +93,33 @@ def test_an_order_whose_meaning_changes_while_it_is_read_is_not_given(service: t
         expect(seen.page.get_by_role("button", name="Promote")).to_be_hidden()
 
 
+def test_what_somebody_has_opened_to_choose_in_stays_as_it_was_read(made: tuple[MadeUpService, str], browser: Browser) -> None:
+    """The page that comes has one more round to roll back to, before the others."""
+    with watched(browser) as seen:
+        seen.page.goto(f"{made[1]}/dashboard/campaigns/autumn")
+        seen.page.wait_for_selector("[data-live]")
+        kept = seen.page.evaluate("""() => {
+            const [order, form, select] = ["details", "form", "select"].map((name) => document.createElement(name));
+            order.id = "order";
+            select.append(new Option("11", "11"), new Option("10", "10"));
+            form.append(select);
+            order.append(form);
+            document.querySelector("[data-live]").prepend(order);
+            const told = [false, true].map((open) => {
+                order.open = open;
+                select.value = "10";
+                const later = document.documentElement.cloneNode(true);
+                later.querySelector("#order").open = false;
+                later.querySelector("#order select").prepend(new Option("12", "12"));
+                show(later.outerHTML);
+                return [select.value, select.options.length];
+            });
+            return told;
+        }""")
+    assert kept[1] == ["10", 3], "the second time it was open"
+    assert kept[0][1] == 3, "the first time it was not"
+
+
 def test_words_and_the_place_of_the_focus_stay_while_the_page_follows_the_fleet(service: tuple[HttpService, str], browser: Browser) -> None:
     served, address = service
     devices = served.releasing.bench.runner.devices

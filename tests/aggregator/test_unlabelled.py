@@ -432,11 +432,21 @@ class TestAfterTheEnd:
         come(run, "late", at_s=50.0)
         commands = run.feed(s.DeviceDeclined(51.0, "late", run.state.round, forbidden=True))
         assert (commands, placed_of(run.state, "late")) == ([s.FinishRun("late", run.state.models["0"])], LARGEST)
-        come(run, "empty", at_s=50.0)
-        for at_s in (51.0, 52.0, 53.0):
-            commands = tell_late(run, None, "empty", at_s, norms={})
-        assert commands[-1] == s.FinishRun("empty", run.state.models["0"])
-        assert run.state.inputs == {}
+
+    def test_one_that_has_no_window_yet_is_asked_again_once_it_says_something_else_of_itself(self) -> None:
+        run = ended(candidates=())
+        come(run, "empty", at_s=50.0, terms="none")
+        assert tell_late(run, None, "empty", norms={})[-1] == s.FinishRun("empty", run.state.models["0"])
+        assert kinds(come(run, "empty", at_s=60.0, terms="none")) == ["FinishRun"]
+        assert plans(come(run, "empty", at_s=70.0, terms="five"))["empty"][1] == (SURVEY_INPUTS,)
+
+    def test_one_whose_data_have_moved_is_placed_again_once(self) -> None:
+        run = ended(candidates=())
+        come(run, "late", at_s=50.0)
+        tell_late(run, FOUR_OF_FIVE)
+        assert plans(come(run, "late", at_s=60.0, moved=True))["late"][1] == (SURVEY_INPUTS,)
+        tell_late(run, FOUR_OF_FIVE, at_s=61.0)
+        assert kinds(come(run, "late", at_s=70.0)) == ["FinishRun"]
 
     def test_its_plan_outlives_a_restart_and_is_given_up_at_its_deadline(self) -> None:
         run = ended(candidates=())

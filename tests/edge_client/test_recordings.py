@@ -66,7 +66,7 @@ def test_every_window_has_the_class_of_each_step_or_no_label(tmp_path_factory: p
         ),
         ("ax,label,target.speed", "1,0,2.5", 0, r"columns label, target.speed: expected label, or label.NAME .* not both"),
         ("ax,label.a,target.speed", "1,0,2.5", 0, "columns label.a, target.speed: expected"),
-        ("ax,label.a,label.a", "1,0,0", 0, "columns label.a, label.a: expected a name of its own"),
+        ("ax,label.a,label.a", "1,0,0", 0, "its header has 'label.a' twice: expected a name of its own"),
         ("ax,target.", "1,0", 0, "columns target.: expected a name of its own"),
         ("ax,label.a", "1,2", 0, "line 2: label.a is '2': expected 0 or 1, or nothing"),
         ("ax,target.speed", "1,inf", 0, "line 2: target.speed is 'inf': expected a finite number, or nothing"),
@@ -130,3 +130,34 @@ def test_a_folder_of_recordings_makes_windows_of_steps(tmp_path: Path) -> None:
 def test_windows_without_names_have_none() -> None:
     x, y = np.zeros((2, 1, 4), np.float32), np.zeros(2, np.int64)
     assert Windows(x, y, x, y).names == ()
+
+
+def test_files_as_spreadsheets_and_data_frames_write_them_are_read(tmp_path: Path) -> None:
+    plain = load_folder(write(tmp_path / "plain", "t,ax,label", [f"{i},{i},{i // 40}" for i in range(80)]), length=8, stride=8)
+    rows = [f"{i}, {i}, {i // 40}.0" for i in range(80)]
+    odd = load_folder(write(tmp_path / "odd", "\ufefft, ax, label", [*rows, "", ""]), length=8, stride=8)
+    np.testing.assert_array_equal(odd.train_x, plain.train_x)
+    np.testing.assert_array_equal(odd.train_y, plain.train_y)
+    assert {*plain.train_y.tolist()} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "said"),
+    [
+        ("t,ax,Label", "0,1,2", "column 'Label': expected 'label', or another name for a channel"),
+        ("t,ax,ax", "0,1,2", "its header has 'ax' twice"),
+        ("t,label,label", "0,1,2", "its header has 'label' twice"),
+        ("t,ax,label", "0,1,5,1", "line 2: 4 cells, the header has 3"),
+        ("t,ax,label", "0,1,99999999999999999999", "class number 99999999999999999999: expected one from 0 to 65535"),
+        ("t,label", "0,1", "names no channel"),
+    ],
+)
+def test_columns_that_would_be_taken_for_something_else_are_refused(tmp_path: Path, header: str, row: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        load_folder(write(tmp_path, header, [row] * 20), length=8, stride=8)
+
+
+def test_text_of_another_encoding_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("t,höhe,label\n0,1,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.csv: expected text in UTF-8"):
+        load_folder(tmp_path, length=8, stride=8)

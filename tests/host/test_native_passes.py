@@ -100,3 +100,28 @@ def test_what_does_not_fit_is_refused_with_a_reason() -> None:
         passes.forward(flat, x[:0], training=False)
     with pytest.raises(ConfigError, match="d_y: expected"):
         passes.backward(passes.forward(flat, x, training=False), np.zeros((2, 5), np.float32))
+
+
+def test_a_layer_in_two_places_is_in_both() -> None:
+    relu = nn.ReLU()
+    model = made_of([nn.Conv1d(3, 8, 3), relu, nn.Conv1d(8, 8, 3), relu, nn.Flatten()], 3, 12)
+    assert [layer.kind for layer in extractor_of(model, (3, 12)).layers] == ["conv", "relu", "conv", "relu", "flatten"]
+
+
+class Still(nn.Module):
+    """A module that stays in evaluation, as people freeze BatchNorm."""
+
+    def train(self, mode: bool = True) -> "Still":
+        del mode
+        return super().train(False)
+
+
+def test_models_that_are_watched_or_go_into_training_in_their_own_way_are_refused() -> None:
+    model = made_of([nn.Conv1d(3, 8, 3), nn.Flatten()], 3, 12)
+    model.extractor[0].register_full_backward_hook(lambda *_: None)
+    with pytest.raises(Unsupported, match=r"extractor\.0 has a hook"):
+        extractor_of(model, (3, 12))
+    model = made_of([nn.Conv1d(3, 8, 3), nn.Flatten()], 3, 12)
+    model.extractor.add_module("2", Still())
+    with pytest.raises(Unsupported, match=r"extractor\.2 has a way of its own to go into training"):
+        extractor_of(model, (3, 12))

@@ -1,14 +1,19 @@
 """The fast engine against messages: the same bits, whatever the algorithm. Workers, checkpoints and cohorts change no result."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from aggregator.core.cohort import read_policy
 from aggregator.core.summary import Traffic
+from algorithms.core.contract import TorchTensors
+from algorithms.models.network import Unsupported
+from algorithms.objectives.fedavg import FedAvg
+from algorithms.objectives.supervised import following_values
 from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import example_inputs, to_numpy
 from host import compiled
@@ -307,3 +312,50 @@ def test_a_training_step_in_the_engine_and_by_torch_is_that_by_torch_alone(algor
         for name, value in expected.items():
             scale = max(0.01, float(np.abs(value).max(initial=0.0)))
             np.testing.assert_allclose(found[name], value, atol=2e-3 * scale, err_msg=f"{graph}: {name}")
+
+
+class TwiceDifferentiated(FedAvg):
+    """The gradient's own length is made small, too."""
+
+    name: ClassVar[str] = "twice"
+
+    def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        keys = self.trained(tensors)
+        with torch.enable_grad():
+            weights = {key: tensors[key].detach().requires_grad_() for key in keys}
+            loss, made = self.loss({**tensors, **weights}, batch, hyper)
+            gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+            long = loss + torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+            moved = torch.autograd.grad(long, list(weights.values()))
+        values = {key: tensors[key] - 0.01 * gradient for key, gradient in zip(keys, moved, strict=True)}
+        return following_values(values) | self.metrics(made.logits.detach(), batch, loss.detach() * batch["y"].shape[0])
+
+
+def test_a_step_that_differentiates_twice_is_left_to_torch() -> None:
+    fleet = synthetic_fleet(1)
+    objective = TwiceDifferentiated(objective_for_fleet(fleet, read_algorithm("fedavg"), 0).model)
+    with pytest.raises(Unsupported, match="a step differentiates twice"):
+        HybridGraphs(objective, fleet.window.shape, ["step"])
+
+
+def stopped(_module: object, given: Any, _got: object) -> Any:
+    """A hook that lets no gradient through."""
+    return (0 * given[0],)
+
+
+@pytest.mark.parametrize("change", ["mode", "hook"])
+def test_passes_that_are_not_the_usual_ones_are_torchs(change: str) -> None:
+    fleet = synthetic_fleet(1)
+    objective = objective_for_fleet(fleet, read_algorithm("ditto"), 0)
+    hybrid, eager = HybridGraphs(objective, fleet.window.shape, ["step"]), EagerGraphs(objective)
+    inputs = {name: value.numpy() for name, value in example_inputs(objective, fleet.window.shape, 8).items()}
+    usual = eager.run("step", inputs)
+    norm = next(layer for layer in objective.model.modules() if isinstance(layer, torch.nn.BatchNorm1d))
+    if change == "mode":  # as people freeze one
+        norm.train = lambda mode=True: torch.nn.Module.train(norm, False)  # type: ignore[method-assign]
+    else:
+        norm.register_full_backward_hook(stopped)
+    expected, found = eager.run("step", inputs), hybrid.run("step", inputs)
+    assert any((usual[name] != value).any() for name, value in expected.items()), "the change changes the step"
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)

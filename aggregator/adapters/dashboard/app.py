@@ -19,7 +19,18 @@ from aggregator.adapters.dashboard.pages import Pages
 from aggregator.adapters.dashboard.rendering import FOLDER, HEADERS, answer, render, tell
 from aggregator.adapters.dashboard.sources import Sources
 from aggregator.adapters.http_orders import BUSY
-from aggregator.adapters.http_session import COOKIE, LONGEST, PAGES, SIGN_IN, SIGN_OUT, drop_cookie, is_from_own_page, is_page, keep_cookie
+from aggregator.adapters.http_session import (
+    COOKIE,
+    LONGEST,
+    PAGES,
+    SIGN_IN,
+    SIGN_OUT,
+    drop_cookie,
+    is_from_own_page,
+    is_page,
+    keep_cookie,
+    kept_token,
+)
 from aggregator.core.ports import StorageFailed
 from wire.errors import ConfigError
 
@@ -27,6 +38,8 @@ HOME, REFERENCE = f"{PAGES}fleet", f"{PAGES}api"
 AGAIN_S = 2
 """Seconds after which the page of a service that starts is asked for again."""
 YEAR_S = 366 * 86_400
+LONGEST_ADDRESS = 1000
+"""Characters of a page's path, and of an address to go to next."""
 
 
 class Dashboard:
@@ -41,7 +54,7 @@ class Dashboard:
             "/campaigns": pages.campaigns,
             campaign: pages.live,
             f"{campaign}/groups": pages.groups,
-            f"{campaign}/similarity/{{number:int}}.png": pages.similarity,
+            f"{campaign}/similarity/{{number}}.png": pages.similarity,
             f"{campaign}/accuracy": pages.accuracy,
             f"{campaign}/privacy": pages.privacy,
             "/releases": pages.releases,
@@ -68,7 +81,8 @@ class Dashboard:
             refused = _problem(request, status, told)
         else:
             refused = self._sign_in_page(request, told, status)
-            drop_cookie(refused, COOKIE)
+            if kept_token(request.headers):  # a page that a link of another site leads to is asked for without it
+                drop_cookie(refused, COOKIE)
         refused.headers.update(headers)
         return refused
 
@@ -77,7 +91,8 @@ class Dashboard:
 
     def _sign_in_page(self, request: Request, told: str, status: int) -> Response:
         required = self._sources.access is not None and self._sources.access.required()
-        after = request.query_params.get("next", request.url.path if request.method == "GET" else "")
+        asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        after = request.query_params.get("next", asked if request.method == "GET" else "")
         return answer(request, render("sign_in.html", told=told, required=required, next=_own(after)), status)
 
     async def _sign_in(self, request: Request) -> Response:
@@ -154,7 +169,10 @@ async def _form(request: Request) -> dict[str, str]:
 
 def _own(address: str) -> str:
     """An address of the dashboard's own, to go to next: this one if it is one, else the first page."""
-    parts = urlsplit(address) if address.isprintable() and "\\" not in address else urlsplit("")
+    try:
+        parts = urlsplit(address) if address.isprintable() and "\\" not in address and len(address) <= LONGEST_ADDRESS else urlsplit("")
+    except ValueError:
+        return HOME
     is_own = not parts.scheme and not parts.netloc and is_page(parts.path) and parts.path not in (SIGN_IN, SIGN_OUT, f"{PAGES}orders")
     return address if is_own else HOME
 

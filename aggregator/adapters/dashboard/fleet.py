@@ -137,7 +137,7 @@ _KEYS: dict[Sort, Callable[[Found], Any]] = {
     "id": lambda found: found[0],
     "seen": lambda found: (*_away(found[1]), found[0]),
     "battery": lambda found: (_battery(found[1]), found[0]),
-    "group": lambda found: (found[1].group, found[0]),
+    "group": lambda found: (not found[1].group.isdigit(), int(found[1].group) if found[1].group.isdigit() else 0, found[1].group, found[0]),
 }
 
 

@@ -77,6 +77,8 @@ class History:
         now, end_s = shown.known(), time.monotonic() + BUDGET_S
         with self._lock:
             before, past = self._held.get(now.settings.run_id, (None, Past()))
+            if before is not None and _has_forgotten(before, now):
+                before, past = None, Past()
             if before is None or _may_differ(before, now):
                 after = max(past.lines) - 1 if past.lines else now.round - AT_ONCE
                 past = _with(past, shown.store.rounds(after), max(1, min(past.first, after + 1)))
@@ -89,6 +91,11 @@ class History:
 
 def _may_differ(before: RunState, now: RunState) -> bool:
     return (before.round, before.phase) != (now.round, now.phase) or (now.phase == "finished" and before.received is not now.received)
+
+
+def _has_forgotten(before: RunState, now: RunState) -> bool:
+    """Whether a device is known no more, so that what was read may speak of it."""
+    return before.devices is not now.devices and any(device_id not in now.devices for device_id in before.devices)
 
 
 def _with(past: Past, records: list[RoundRecord], first: int) -> Past:

@@ -30,6 +30,8 @@ Order = (
 LISTS = ("device_ids", "tags")
 """Fields that hold several names, with commas or spaces between them."""
 MOST_FIELDS = 16
+MOST_CHARACTERS = 200
+"""Of a field, as in the HTTP API."""
 
 
 def read_form(body: bytes) -> dict[str, str]:
@@ -59,6 +61,9 @@ def read_order(fields: dict[str, str]) -> msgspec.Struct:
     told: dict[str, Any] = {name: value.replace(",", " ").split() if name in LISTS else value for name, value in fields.items()}
     if any(told.get(name) == [] for name in LISTS):
         raise ConfigError("no tag was named")
+    for name, value in fields.items():
+        if name not in LISTS and (len(value) > MOST_CHARACTERS or not value.isprintable()):
+            raise ConfigError(f"{name} of {len(value)} characters: expected at most {MOST_CHARACTERS}, which can be printed")
     try:
         order: msgspec.Struct = msgspec.convert(told, Order, strict=False)
     except msgspec.ValidationError as error:

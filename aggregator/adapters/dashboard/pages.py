@@ -110,10 +110,10 @@ class Pages:
     def similarity(self, request: Request) -> Response:
         """One distance matrix as a picture; the number says which, in the order of the page."""
         _, shown, run, past = self._campaign(request)
-        views, number = list(self._views(shown, run, past)[0].values()), request.path_params["number"]
-        if number >= len(views):
+        views = {str(number): view for number, view in enumerate(self._views(shown, run, past)[0].values())}
+        if (view := views.get(request.path_params["number"])) is None:
             raise HTTPException(404, "there is no such picture: no distances are kept")
-        payload = picture(views[number].compared)
+        payload = picture(view.compared)
         return Response(payload, 200, HEADERS | {"Cache-Control": "no-store"}, "image/png")
 
     def accuracy(self, request: Request) -> Response:

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from algorithms.core.contract import Objective, TorchTensors
-from algorithms.models.network import Unsupported, extractor_of
+from algorithms.models.network import Unsupported, extractor_of, has_hooks
 from export.describe import run_once
 from host.native.passes import Pass, Passes
 from host.native.plan import Floats
@@ -25,11 +24,15 @@ class HybridGraphs(EagerGraphs):
         """`trained`: the graphs that plans train with.
 
         Raises:
-            Unsupported: the native engine does not know a layer of the extractor, or no training graph would leave it a pass.
+            Unsupported: the native engine does not know a layer of the extractor, or has nothing to gain, or no training graph would leave
+                it a pass.
             CannotCompile: the native engine cannot be built here.
         """
         super().__init__(objective)
-        self._extractor = _Extractor(objective.model.extractor, Passes(extractor_of(objective.model, window)))
+        network = extractor_of(objective.model, window)
+        if all(layer.kind != "conv" for layer in network.layers):
+            raise Unsupported("the extractor has no convolution, without which torch is as fast")
+        self._extractor = _Extractor(objective.model.extractor, Passes(network))
 
         if not set(trained) & self._extractor.carries(run_once(objective, window)):
             raise Unsupported(f"steps of {objective.name} look into the layers of the model")
@@ -47,6 +50,7 @@ class _Extractor:
     def __init__(self, module: nn.Module, passes: Passes) -> None:
         """`passes`: of the same layers, whose tensors are called ``extractor.NAME`` there."""
         self._module, self._passes = module, passes
+        self._window = (passes.network.channels, passes.network.time)
         self._passed = False
         self._usual: Callable[[Tensor], Tensor] = module.forward
         self._layers = [layer for layer in module.modules() if layer is not module]
@@ -83,13 +87,14 @@ class _Extractor:
         return torch.cat([torch.from_numpy(self._passes.forward(flat, _array(part), False).y) for part in x.split(EVALUATION_BATCH)])
 
     def _carries(self, x: Tensor, tensors: Sequence[Tensor]) -> bool:
-        """Training passes with gradients by parameters alone, on autograd's tape, and evaluation without gradients; never where someone
-        looks at what enters a layer."""
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        """Training passes of examples of the window's shape with gradients by parameters alone, on autograd's tape, and evaluation without
+        gradients; never where somebody looks at what goes through a layer, or a layer is in another mode than the others."""
+        if torch._C._functorch.peek_interpreter_stack() is not None or x.dtype != torch.float32 or x.shape[1:] != self._window:
             return False
-        if torch.is_grad_enabled() and (x.requires_grad or (not self._module.training and any(t.requires_grad for t in tensors))):
+        training = self._module.training
+        if torch.is_grad_enabled() and (x.requires_grad or (not training and any(t.requires_grad for t in tensors))):
             return False
-        return not any(layer._forward_hooks or layer._forward_pre_hooks for layer in self._layers)
+        return all(layer.training == training and not has_hooks(layer) for layer in self._layers)
 
 
 class _Carried(torch.autograd.Function):
@@ -105,8 +110,9 @@ class _Carried(torch.autograd.Function):
         return torch.from_numpy(ctx.made.y)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise Unsupported("a step differentiates twice")
         made: Pass = ctx.made
         found = _tensors(ctx.passes.backward(made, _array(gradient)), ctx.shapes)
         wanted = ctx.needs_input_grad[2:]

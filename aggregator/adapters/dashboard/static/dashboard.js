@@ -27,7 +27,7 @@ function tellTimes() {
 }
 
 // Changes `old` into `made`, in place. Elements are the same if they have the same id: an order that would now do something else is another
-// element, so that nobody confirms what they have not read.
+// element, so that nobody confirms what they have not read. What somebody has opened and may choose in stays as it was read.
 function morph(old, made) {
   for (const { name, value } of [...made.attributes]) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   for (const { name } of [...old.attributes]) if (!made.hasAttribute(name) && name !== "open" && name !== "title") old.removeAttribute(name);
@@ -41,6 +41,10 @@ function morph(old, made) {
       continue;
     }
     if (same !== at) old.insertBefore(same, at);
+    if (same.nodeName === "DETAILS" && same.open && same.querySelector("form")) {
+      at = same.nextSibling;
+      continue;
+    }
     if (same.nodeType === Node.ELEMENT_NODE) morph(same, child);
     else if (same.data !== child.data) same.data = child.data;
     at = same.nextSibling;
@@ -68,7 +72,7 @@ async function look() {
     const headers = { "X-Shoal-Look": "1" };
     if (tag) headers["If-None-Match"] = tag;
     const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "error" });
-    if (answer.status === 401) return location.reload();
+    if ([401, 403, 404].includes(answer.status)) return location.reload();
     if (answer.ok) {
       tag = answer.headers.get("ETag");
       show(await answer.text());
