@@ -20,7 +20,7 @@ from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError
 from wire.onnx_model import PREDICT, apart, whole_model
-from wire.tensors import Tensors
+from wire.tensors import Array, Tensors
 
 TYPICAL = 1e-4
 """The median over steps of the largest difference after one step may be this part of a tensor's scale."""
@@ -31,8 +31,8 @@ FLOOR = 0.01
 BatchNorm is zero but for rounding, and its own size would be no measure."""
 
 ALIKE = 4.0
-"""Where eager float32 is itself further than TYPICAL from float64, a tensor is only rounding at that step (Adam divides the gradient of a
-bias in front of BatchNorm by its own size), and the graph may be so many times as far."""
+"""Where eager float32 is itself further than TYPICAL from float64, a value is only rounding at that step (Adam divides the gradient of a
+bias in front of BatchNorm by its own size, whose sign is chance), and the graph may be so many times as far."""
 
 WHOLE = 1e-5
 """So far may the answers of the model in one file be from those of the graph (`wire.onnx_model.apart`)."""
@@ -106,12 +106,8 @@ def _check_graph(
     for step in range(1, steps + 1):
         chosen = rng.integers(0, len(y), size=batch_size if step % 5 else max(2, batch_size // 3))
         batch = {"x": x[chosen], "y": y[chosen]} | _draw(objective, len(chosen), rng)
-        outputs, truth = graph(at, batch), exact(at, batch)
-        rounding = _errors(eager(at, batch), truth, len(chosen))
-        errors = {
-            key: 0.0 if rounding[key] > TYPICAL and error <= ALIKE * rounding[key] else error
-            for key, error in _errors(outputs, truth, len(chosen)).items()
-        }
+        outputs = graph(at, batch)
+        errors = _errors(outputs, exact(at, batch), len(chosen), eager(at, batch))
         found.append(max((error if error == error else float("inf"), f"{key} after step {step}") for key, error in errors.items()))
         if moves:
             at = _next(at, outputs)
@@ -145,19 +141,28 @@ def _drift(tensors: Tensors, exact: Tensors) -> float:
     return max(_errors(tensors, stays).values(), default=0.0)
 
 
-def _errors(found: Tensors, exact: Tensors, num_examples: int = 1) -> dict[str, float]:
+def _errors(found: Tensors, exact: Tensors, num_examples: int = 1, eager: Tensors | None = None) -> dict[str, float]:
+    """The largest difference of each tensor, relative to its scale; values that are only rounding, as eager float32 says, are left out."""
     floor: dict[str, float] = {names.NUM_CORRECT: num_examples}  # a count: its scale is what was counted
     for key, value in exact.items():
         floor[_role(key)] = max(floor.get(_role(key), 1e-30), FLOOR * float(np.abs(value).max()))
-    return {key: _difference(found[key], value, max(floor[_role(key)], floor.get(key, 0.0))) for key, value in exact.items()}
+    errors = {}
+    for key, value in exact.items():
+        scale = max(floor[_role(key)], floor.get(key, 0.0), float(np.abs(value).max()))
+        apart = _apart(found[key], value, scale)
+        if eager is not None:
+            rounding = _apart(eager[key], value, scale)
+            apart = np.where((rounding > TYPICAL) & np.isfinite(rounding) & (apart <= ALIKE * rounding), 0.0, apart)
+        errors[key] = float(apart.max())
+    return errors
 
 
 def _role(key: str) -> str:
     return names.role_of(names.without_next(key))
 
 
-def _difference(a: np.ndarray, b: np.ndarray, floor: float) -> float:
-    return float(np.max(np.abs(a.astype(np.float64) - b)) / max(floor, float(np.abs(b).max())))
+def _apart(a: Array, b: Array, scale: float) -> Array:
+    return np.asarray(np.abs(a.astype(np.float64) - b) / scale)
 
 
 def _graph_step(bundle: Bundle, name: str, runtime: str) -> Step:
