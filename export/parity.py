@@ -31,8 +31,8 @@ FLOOR = 0.01
 BatchNorm is zero but for rounding, and its own size would be no measure."""
 
 ALIKE = 4.0
-"""Where half of the values of a tensor are further than TYPICAL from float64 in eager float32 too, it is only rounding at that step (Adam
-divides the gradient of a bias in front of BatchNorm by its own size), and its values may be so many times as far as the furthest of these."""
+"""Where half of the values of a tensor are further than TYPICAL from float64 in eager float32 too, it is only rounding at that step: Adam
+divides the gradient of a bias in front of BatchNorm by its own size. Its values may then be so many times as far as the furthest."""
 
 WHOLE = 1e-5
 """So far may the answers of the model in one file be from those of the graph (`wire.onnx_model.apart`)."""
