@@ -168,6 +168,17 @@ def cut_windows(recording: Array, length: int, stride: int) -> Array:
     return np.ascontiguousarray(view, dtype=np.float32)
 
 
+def without_overlap(windows: Windows) -> Windows:
+    """Windows that overlap by half and were divided in time by class, with nothing in both parts: of each class that is tested, the last
+    training window is left out."""
+    keep = np.ones(windows.num_train, bool)
+    for label in np.unique(windows.test_y):
+        at = np.flatnonzero(windows.train_y == label)
+        if len(at) > 1:
+            keep[at[-1]] = False
+    return Windows(windows.train_x[keep], windows.train_y[keep], windows.test_x, windows.test_y)
+
+
 def able_to_train(data: FleetData, least: int) -> list[str]:
     """The devices with at least so many labelled training windows, by id."""
     return sorted(device_id for device_id, windows in data.devices.items() if windows.num_train >= least)
