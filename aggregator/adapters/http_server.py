@@ -17,7 +17,7 @@ from wire.errors import ConfigError
 log = logging.getLogger("shoal.aggregator")
 
 CONNECTIONS = 64
-"""Connections at a time. One more takes the place of the oldest that asks nothing, of the address with the most; without such it is closed."""
+"""Connections at a time. One more takes the place of the oldest that asks nothing, of the address with the most, or is closed."""
 OF_ONE = 16
 """Connections of one address at a time. One more takes the place of the address's oldest that asks nothing, or is closed."""
 SILENT_S = 10.0
