@@ -1,8 +1,8 @@
 """What devices keep: ``python -m benchmarks.personal``.
 
 The grid of `shoal compare --scenarios` on four sets of sensor windows, with every number of labels and three seeds; and what the choice
-costs a board beside its usual round, which nothing may run beside. The grid goes on where it was stopped, and may be made in parts (``--labels
-20,5,1``): cells that another part has made stay, so `--folder` and the results are to be emptied where the code has changed what they
+costs a board beside its usual round, which nothing may run beside. The grid goes on where it was stopped, and may be made in parts
+(``--labels 20,5,1``): cells that another part has made stay, so `--folder` and the results are to be emptied where the code has changed what they
 measure. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
 """
 
@@ -41,12 +41,13 @@ VARIANTS = (
 """Where devices have many labels, other methods' worst tenth is better: whether that is for the passes they make, or for the windows that
 `personal` holds out."""
 READ_WITH_CARE = (
-    "What these numbers do not say. The constants of `personal` were chosen while cells of the watches and UCI HAR were looked at; the two "
-    "geotec sets were run once, after that. All methods have the defaults that they are registered with, and none is tuned, DBE's kappa and "
-    "mu in particular. With few labels an epoch is as long as a pass over all windows, labelled or not, and at most 16 passes over the labelled "
-    "ones, for every method alike. `personal`, `knn-per` and `recalibrated` use windows without labels besides; the others do not. With "
-    "labels `none` the row is of five newcomers: on the watches most of them are the other arm of a person who trains. A method that "
-    "answers by a model of the device's own (`local`, `ditto`, `apfl`, `pfedme`) has the initial one for a newcomer that cannot train."
+    "What these numbers do not say. The constants of `personal` were chosen while cells of the watches and UCI HAR were looked at; "
+    "the two geotec sets were run once, after that. All methods have the defaults that they are registered with, and none is tuned, "
+    "DBE's kappa and mu in particular. With few labels an epoch is as long as a pass over all windows, labelled or not, and at most "
+    "16 passes over the labelled ones, for every method alike. `personal`, `knn-per` and `recalibrated` use windows without labels "
+    "besides; the others do not. With labels `none` the row is of five newcomers: on the watches most of them are the other arm of a "
+    "person who trains. A method that answers by a model of the device's own (`local`, `ditto`, `apfl`, `pfedme`) has the initial one"
+    " for a newcomer that cannot train."
 )
 """Said above the table."""
 NEAR = 0.005
