@@ -2,8 +2,8 @@
 
 The grid of `shoal compare --scenarios` on four sets of sensor windows, with every number of labels and three seeds; and what the choice
 costs a board beside its usual round, which nothing may run beside. The grid goes on where it was stopped, and may be made in parts
-(``--labels 20,5,1``): cells that another part has made stay, so `--folder` and the results are to be emptied where the code has changed what they
-measure. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
+(``--labels 20,5,1``): cells that another part has made stay, so `--folder` and the results are to be emptied where the code has changed
+what they measure. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
 """
 
 import argparse
