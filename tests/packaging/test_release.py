@@ -1,9 +1,9 @@
-"""What is published: the wheel has the same bytes wherever it is built, the list of its parts names them, and a board's packages are there for
-arm64."""
+"""What is published: the wheel has the same bytes wherever it is built, its parts are listed, and what a board needs is there for arm64."""
 
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +86,16 @@ def test_a_boards_packages_are_there_for_arm64(tmp_path: Path) -> None:
     fetched = {path.name.partition("-")[0].lower() for path in tmp_path.iterdir()}
     assert fetched >= {"numpy", "msgspec", "cryptography", "paho_mqtt", "onnxruntime"}
     assert [path.name for path in tmp_path.iterdir() if "aarch64" not in path.name and not path.name.endswith("-none-any.whl")] == []
+
+
+def test_every_file_names_the_same_version() -> None:
+    places = {
+        "deploy/containers/aggregator.Dockerfile": r"^ARG VERSION=(.+)$",
+        "deploy/containers/edge.Dockerfile": r"^ARG VERSION=(.+)$",
+        "deploy/compose/compose.yaml": r"shoal-aggregator:([\d.]+)\}",
+        "deploy/compose/setup": r"shoal-aggregator:([\d.]+)\}",
+        "deploy/helm/shoal/Chart.yaml": r"^(?:version|appVersion): (.+)$",
+        "CHANGELOG.md": r"^## \[([\d.]+)\]",
+    }
+    named = {place: re.findall(pattern, (ROOT / place).read_text(), re.MULTILINE) for place, pattern in places.items()}
+    assert {place: found for place, found in named.items() if not found or found[0] != VERSION or found[-1] != VERSION} == {}
