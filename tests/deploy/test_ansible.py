@@ -9,17 +9,19 @@ import pytest
 from tests.deploy.tools import DEPLOY, TOOLS, run, tool
 
 ANSIBLE = DEPLOY / "ansible"
-OWN = {"PATH": f"{TOOLS}:{os.environ.get('PATH', '')}", "LC_ALL": "C.UTF-8"}
+PATH = f"{TOOLS}:{os.environ.get('PATH', '')}"
 
 
 def test_ansible_reads_the_playbook() -> None:
-    done = run(tool("ansible-playbook"), "-i", "hosts.ini", "site.yml", "--syntax-check", cwd=ANSIBLE, **OWN)
+    done = run(tool("ansible-playbook"), "-i", "hosts.ini", "site.yml", "--syntax-check", cwd=ANSIBLE, PATH=PATH, LC_ALL="C.UTF-8")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
 def test_ansible_lint_finds_nothing() -> None:
-    done = run(tool("ansible-lint"), "--offline", "--profile", "production", "--strict", "site.yml", cwd=ANSIBLE, **OWN)
+    done = run(
+        tool("ansible-lint"), "--offline", "--profile", "production", "--strict", "site.yml", cwd=ANSIBLE, PATH=PATH, LC_ALL="C.UTF-8"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -169,12 +169,13 @@ def test_a_version_that_does_not_run_is_taken_back_and_given_up_after_three_time
 
 
 def test_an_update_that_is_killed_while_it_is_tried_is_taken_back_by_the_next_command(board: Board) -> None:
-    board.gives("install", board.wheel("1.0"))
+    first = board.wheel("1.0")
+    board.gives("install", first)
     (board.root / "hang").touch()
     board.cut_short("update", board.wheel("2.0"), at=board.root / "hangs")
     assert board.versions == {"current": "2.0"}
     (board.root / "hang").unlink()
-    assert board.gives("update", board.wheel("1.0"))[0] == 0
+    assert board.gives("update", first)[0] == 0
     assert board.versions == {"current": "1.0"}
     assert board.ran[-1] == "1.0 runs"
 

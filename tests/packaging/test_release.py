@@ -39,9 +39,20 @@ def test_a_release_with_another_setuptools_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_list_of_parts_names_every_package_that_shoal_needs(tmp_path: Path) -> None:
     out = tmp_path / "sbom.json"
-    words = ["environment", sys.executable, "--pyproject", ROOT / "pyproject.toml", "--output-reproducible", "--of", "JSON", "-o", out]
+    words = [
+        "environment",
+        sys.executable,
+        "--pyproject",
+        str(ROOT / "pyproject.toml"),
+        "--output-reproducible",
+        "--of",
+        "JSON",
+        "-o",
+        str(out),
+    ]
     done = run(tool("cyclonedx-py"), *words)
     assert done.returncode == 0, done.stderr
     read = json.loads(out.read_text())
