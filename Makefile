@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export SHOAL_DATA ?= $(abspath ../shared/data)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: setup demo test slow check native bench chaos papers peers clean
+.PHONY: setup demo test slow check native bench chaos papers peers tools dist sbom clean
 
 setup: $(VENV)/.dev
 
@@ -46,6 +46,20 @@ BENCHMARKS := first_light personal native server clustering virtual_time transpo
 bench: setup deploy/.debian
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
+# What the checks of deploy/ need (Ansible, Helm's library, hadolint, ...), in an environment of its own.
+tools: .tools/.ready
+.tools/.ready: deploy/tools.txt
+	@$(PYTHON) -m venv .tools && .tools/bin/pip install --quiet --disable-pip-version-check -r deploy/tools.txt
+	@touch $@
+
+# What is published: the wheel of the last commit, with the same bytes wherever it is built, and what is in the environment that it was tested in.
+dist: setup
+	deploy/release dist
+
+sbom: setup tools
+	@mkdir -p dist
+	.tools/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible --of JSON -o dist/sbom.json
+
 # Real processes on which faults are brought about for 20 minutes, or ARGS="--minutes 5".
 chaos: setup deploy/.debian
 	$(BIN)/python -m tests.chaos $(ARGS)
@@ -64,4 +78,4 @@ deploy/.debian:
 	@deploy/install-debian mosquitto postgresql c++=g++ chromium junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
 
 clean:
-	rm -rf $(VENV) build android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .tools build dist android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
