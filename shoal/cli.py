@@ -25,6 +25,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "simulate": Command("simulation", "Simulate a fleet: the aggregator's mathematics and the devices' executor."),
     "compare": Command("simulation", "Compare algorithms in one table and one picture."),
+    "ui": Command("simulation", "Show the runs of a folder in a browser, and compare them."),
     "algorithms": Command("aggregator", "List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks."),
     "check": Command("simulation", "Check that a choice of your own keeps the contract of every choice of an algorithm."),
     "download": Command("simulation", "Download a public data set and check it against its SHA-256."),
@@ -88,13 +89,15 @@ def application(name: str) -> Any:
     with naming_extra(name):
         import typer
 
+        from shoal.noted import NotedCommand
+
         command = getattr(import_module(f"shoal.commands.{name}"), name)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # without it Typer would not expect the command's name
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        app.command(name)(command)
+        app.command(name, cls=NotedCommand)(command)
     return app
 
 

@@ -12,10 +12,13 @@ from algorithms.blame import blaming
 from shoal.api.result import Result
 from shoal.api.settings import engine_options, make_settings
 from shoal.api.written import why_left_out
+from shoal.asked import NOW
 from shoal.choices import hyper_given
 from shoal.folders import prepare_folder
+from shoal.handlers.run_extras import extras_of
 from shoal.pictures import draw_holdings
-from shoal.report import device_table, time_text, verdict, write_report
+from shoal.report import device_table, write_report
+from shoal.report_words import time_text, verdict
 from shoal.warn import warn
 from simulation import simulate as simulation
 from simulation.datasets.doubts import doubts
@@ -78,8 +81,11 @@ def simulate(
             progress.update(task, completed=run.trained, say=f"groups {run.groups}{hour}")
 
         outcome = simulation.simulate(fleet, settings, show, engine=engine)
-    summary = msgspec.structs.replace(outcome.summary, heterogeneity=Heterogeneity(**heterogeneity))
-    files = write_report(out, summary, outcome.records, outcome.blobs, holdings, settings.algorithm.recipe)
+    told = {"heterogeneity": Heterogeneity(**heterogeneity), "command": NOW.get().command}
+    summary = msgspec.structs.replace(outcome.summary, **told)
+    with console.status("writing the report"):
+        extras = extras_of(outcome, settings.algorithm, held)
+        files = [holdings, *write_report(out, summary, outcome.records, outcome.blobs, extras)]
     if models != "none":
         with console.status("writing models"):
             ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None
