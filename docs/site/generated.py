@@ -112,7 +112,9 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 def _cell(text: str) -> str:
     """Text in a cell of a table."""
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+    for sign, shown in (("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("*", "\\*")):
+        text = text.replace(sign, shown)
+    return " ".join(text.split())
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
