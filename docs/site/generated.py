@@ -29,7 +29,7 @@ def _command(words: str, command: Any) -> Iterator[str]:
     """A command's options as a table, then those of its commands."""
     rows = [row for parameter in command.params if (row := _row(parameter))]
     if rows:
-        yield from ("| option | default | |", "|---|---|---|", *rows, "")
+        yield from ("| option | default | meaning |", "|---|---|---|", *rows, "")
     for name, inner in sorted(getattr(command, "commands", {}).items()):
         yield from (f"### {words} {name}", "", (inner.help or "").replace("\n", " "), "")
         yield from _command(f"{words} {name}", inner)
@@ -66,29 +66,36 @@ def http() -> str:
     for operation in operations(document):
         parts += [f"## {operation.method} {operation.path}", "", operation.about, ""]
         if operation.parameters:
-            parts += ["| parameter | in | type | |", "|---|---|---|---|"]
+            parts += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
             parts += [f"| `{p.name}` | {p.where} | {p.kind} | {_cell(p.about)} |" for p in operation.parameters]
             parts.append("")
-        parts += ["| status | |", "|---|---|", *(f"| {status} | {_cell(told)} |" for status, told in operation.answers), ""]
+        parts += ["| status | meaning |", "|---|---|", *(f"| {status} | {_cell(told)} |" for status, told in operation.answers), ""]
     return "\n".join(parts)
 
 
 def mqtt() -> str:
     """Topics and messages, from the AsyncAPI document."""
     document = json.loads((ROOT / "wire" / "asyncapi.json").read_text())
-    parts = ["# MQTT", "", "Made from `wire/asyncapi.json`, which is made from the code. The [specification](../wire/SPEC.md) says what a client", ""]
-    parts[-1:] = ["MUST do.", "", "## Topics", "", "| topic | messages | |", "|---|---|---|"]
+    parts = [
+        "# MQTT",
+        "",
+        "Made from `wire/asyncapi.json`, which is made from the code. The [specification](../wire/SPEC.md) says what a client",
+        "",
+    ]
+    parts[-1:] = ["MUST do.", "", "## Topics", "", "| topic | messages | about |", "|---|---|---|"]
     for channel in document["channels"].values():
         names = ", ".join(f"[{document['components']['messages'][m]['name']}](#{m.lower()})" for m in channel["messages"])
         parts.append(f"| `{channel['address']}` | {names} | {_cell(channel.get('description', ''))} |")
     parts.append("")
-    for key, message in document["components"]["messages"].items():
+    for key in document["components"]["messages"]:
         schema = document["components"]["schemas"].get(key, {})
         parts += [f"## {key}", "", _cell(schema.get("description", "")), ""]
         if fields := schema.get("properties"):
             needed = set(schema.get("required", ()))
-            parts += ["| field | type | needed | |", "|---|---|---|---|"]
-            parts += [f"| `{n}` | {_kind(f)} | {'yes' if n in needed else ''} | {_cell(f.get('description', ''))} |" for n, f in fields.items()]
+            parts += ["| field | type | needed | meaning |", "|---|---|---|---|"]
+            parts += [
+                f"| `{n}` | {_kind(f)} | {'yes' if n in needed else ''} | {_cell(f.get('description', ''))} |" for n, f in fields.items()
+            ]
             parts.append("")
     return "\n".join(parts)
 

@@ -40,7 +40,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turn links to files of the repository to pages of the site. A file that is no page is added to the site, as it is."""
-    where = next((source for source, name in MOVED.items() if name == page.file.src_uri and name != "index.md"), f"docs/{page.file.src_uri}")
+    where = next(
+        (source for source, name in MOVED.items() if name == page.file.src_uri and name != "index.md"), f"docs/{page.file.src_uri}"
+    )
 
     def turn(found: re.Match[str]) -> str:
         text, target, anchor = found[1], found[2], found[3] or ""
