@@ -45,13 +45,16 @@ def dot(x: float, y: float, colour: str) -> str:
 
 def groups() -> str:
     """One model for all, and one for each group."""
-    left, right = [(60, 70), (95, 110), (55, 150)], [(185, 75), (150, 115), (190, 150)]
-    parts = [dot(x, y, TEAL) for x, y in left] + [dot(x, y, RED) for x, y in right]
-    parts += [arrow(x, y + 12, 122, 222) for x, y in left + right]
+    teal, red = [(45, 90), (95, 70), (70, 140)], [(150, 70), (200, 90), (175, 140)]
+    parts = [dot(x, y, TEAL) for x, y in teal] + [dot(x, y, RED) for x, y in red]
+    parts += [arrow(x + (122 - x) * 0.15, y + (222 - y) * 0.15, 122, 222) for x, y in teal + red]
     parts += [box(67, 226, 110, 40, "one model"), text(122, 34, "FedAvg", bold=True)]
-    parts += [dot(x + 270, y, TEAL) for x, y in left] + [dot(x + 310, y, RED) for x, y in right]
-    parts += [arrow(x + 270, y + 12, 335, 222) for x, y in left] + [arrow(x + 310, y + 12, 490, 222) for x, y in right]
-    parts += [box(280, 226, 110, 40, "group 0"), box(435, 226, 110, 40, "group 1", RED), text(412, 34, "with groups", bold=True)]
+    for middle, colour, number in ((335, TEAL, 0), (490, RED, 1)):
+        places = [(middle - 50, 100), (middle, 80), (middle + 50, 100)]
+        parts += [dot(x, y, colour) for x, y in places]
+        parts += [arrow(x + (middle - x) * 0.15, y + (222 - y) * 0.15, middle, 222) for x, y in places]
+        parts.append(box(middle - 55, 226, 110, 40, f"group {number}", colour))
+    parts.append(text(412, 34, "with groups", bold=True))
     parts += [text(300, 300, "A colour is a distribution of data, which nobody told the aggregator.", QUIET, size=12)]
     return svg(600, 320, "With FedAvg six devices of two kinds share one model; with groups each kind has a model of its own", *parts)
 
@@ -66,12 +69,12 @@ def one_round() -> str:
         ("acknowledge, once it is on disk", False),
     ]
     parts = [box(30, 20, 130, 44, "device", under="keeps its windows"), box(440, 20, 130, 44, "aggregator", RED, "sees no window")]
-    parts += [f'<path d="M{x} 64V330" stroke="{QUIET}" stroke-dasharray="3 4"/>' for x in (95, 505)]
+    parts += [f'<path d="M{x} 64V282" stroke="{QUIET}" stroke-dasharray="3 4"/>' for x in (95, 505)]
     for i, (words, up) in enumerate(steps):
         y = 100 + 40 * i
         parts.append(arrow(97, y, 503, y, words) if up else arrow(503, y, 97, y, words))
-    parts += [text(505, 300, "tests who belongs together,", QUIET, size=12), text(505, 318, "averages inside each group", QUIET, size=12)]
-    parts.append(text(95, 218 + 14, "trains", QUIET, size=12))
+    parts += [text(505, 304, "tests who belongs together,", QUIET, size=12), text(505, 322, "averages inside each group", QUIET, size=12)]
+    parts.append(text(86, 204, "trains", QUIET, "end", 12))
     return svg(620, 345, "A round: check-in, plan, bundle and model, update, acknowledgement; then groups are found and averaged", *parts)
 
 
@@ -81,12 +84,12 @@ def release() -> str:
         box(20, 40, 120, 50, "campaign", under="trains in rounds"),
         arrow(140, 65, 190, 65),
         box(192, 40, 120, 50, "release", under="a model, a number"),
-        arrow(312, 65, 362, 65, "first step"),
-        box(364, 40, 100, 50, "a few", under="report back"),
+        arrow(312, 65, 362, 65),
+        box(364, 40, 100, 50, "first step", under="a few report"),
         arrow(464, 65, 514, 65),
         box(516, 40, 90, 50, "all"),
         arrow(414, 92, 414, 150),
-        box(334, 152, 160, 46, "worse: goes back", RED, "the one before, by itself"),
+        box(324, 152, 180, 46, "worse: goes back", RED, "the one before, by itself"),
     ]
     return svg(626, 220, "A campaign trains, a release is given to a few devices, then to all, or goes back by itself", *parts)
 

@@ -82,6 +82,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
         *SLOW,
         *CHECKS,
         *PAGES_OF_RUNS,
+        "shoal completion",
         "make ",
         "pip install 'shoal[",
     )
