@@ -1,12 +1,12 @@
-# make demo | test | check | native | bench | chaos | papers | peers: each makes .venv and installs what it needs, in pinned versions, when it is
-# missing; make setup installs all of it.
+# make demo | test | check | docs | native | bench | chaos | papers | peers: each makes .venv and installs what it needs, in pinned versions,
+# when it is missing; make setup installs all of it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export SHOAL_DATA ?= $(abspath ../shared/data)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: setup demo test slow check native bench chaos papers peers tools dist sbom clean
+.PHONY: setup demo test slow check docs native bench chaos papers peers tools dist sbom clean
 
 setup: $(VENV)/.dev
 
@@ -37,6 +37,10 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation as a site in build/site, which needs no network; every link is checked.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The library that boards run ExecuTorch programs with, and what it needs, as a folder to copy to one of the same kind.
 native: setup deploy/.debian

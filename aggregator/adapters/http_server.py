@@ -100,6 +100,11 @@ class HttpServer:
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread()
 
+    @property
+    def port(self) -> int:
+        """The port that was taken, which the system chose where 0 was asked for."""
+        return int(self._socket.getsockname()[1])
+
     def __enter__(self) -> "HttpServer":
         return self
 
