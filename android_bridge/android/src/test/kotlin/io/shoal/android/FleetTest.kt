@@ -39,6 +39,14 @@ private class FakePlatform : Platform {
         asked += "job"
     }
 
+    override fun scheduleEnrolment() {
+        asked += "enrolment"
+    }
+
+    override fun desk(service: String): EnrolmentDesk = throw AssertionError("nobody enrols")
+
+    override fun asset(name: String): ByteArray = throw AssertionError("there are no assets")
+
     override fun cancel() {
         asked += "none"
     }
