@@ -5,6 +5,7 @@ import android.content.pm.PackageManager
 import android.os.Build
 import android.security.keystore.KeyGenParameterSpec
 import android.security.keystore.KeyProperties
+import io.shoal.core.Log
 import java.security.KeyPairGenerator
 import java.security.KeyStore
 import java.security.spec.ECGenParameterSpec
@@ -24,12 +25,12 @@ internal fun androidKey(context: Context, alias: String): DeviceKey {
  * Makes with the first of [ways] that throws nothing. A secure element is often there and yet cannot make a key, and what it throws then differs
  * from one maker to the next: whatever it is, [undo] is called and the next way tried. What the last one throws is thrown.
  */
-internal fun <T> firstThatWorks(ways: List<T>, undo: () -> Unit, make: (T) -> Unit) {
+internal fun <T> firstThatWorks(ways: List<T>, undo: () -> Unit, log: Log = LogcatLog, make: (T) -> Unit) {
     for (way in ways.dropLast(1)) {
         try {
             return make(way)
         } catch (error: Exception) {
-            LogcatLog.write(io.shoal.core.Log.Level.WARNING, "no key in the secure element, one outside it is made: $error")
+            log.write(Log.Level.WARNING, "no key in the secure element, one outside it is made: $error")
             undo()
         }
     }

@@ -14,6 +14,7 @@ import io.shoal.core.Storage
 import io.shoal.core.StorageWatcher
 import io.shoal.core.Tensor
 import io.shoal.core.WatchedStorage
+import java.io.File
 import java.io.IOException
 import java.util.concurrent.Executor
 import java.util.concurrent.locks.ReentrantLock
@@ -29,10 +30,10 @@ public class Fleet internal constructor(
     /** Held while a job runs, and while what the phone has learned is erased. */
     internal val running = ReentrantLock()
     internal val states = States(home.lastState, ::shown)
-    private val models = Observers<ModelInfo>()
+    private val models = Observers<Unit>()
     private val rounds = Observers<RoundMetrics>()
     private val watcher = object : StorageWatcher {
-        override fun onModel(current: Current) = models.tell(ModelInfo.of(current))
+        override fun onModel(current: Current) = models.tell(Unit)
 
         override fun onRound(measured: RoundMeasured) = rounds.tell(RoundMetrics(measured))
     }
@@ -40,7 +41,10 @@ public class Fleet internal constructor(
     private val bringing = Any()
     private var predictor: Predictor? = null
     private var given: ShoalSettings? = null
-    private var opened: WatchedStorage? = null
+    private var opened: Opened? = null
+
+    /** A storage, and whose it was opened as. */
+    private class Opened(val folder: File, val owner: Owner?, val storage: WatchedStorage)
 
     /** Whether the phone's owner agrees to take part. */
     public val consent: Consent = Consent(home.folder, platform.disk, ::join, ::withdrawn, ::erase)
@@ -92,10 +96,17 @@ public class Fleet internal constructor(
     /** Tells it no more. */
     public fun removeListener(listener: FleetListener): Unit = states.remove(listener)
 
-    /** Tells [listener], by [executor], of the model that answers, if it is known already, and of each that follows. */
+    /** Tells [listener], by [executor], of the model that answers, once that was read, and of each that follows. */
     public fun addModelListener(listener: ModelListener, executor: Executor) {
-        val known = synchronized(this) { opened }?.current()?.let(ModelInfo.Companion::of)
-        models.add(listener, executor, known, listener::onModel)
+        models.add(listener, executor, null) { known()?.let(listener::onModel) }
+        platform.disk.execute { if (known() != null) models.tell(Unit, listener) }
+    }
+
+    /** What is in use as far as that can be read: a listener is told of nothing else. */
+    private fun known(): ModelInfo? = try {
+        storage().current()?.let(ModelInfo.Companion::of)
+    } catch (_: ConfigException) {
+        null
     }
 
     /** Tells it no more. */
@@ -179,10 +190,7 @@ public class Fleet internal constructor(
     /** Takes these settings in place of earlier ones; [token] is what the phone is to enrol with. */
     internal fun configure(settings: ShoalSettings, token: String? = null) {
         if (settings.service == null) BrokerAddress.parse(settings.broker)
-        synchronized(this) {
-            given = whole(settings)
-            opened = null
-        }
+        synchronized(this) { given = whole(settings) }
         platform.disk.execute {
             closePredictor() // it may trust other keys now
             noting {
@@ -202,8 +210,7 @@ public class Fleet internal constructor(
         val state = try {
             val own = home.settings()
             if (own.service == null) return null
-            val before = settings.broker
-            enroller.advance(own) ?: return null.also { if (before != home.enrolment.enrolled?.broker) enrolled(own) }
+            enroller.advance(own) ?: return null.also { if (settings != whole(own)) enrolled(own) }
         } catch (error: IOException) { // the disk is full, for instance
             log.write(Log.Level.WARNING, "fleet $name: $error")
             FleetState.Waiting(FleetState.Waiting.Why.STORAGE)
@@ -218,12 +225,10 @@ public class Fleet internal constructor(
     }
 
     private fun enrolled(own: ShoalSettings) {
-        synchronized(this) {
-            given = whole(own)
-            opened = null // it is known now whose it is
-        }
-        closePredictor()
+        synchronized(this) { given = whole(own) }
+        closePredictor() // it may trust other keys now
         states.set(FleetState.Idle)
+        noting { home.noteState(FleetState.Idle) }
     }
 
     /**
@@ -261,7 +266,10 @@ public class Fleet internal constructor(
      * @throws ConfigException it is that of another phone, as a backup brings it
      */
     internal fun storage(): Storage = synchronized(this) {
-        opened ?: WatchedStorage(FolderStorage(home.state(settings), log, owner()), watcher).also { opened = it }
+        val (folder, owner) = Pair(home.state(settings), owner())
+        val open = opened?.takeIf { it.folder == folder && it.owner == owner }
+            ?: Opened(folder, owner, WatchedStorage(FolderStorage(folder, log, owner), watcher)).also { opened = it }
+        open.storage
     }
 
     /** Null before the service has said who this phone is. */
@@ -306,7 +314,7 @@ public class Fleet internal constructor(
             return noting {
                 home.recordings.deleteRecursively()
                 FolderStorage(home.state(settings), log).erase() // also where it is another phone's
-                synchronized(this) { opened = null }
+                synchronized(this) { opened = null } // its owner is gone too
                 closePredictor()
             }
         } finally {

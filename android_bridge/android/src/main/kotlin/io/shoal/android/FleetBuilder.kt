@@ -8,6 +8,7 @@ import io.shoal.core.wire.Policy
 /** An app's settings of a fleet: a lambda in Kotlin and in Java. */
 public fun interface FleetConfiguration {
     /** Says how the phone takes part. */
+    @Throws(ConfigException::class)
     public fun FleetBuilder.configure()
 }
 

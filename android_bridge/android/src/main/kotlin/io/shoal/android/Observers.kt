@@ -23,6 +23,9 @@ internal class Observers<T> {
 
     fun tell(value: T): Unit = all.forEach { pass(it, value) }
 
+    /** Tells this listener alone. */
+    fun tell(value: T, listener: Any): Unit = all.filter { it.listener === listener }.forEach { pass(it, value) }
+
     private fun pass(observer: Observer<T>, value: T) {
         try {
             observer.executor.execute { observer.tell(value) }

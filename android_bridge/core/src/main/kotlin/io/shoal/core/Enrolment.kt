@@ -33,7 +33,7 @@ public class Enrolled internal constructor(
 
 /** A service refuses a device; [reason] is one of the table in `wire/SPEC.md`, "Enrolment". */
 @InternalShoalApi
-public class EnrolmentRefused internal constructor(public val reason: String, message: String) : ConfigException(message)
+public class EnrolmentRefused(public val reason: String, message: String) : ConfigException(message)
 
 /** What a service answers to a device that wants to be enrolled. */
 @InternalShoalApi
