@@ -22,8 +22,8 @@ internal fun androidKey(context: Context, alias: String): DeviceKey {
 }
 
 /**
- * Makes with the first of [ways] that throws nothing. A secure element is often there and yet cannot make a key, and what it throws then differs
- * from one maker to the next: whatever it is, [undo] is called and the next way tried. What the last one throws is thrown.
+ * Makes with the first of [ways] that throws nothing. A secure element is often there and yet cannot make a key, and what it throws then
+ * differs from one maker to the next: whatever it is, [undo] is called and the next way tried. What the last one throws is thrown.
  */
 internal fun <T> firstThatWorks(ways: List<T>, undo: () -> Unit, log: Log = LogcatLog, make: (T) -> Unit) {
     for (way in ways.dropLast(1)) {

@@ -15,8 +15,8 @@ import javax.net.ssl.SSLContext
 import javax.net.ssl.TrustManagerFactory
 
 /**
- * The device's own key (ECDSA, P-256) in a [store] that it does not leave, under [alias]; [make] makes it there when it is first needed. The
- * fleet's authority signs a [request] for it; the certificate then opens the broker's door.
+ * The device's own key (ECDSA, P-256) in a [store] that it does not leave, under [alias]; [make] makes it there when it is first needed.
+ * The fleet's authority signs a [request] for it; the certificate then opens the broker's door.
  */
 internal class DeviceKey(private val store: KeyStore, private val alias: String, private val make: () -> Unit) : EnrolmentKey {
     override val publicKey: ByteArray

@@ -29,7 +29,8 @@ internal class Enrolled(
     companion object {
         /** Null where something is missing. */
         fun read(kept: Properties): Enrolled? {
-            val values = listOf("deviceId", "broker", "certificate", "authority", "trust", "tokenHash").map { kept.getProperty(it) ?: return null }
+            val names = listOf("deviceId", "broker", "certificate", "authority", "trust", "tokenHash")
+            val values = names.map { kept.getProperty(it) ?: return null }
             return Enrolled(values[0], values[1], values[2], values[3], values[4], values[5])
         }
     }
@@ -39,8 +40,8 @@ internal class Enrolled(
 internal class Asked(val token: String, val refusal: Blocked?)
 
 /**
- * What a fleet's folder holds of an enrolment: `enrolled.properties`, and until then `token.properties`. Each is whole or as it was. A token
- * is forgotten once it has served, and what came after the phone has left is not kept.
+ * What a fleet's folder holds of an enrolment: `enrolled.properties`, and until then `token.properties`. Each is whole or as it was. A
+ * token is forgotten once it has served, and what came after the phone has left is not kept.
  */
 internal class EnrolmentFolder(private val folder: File) {
     private val enrolledFile = File(folder, "enrolled.properties")

@@ -26,7 +26,14 @@ internal interface EnrolmentDesk {
     fun isDue(certificate: String): Boolean
 
     /** A service's answer. */
-    class Given(val deviceId: String, val fleet: String, val broker: String, val certificate: String, val authority: String, val trust: String)
+    class Given(
+        val deviceId: String,
+        val fleet: String,
+        val broker: String,
+        val certificate: String,
+        val authority: String,
+        val trust: String,
+    )
 }
 
 /** The service at this address, over HTTPS. */
@@ -45,8 +52,8 @@ internal class ServiceDesk(address: String) : EnrolmentDesk {
 }
 
 /**
- * Enrols a phone, and renews its certificate. Whatever interrupts it, the next [advance] goes on: the key stays in the Keystore, and a service
- * gives the same token with the same key the same certificate.
+ * Enrols a phone, and renews its certificate. Whatever interrupts it, the next [advance] goes on: the key stays in the Keystore, and a
+ * service gives the same token with the same key the same certificate.
  */
 internal class Enroller(
     private val fleet: String,
@@ -57,8 +64,8 @@ internal class Enroller(
     private val log: Log,
 ) {
     /**
-     * Does what is to be done now with the service of these [settings], as the app gave them; null if the phone is enrolled, else what stands
-     * in the way.
+     * Does what is to be done now with the service of these [settings], as the app gave them; null if the phone is enrolled, else what
+     * stands in the way.
      *
      * @throws java.io.IOException a file cannot be written
      */

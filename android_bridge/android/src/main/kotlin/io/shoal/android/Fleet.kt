@@ -85,7 +85,8 @@ public class Fleet internal constructor(
     internal val settings: ShoalSettings
         get() = synchronized(this) { given ?: whole(home.settings()).also { given = it } }
 
-    private fun whole(own: ShoalSettings): ShoalSettings = (if (own.service == null) null else home.enrolment.enrolled)?.let(own::with) ?: own
+    private fun whole(own: ShoalSettings): ShoalSettings =
+        (if (own.service == null) null else home.enrolment.enrolled)?.let(own::with) ?: own
 
     private fun shown(state: FleetState): FleetState =
         if (consent.granted) state else FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
@@ -124,8 +125,8 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Class probabilities of examples [x] (n, channels, time), or what the model's task answers in their place, by the model in use. It needs
-     * no connection and no consent, and goes on while the phone trains: it waits for one batch at most. Not for the main thread.
+     * Class probabilities of examples [x] (n, channels, time), or what the model's task answers in their place, by the model in use. It
+     * needs no connection and no consent, and goes on while the phone trains: it waits for one batch at most. Not for the main thread.
      *
      * @throws ConfigException there is no model yet, or it is damaged, or it is that of another phone, or the app's own cannot be used
      * @throws io.shoal.core.DataException examples of another shape
@@ -203,8 +204,8 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Enrols the phone, or renews its certificate, if the app's settings say that and it is to be done now; null if a job can go on. It blocks,
-     * and throws nothing.
+     * Enrols the phone, or renews its certificate, if the app's settings say that and it is to be done now; null if a job can go on. It
+     * blocks, and throws nothing.
      */
     internal fun enrol(): FleetState? {
         val state = try {

@@ -12,7 +12,9 @@ public fun interface FleetConfiguration {
     public fun FleetBuilder.configure()
 }
 
-/** How a phone takes part in a fleet. What is needed: [enrol], or [broker] and [trust], and [windows]; the rest is as usual if it is not said. */
+/**
+ * How a phone takes part in a fleet. What is needed: [enrol], or [broker] and [trust], and [windows]; the rest is as usual if it is not said.
+ */
 public class FleetBuilder internal constructor(private val fleet: String) {
     private var broker: String? = null
     private var trusted: String? = null
@@ -37,9 +39,9 @@ public class FleetBuilder internal constructor(private val fleet: String) {
         private set
 
     /**
-     * The phone enrols itself at [service] (`https://HOST[:PORT]`, what `shoal serve --enrol-port` opens) with a [token] of its own (`shoal enrol
-     * token`), once there is consent and a network. The service says where the broker is. Without [trust] it also says the root keys; with it,
-     * it must know one of those.
+     * The phone enrols itself at [service] (`https://HOST[:PORT]`, what `shoal serve --enrol-port` opens) with a [token] of its own
+     * (`shoal enrol token`), once there is consent and a network. The service says where the broker is. Without [trust] it also says the
+     * root keys; with it, it must know one of those.
      *
      * @throws ConfigException not such an address, or not a token
      */
@@ -51,8 +53,9 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     }
 
     /**
-     * A model among the app's assets, which answers until the fleet has given this phone one: a [bundle] (`device.shoal` of `shoal export`),
-     * signed with a key of [trust], and the model's [weights] (`shoal models export --to NAME.safetensors`), or the bundle's initial values.
+     * A model among the app's assets, which answers until the fleet has given this phone one: a [bundle] (`device.shoal` of `shoal
+     * export`), signed with a key of [trust], and the model's [weights] (`shoal models export --to NAME.safetensors`), or the bundle's
+     * initial values.
      */
     @JvmOverloads
     public fun model(bundle: String, weights: String? = null): FleetBuilder = apply { packaged = PackagedAssets(bundle, weights) }

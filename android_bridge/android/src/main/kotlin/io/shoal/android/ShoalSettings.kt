@@ -10,8 +10,8 @@ import java.util.Properties
 internal data class PackagedAssets(val bundle: String, val weights: String?)
 
 /**
- * What [FleetBuilder] was told; it is kept, and holds until the app says something else. With a [service] it has no broker of its own, and no
- * keys if the app gives none: [with] adds what the service gave.
+ * What [FleetBuilder] was told; it is kept, and holds until the app says something else. With a [service] it has no broker of its own, and
+ * no keys if the app gives none: [with] adds what the service gave.
  */
 internal data class ShoalSettings(
     val broker: String,
@@ -36,7 +36,9 @@ internal data class ShoalSettings(
     init {
         val enrols = service != null && broker.isEmpty()
         if (packaged != null && trustedKeyPem == null && !insecure) throw ConfigException("model needs trust: nobody else vouches for it")
-        if (trustedKeyPem == null && service == null && !insecure) throw ConfigException("trustedKeyPem is missing: only with 'insecure' is everybody believed")
+        if (trustedKeyPem == null && service == null && !insecure) {
+            throw ConfigException("trustedKeyPem is missing: only with 'insecure' is everybody believed")
+        }
         if (!enrols && !broker.startsWith("mqtts://") && !insecure) {
             throw ConfigException("the broker's address does not begin with mqtts://: only with 'insecure' is TLS left out")
         }

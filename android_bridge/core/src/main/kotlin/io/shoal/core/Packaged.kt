@@ -47,7 +47,9 @@ public object Packaged {
         }
         checkLayout(made + given, specs.map { it.layout }, what)
         for ((key, tensor) in made) {
-            if (tensor.dtype == DType.FLOAT32 && tensor.toFloatArray().any { !it.isFinite() }) throw WrongLayout("$what: $key is not finite")
+            if (tensor.dtype == DType.FLOAT32 && tensor.toFloatArray().any { !it.isFinite() }) {
+                throw WrongLayout("$what: $key is not finite")
+            }
         }
         return made
     }

@@ -4,7 +4,7 @@ import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.decodeUpdate
 
-/** What was measured in one round: over the windows that it [trained] on, and over those that it [evaluated] the model on that it received. */
+/** What was measured in one round: over the windows that it [trained] on, and over those on which it [evaluated] the model that came. */
 @InternalShoalApi
 public class RoundMeasured(public val run: String, public val round: Long, public val trained: Metrics, public val evaluated: Metrics)
 
@@ -19,8 +19,8 @@ public interface StorageWatcher {
 }
 
 /**
- * A storage that one process uses alone: which model is in use is read once and then known, so that a prediction reads nothing, and [watcher] is
- * told of what changes.
+ * A storage that one process uses alone: which model is in use is read once and then known, so that a prediction reads nothing, and
+ * [watcher] is told of what changes.
  */
 @InternalShoalApi
 public class WatchedStorage(private val stored: Storage, private val watcher: StorageWatcher) : Storage by stored {

@@ -26,8 +26,8 @@ private object Nobody : StorageWatcher {
 
 /**
  * Says in ms what a prediction of one window takes: `predict BUNDLE TRUST FOLDER`. Three numbers on a line: the medians of the
- * graph alone, on the runtime's thread, and of the whole prediction as an app calls it, and the first prediction, which verifies the bundle and
- * loads the program.
+ * graph alone, on the runtime's thread, and of the whole prediction as an app calls it, and the first prediction, which verifies the
+ * bundle and loads the program.
  */
 public fun main(arguments: Array<String>) {
     val (bundleFile, trust, folder) = arguments
