@@ -21,6 +21,7 @@ MOVED = {
     "benchmarks/REPRODUCTION.md": "reproduction.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "reporting.md",
     "README.md": "index.md",
 }
 """By path in the repository, the page that it is on the site; `index.md` says what the README says."""
@@ -55,7 +56,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return f"{text}({place.removeprefix('docs/')}{anchor})"
         if not (ROOT / place).is_file():
             return f"{text.lstrip('!')[1:-1]} (`{place}`)" if (ROOT / place).is_dir() else found[0]
-        shown = f"files/{place}" + ("" if "." in posixpath.basename(place) else ".txt")
+        is_shown_as_it_is = "." in posixpath.basename(place) and not place.endswith(".md")
+        shown = f"files/{place}" + ("" if is_shown_as_it_is else ".txt")
         if files.get_file_from_path(shown) is None:
             files.append(File.generated(config, shown, content=(ROOT / place).read_bytes()))
         return f"{text}({shown}{anchor})"
