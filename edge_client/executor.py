@@ -127,8 +127,8 @@ class Executor:
         return np.concatenate(rows)[: len(x)]
 
     def evaluate(self, model: Tensors, private: Tensors, x: Array, y: Array, between: Between = lambda: None) -> Metrics:
-        """The metrics of the device's own model, with what it has kept, over examples x (n, \\*window) with the labels y (n, \\*label) of the
-        task; of fewer than the bundle's least batch there are none. `between` is called before each batch."""
+        """The metrics of the device's own model, with what it has kept, over examples x (n, \\*window) with the labels y (n, \\*label) of
+        the task; of fewer than the bundle's least batch there are none. `between` is called before each batch."""
         manifest, held = self._bundle.manifest, own_tensors(self._bundle, model, private)
         least, graph = manifest.min_batch, manifest.measuring
         if len(x) < least:
