@@ -253,16 +253,6 @@ def test_a_task_alone_names_no_algorithm(task: TaskName) -> None:
     assert read_algorithm(str(alone)) == alone
 
 
-@pytest.mark.parametrize("task", [*NEIGHBOURLY, *ALONE])
-def test_the_grouping_that_personal_brings_finds_groups_in_each_task(task: TaskName) -> None:
-    """Odd devices see another world than even ones."""
-    field = make_field(f"personal:memory=32+{task}")
-    state = field.play(2)
-    groups = [{state.memory.membership[f"d{i}"] for i in range(odd, 8, 2)} for odd in (0, 1)]
-    assert [len(keys) for keys in groups] == [1, 1]
-    assert groups[0] != groups[1]
-
-
 def test_a_bundle_says_which_graph_measures_what_is_kept() -> None:
     assert make_field("fedavg+personal:memory=32+none+regression", num_devices=1).bundle.manifest.measuring == names.ASSESS
     assert make_field("fedavg+none+regression", num_devices=1).bundle.manifest.measuring == names.EVALUATE
