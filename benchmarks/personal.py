@@ -19,6 +19,7 @@ import numpy as np
 from algorithms.algorithm import SURVEY
 from algorithms.core.contract import ObjectiveMemory, Work
 from algorithms.registry import make_algorithm, read_algorithm
+from benchmarks import personal_tasks
 from benchmarks.results.report import describe_machine, put
 from benchmarks.stopwatch import seconds_of
 from edge_client.adapters.onnx_graphs import OnnxGraphs
@@ -129,7 +130,7 @@ def text(results: dict[str, Any]) -> str:
         usual = 1000 * made["seconds"]["personal, usual"]
         ratios = f"{made['ratio']['personal']:.2f} | {made['ratio']['lg-net']:.2f}"
         lines += [f"| {made['data']} | {made['epochs']} | {made['windows']} | {usual:.0f} | {ratios} |"]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *personal_tasks.text(results["tasks"])] if results["tasks"] else lines)
 
 
 def variants(folder: Path, usual: list[str]) -> list[dict[str, Any]]:
@@ -175,20 +176,29 @@ def main() -> None:
     reader.add_argument("--labels", default=",".join(LABELS), help="numbers of labels of the grid")
     reader.add_argument("--no-cost", action="store_true", help="leave what the choice costs as it was measured before")
     reader.add_argument("--variants", action="store_true", help="look into the cells where many labels are, too")
+    reader.add_argument("--tasks", action="store_true", help="measure tasks without classes alone: ten minutes on two cores")
     options = reader.parse_args()
     rounds = ["--rounds", "12", "--local-epochs", "2"]
     usual = ["--algorithms", ALGORITHMS, "--reference", "fedavg", *rounds]
     asked = ["--data", options.data, "--split", options.split, "--labels", options.labels]
-    results = {"cells": [], "cost": [], "variants": []} | (json.loads(OUT.read_text()) if OUT.exists() else {})
+    results = {"cells": [], "cost": [], "variants": [], "tasks": []} | (json.loads(OUT.read_text()) if OUT.exists() else {})
     results |= {"machine": describe_machine(), "arguments": usual}
-    if not options.no_cost:
-        results["cost"] = [cost(data, epochs) for data in ("watch", "uci-har") for epochs in EPOCHS]
-    results["cells"] = _merged(results["cells"], grid(options.folder, usual + asked)["cells"])
-    if options.variants:
-        results["variants"] = variants(options.folder, rounds)
+    if options.tasks:
+        results["tasks"] = personal_tasks.measure(SEEDS)
+    else:
+        _measure(results, options, rounds, usual + asked)
     OUT.write_text(json.dumps(results, indent=1) + "\n")
     put("personal", f"## What devices keep\n\n{text(results)}")
     print(text(results))
+
+
+def _measure(results: dict[str, Any], options: argparse.Namespace, rounds: list[str], asked: list[str]) -> None:
+    """What choosing costs, the grid, and a look into some of its cells, into `results`."""
+    if not options.no_cost:
+        results["cost"] = [cost(data, epochs) for data in ("watch", "uci-har") for epochs in EPOCHS]
+    results["cells"] = _merged(results["cells"], grid(options.folder, asked)["cells"])
+    if options.variants:
+        results["variants"] = variants(options.folder, rounds)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from simulation import simulate as simulation
 from simulation.datasets.doubts import doubts
 from simulation.engine.progress import RunProgress
 from simulation.heterogeneity import measure
+from simulation.objective import suited
 from simulation.partition import make_fleet, read_partition
 from simulation.scenario import check_scenario
 from wire.errors import ConfigError
@@ -67,6 +68,7 @@ def simulate(
     assigned = read_partition(partition)
     check_scenario(settings.scenario, assigned)
     fleet = make_fleet(data, assigned, devices, seed)
+    settings = msgspec.structs.replace(settings, algorithm=suited(settings.algorithm, fleet))
     held = simulation.scene_of(fleet, settings).some(SHOWN)
     for said in doubts(held, settings.algorithm.has_classes):
         warn(said)

@@ -14,7 +14,7 @@ from edge_client.labels import fit_labels
 from edge_client.layout import without_labels
 from wire.bundle import Window
 from wire.errors import DataError
-from wire.tasks import RECONSTRUCTION, SEQUENCE, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName
 from wire.tensors import Array
 
 WINDOWS = "windows"
@@ -102,6 +102,17 @@ class FleetData:
         truth = {d: group for d, group in self.truth.items() if d in devices}
         recordings = {d: held for d, held in self.recordings.items() if d in devices}
         return replace(self, devices=devices, truth=truth, recordings=recordings)
+
+
+def task_of_labels(data: FleetData) -> TaskName:
+    """The task that a fleet's labels are of, as far as they say it: a column of 0 and 1 for each class is likely a mistake, and data
+    without labels say nothing. Both are taken for classes, so that `for_task` says what is wrong with them."""
+    y = data.sample()[1]
+    if y.dtype.kind == "f":
+        return REGRESSION
+    if data.window.steps:
+        return SEQUENCE
+    return MULTI_LABEL if y.ndim > 1 and len(y) and not (y.sum(1) == 1).all() else CLASSIFICATION
 
 
 def for_task(data: FleetData, task: TaskName) -> FleetData:
