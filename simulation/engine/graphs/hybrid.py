@@ -49,7 +49,7 @@ class _Extractor:
     def __init__(self, module: nn.Module, passes: Passes) -> None:
         """`passes`: of the same layers, whose tensors are called ``extractor.NAME`` there."""
         self._module, self._passes = module, passes
-        self._window = (passes.network.channels, passes.network.time)
+        self._window = passes.network.window
         self._passed = False
         self._usual: Callable[[Tensor], Tensor] = module.forward
         self._layers = [layer for layer in module.modules() if layer is not module]
