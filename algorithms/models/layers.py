@@ -13,13 +13,17 @@ class Unsupported(ConfigError):
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. `kind`: conv, linear, norm, relu, max_pool, avg_pool, flatten or sum; `inputs`: the numbers of the layers whose results it
-    reads, -1 for the network's input. Pairs are of lines and columns; a time window has one line. `tensors` maps weight, bias, running_mean
-    and running_var to the tensors' names, those it has."""
+    """One layer. `kind`: conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick or gru; `inputs`: the numbers of the layers whose
+    results it reads, -1 for the network's input. Pairs are of lines and columns; a time window has one line. `tensors` maps weight, bias,
+    running_mean and running_var to the tensors' names, those it has."""
 
     kind: str
     inputs: tuple[int, ...]
     outputs: int = 0
+    parts: int = 1
+    """Into how many equal parts the outputs fall: the three gates of what a gru reads."""
+    row: int = 0
+    """The one that is picked."""
     kernel: Pair = (1, 1)
     stride: Pair = (1, 1)
     before: Pair = (0, 0)

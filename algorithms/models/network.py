@@ -105,6 +105,12 @@ class _Value:
     sizes: tuple[int, ...]
     grid: Pair
     """The engine's lines and columns."""
+    last: bool = False
+    """Whether torch has the channels behind the samples, (samples, channels)."""
+
+
+class _States(tuple[_Value, ...]):
+    """The states of each layer of recurrent units, as they follow each other; torch has the last of each, (layers, batch, channels)."""
 
 
 class _Reader:
@@ -114,7 +120,7 @@ class _Reader:
         self.window, self.parameters = window, parameters
         self.layers: list[Layer] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._modules: dict[type[nn.Module], Callable[[str, Any, _Value], _Value]] = {
+        self._modules: dict[type[nn.Module], Callable[[str, Any, _Value], Any]] = {
             nn.Identity: lambda _name, _module, x: x,
             nn.Conv1d: self._conv,
             nn.Conv2d: self._conv,
@@ -129,8 +135,9 @@ class _Reader:
             nn.AdaptiveAvgPool1d: self._adaptive,
             nn.AdaptiveAvgPool2d: self._adaptive,
             nn.Flatten: self._flatten,
+            nn.GRU: self._gru,
         }
-        self._functions: dict[object, Callable[..., _Value]] = {
+        self._functions: dict[object, Callable[..., Any]] = {
             operator.add: self._sum,
             operator.iadd: self._sum,
             torch.add: self._sum,
@@ -143,6 +150,12 @@ class _Reader:
             torch.mean: self._mean,
             "mean": self._mean,
             "contiguous": lambda x: x,
+            operator.getitem: self._item,
+            torch.transpose: self._transposed,
+            "transpose": self._transposed,
+            torch.permute: self._permuted,
+            "permute": lambda x, *order: self._permuted(x, order[0] if len(order) == 1 else order),
+            "squeeze": self._squeezed,
         }
 
     def read(self, whole: _Whole) -> _Value:
@@ -193,15 +206,17 @@ class _Reader:
             raise Unsupported(f"the model gives {type(made).__name__}: expected one tensor")
         return made
 
-    def _call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> _Value:
+    def _call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         kind = type(module)
         if kind not in self._modules:
             raise Unsupported(f"{name} is {kind.__name__}")
         if kwargs or len(args) != 1 or not isinstance(args[0], _Value):
             raise Unsupported(f"{name} is {kind.__name__} and is given more than one tensor")
+        if args[0].last and kind not in (nn.Identity, nn.ReLU, nn.Linear, nn.GRU):
+            raise Unsupported(f"{name} is {kind.__name__}, and gets channels behind the samples")
         return self._modules[kind](name, module, args[0])
 
-    def _apply(self, place: str, target: Any, *args: Any, **kwargs: Any) -> _Value:
+    def _apply(self, place: str, target: Any, *args: Any, **kwargs: Any) -> Any:
         called = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         if target not in self._functions:
             raise Unsupported(f"{place} calls {called}")
@@ -216,10 +231,10 @@ class _Reader:
         self.layers.append(Layer(kind, (x.layer,), **others))
         return _Value(len(self.layers) - 1, channels, sizes, grid)
 
-    def _tensors(self, name: str, module: nn.Module, statistics: tuple[str, ...] = ()) -> dict[str, str]:
+    def _tensors(self, name: str, module: nn.Module, statistics: tuple[str, ...] = (), suffix: str = "") -> dict[str, str]:
         found: dict[str, str] = {}
         for part in ("weight", "bias", *statistics):
-            value, full = getattr(module, part), f"{name}.{part}"
+            value, full = getattr(module, part + suffix, None), f"{name}.{part}{suffix}"
             if value is None:
                 continue
             if full not in self.parameters and part not in statistics:
@@ -272,10 +287,66 @@ class _Reader:
         return self._add("conv", x, outputs, sizes, grid, outputs=outputs, tensors=tensors, **looks)
 
     def _linear(self, name: str, module: nn.Linear, x: _Value) -> _Value:
+        if x.last:  # of every sample: a convolution of one
+            self._expect(name, module, module.in_features, x)
+            made = self._add(
+                "conv", x, module.out_features, x.sizes, x.grid, outputs=module.out_features, tensors=self._tensors(name, module)
+            )
+            return replace(made, last=True)
         if x.sizes:
             raise Unsupported(f"{name} is Linear before Flatten")
         self._expect(name, module, module.in_features, x)
         return self._add("linear", x, module.out_features, (), (1, 1), outputs=module.out_features, tensors=self._tensors(name, module))
+
+    def _gru(self, name: str, module: nn.GRU, x: _Value) -> Any:
+        if not x.last or x.grid[0] > 1:
+            raise Unsupported(f"{name} is GRU, and does not get (samples, channels) of a window")
+        self._require(name, module, batch_first=True, bidirectional=False, dropout=0.0)
+        self._expect(name, module, module.input_size, x)
+        units, states = module.hidden_size, []
+        for number in range(module.num_layers):
+            tensors = self._tensors(name, module, suffix=f"_ih_l{number}")
+            x = self._add("conv", x, 3 * units, x.sizes, x.grid, outputs=3 * units, parts=3, tensors=tensors)
+            tensors = self._tensors(name, module, suffix=f"_hh_l{number}")
+            x = replace(self._add("gru", x, units, x.sizes, x.grid, outputs=units, parts=3, tensors=tensors), last=True)
+            states.append(x)
+        return x, _States(states)
+
+    def _item(self, x: Any, at: Any) -> Any:
+        """One of the results of recurrent units, or one sample."""
+        if isinstance(x, _States) and isinstance(at, int) and -len(x) <= at < len(x):
+            return self._pick(x[at], -1)
+        if type(x) is tuple and isinstance(at, int) and -len(x) <= at < len(x):
+            return x[at]
+        whole = slice(None)
+        if isinstance(x, _Value) and isinstance(at, tuple) and len(x.sizes) == 1:
+            *others, sample = at[:2] if x.last else at
+            if isinstance(sample, int) and others == [whole] * (1 if x.last else 2) and at[2:] in ((), (whole,), (sample,)):
+                return self._pick(x, sample)
+        raise Unsupported(f"of {at}: only one sample of a window")
+
+    def _pick(self, x: _Value, sample: int) -> _Value:
+        (count,) = x.sizes
+        if x.grid[0] > 1:
+            raise Unsupported("of an image")
+        if not -count <= sample < count:
+            raise Unsupported(f"of sample {sample} of {count}")
+        return self._add("pick", x, x.channels, (), (1, 1), row=sample % count)
+
+    def _transposed(self, x: _Value, one: int, other: int) -> _Value:
+        if len(x.sizes) != 1 or {one % 3, other % 3} != {1, 2}:
+            raise Unsupported(f"of {one} and {other}: only of channels and samples")
+        return replace(x, last=not x.last)
+
+    def _permuted(self, x: _Value, order: Any) -> _Value:
+        if [d % 3 for d in order] != [0, 2, 1]:
+            raise Unsupported(f"to {tuple(order)}: only of channels and samples")
+        return self._transposed(x, 1, 2)
+
+    def _squeezed(self, x: Any, dim: int) -> _Value:
+        if not isinstance(x, _States) or len(x) != 1 or dim != 0:
+            raise Unsupported("of what is not the state of one layer")
+        return self._pick(x[0], -1)
 
     def _norm(self, name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x: _Value) -> _Value:
         if x.sizes or isinstance(module, nn.BatchNorm2d):
@@ -322,7 +393,7 @@ class _Reader:
 
     def _relu(self, x: _Value, inplace: bool = False) -> _Value:
         del inplace  # see _in_place
-        return self._add("relu", x, x.channels, x.sizes, x.grid)
+        return replace(self._add("relu", x, x.channels, x.sizes, x.grid), last=x.last)
 
     def _sum(self, x: _Value, other: _Value) -> _Value:
         if not isinstance(x, _Value) or not isinstance(other, _Value):
@@ -334,6 +405,8 @@ class _Reader:
 
     def _flattened(self, x: _Value, start_dim: int = 0, end_dim: int = -1) -> _Value:
         last = len(x.sizes) + 1
+        if x.last:
+            raise Unsupported("of channels behind the samples")
         if end_dim not in (-1, last) or start_dim not in (1, 2):
             raise Unsupported(f"from dimension {start_dim} to {end_dim}")
         if start_dim == 2:
@@ -342,10 +415,11 @@ class _Reader:
 
     def _mean(self, x: _Value, dim: int | tuple[int, ...] = (), keepdim: bool = False) -> _Value:
         given = (dim,) if isinstance(dim, int) else tuple(dim)
-        if {d % (len(x.sizes) + 2) for d in given} != set(range(2, len(x.sizes) + 2)) or keepdim or not x.sizes:
+        over = {1} if x.last else set(range(2, len(x.sizes) + 2))
+        if {d % (len(x.sizes) + 2) for d in given} != over or keepdim or not x.sizes:
             raise Unsupported(f"over {dim}: only over all but examples and channels")
         pooled = x if x.grid == (1, 1) else self._add("avg_pool", x, x.channels, (1,), (1, 1), kernel=x.grid)
-        return replace(self._flattened(replace(pooled, sizes=(1,)), 1), channels=x.channels)
+        return replace(self._flattened(replace(pooled, sizes=(1,), last=False), 1), channels=x.channels)
 
 
 def _trace(whole: _Whole) -> fx.Graph:

@@ -21,12 +21,12 @@ from wire.tensors import Array
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-_KINDS = ("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten", "sum")
+_KINDS = ("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten", "sum", "pick", "gru")
 
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((n, ctypes.c_int64) for n in ("kind", "outputs", "input", "other")),
+        *((n, ctypes.c_int64) for n in ("kind", "outputs", "input", "other", "parts", "row")),
         *((n, ctypes.c_int64 * 2) for n in ("kernel", "stride", "before", "after", "dilation")),
         *((n, ctypes.c_int64) for n in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)),
         *((n, ctypes.c_double) for n in ("eps", "momentum")),
@@ -111,7 +111,8 @@ def _layer(layer: Layer, begins: dict[str, int]) -> _Layer:
     tensors = [begins[layer.tensors[p]] if p in layer.tensors else -1 for p in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)]
     pairs = [(ctypes.c_int64 * 2)(*pair) for pair in (layer.kernel, layer.stride, layer.before, layer.after, layer.dilation)]
     first, second = (*layer.inputs, -1)[:2]
-    return _Layer(_KINDS.index(layer.kind), layer.outputs, first, second, *pairs, *tensors, layer.eps, layer.momentum)
+    numbers = _KINDS.index(layer.kind), layer.outputs, first, second, layer.parts, layer.row
+    return _Layer(*numbers, *pairs, *tensors, layer.eps, layer.momentum)
 
 
 def check_array(name: str, array: Array, dtype: type, shape: tuple[int, ...], writeable: bool = False) -> None:

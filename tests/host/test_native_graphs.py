@@ -78,7 +78,11 @@ def graphs(draw: st.DrawFn) -> tuple[list[nn.Module], tuple[int, ...]]:
 def test_steps_and_passes_equal_those_of_torch(stack: tuple[list[nn.Module], tuple[int, ...]], size: int, seed: int) -> None:
     layers, window = stack
     torch.manual_seed(seed)
-    model = classifier_of(layers, window, 3)
+    check_all(classifier_of(layers, window, 3), window, size, seed)
+
+
+def check_all(model: Any, window: tuple[int, ...], size: int, seed: int) -> None:
+    """A step, predictions, and passes under autograd, with every instruction set, against torch in double precision."""
     network = network_of(model, window)
     start = flat_of(model, network)
     x, y = examples_of(window, 3, size, seed)

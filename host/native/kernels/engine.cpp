@@ -1,5 +1,5 @@
 // Runs a plan: training steps, evaluation, prediction. Compiled once per instruction set, with SHOAL_TARGET naming the namespace.
-#include "layers.h"
+#include "recurrent.h"
 #include "sums.h"
 
 namespace shoal {
@@ -113,6 +113,27 @@ void forward_copy(const Run& run, const Op& op) {
   }
 }
 
+void forward_pick(const Run& run, const Op& op) {
+  const View &a = op.in.value, &y = op.out;
+  for (Index n = 0; n < run.batch; n++)
+    memcpy(run.at(y) + n * y.sample, run.at(a) + n * a.sample + op.row * a.row, sizeof(float) * op.out_stride);
+}
+
+void forward_gru(const Run& run, const Op& op) {
+  const View &x = op.in.value, &y = op.out, &gates = op.gates;
+  const Index width = op.out_stride;
+  const Index zero = 0;
+  const float* bias = op.bias < 0 ? nullptr : run.weights() + op.bias;
+  for (Index t = 0; t < op.in_rows; t++) {
+    float *u = run.at(gates) + t * gates.row, *next = run.at(y) + t * y.row;
+    const float* h = next - y.row;
+    // Before the first time h is zero: what is left is the bias.
+    multiply(h, y.sample, {&zero, t > 0, width}, run.weights() + op.weight, 3 * width, u, gates.sample, bias, 0, run.batch);
+    for (Index n = 0; n < run.batch; n++)
+      gates_forward(run.at(x) + n * x.sample + t * x.row, u + n * gates.sample, t ? h + n * y.sample : nullptr, next + n * y.sample, width);
+  }
+}
+
 void forward(const Run& run) {
   for (int i = 0; i < run.plan.num_ops; i++) {
     const Op& op = run.plan.ops[i];
@@ -122,18 +143,25 @@ void forward(const Run& run) {
       case Kind::mean: mean_forward(forward_pass_of(run, op)); break;
       case Kind::sum:
       case Kind::copy: forward_copy(run, op); break;
+      case Kind::pick: forward_pick(run, op); break;
+      case Kind::gru: forward_gru(run, op); break;
     }
   }
 }
 
-// Columns [col, col + width) of the transposed kernel with its taps reversed, packed as one panel of depth taps * out_stride: what the
+// A packed matrix of `taps` times `inputs` rows and `outputs` columns.
+struct Matrix {
+  Index taps, inputs, outputs;
+};
+
+// Columns [col, col + width) of the transposed kernel with its taps reversed, packed as one panel of depth taps * outputs: what the
 // gradient of the output is multiplied by to get that of the input.
-void transpose_panel(const Op& op, const float* weight, Index col, Index width, float* to) {
-  for (Index tap = 0; tap < op.taps; tap++)
-    for_blocks(op.out_stride, [&](auto vectors, Index out) {
+void transpose_panel(const Matrix& m, const float* weight, Index col, Index width, float* to) {
+  for (Index tap = 0; tap < m.taps; tap++)
+    for_blocks(m.outputs, [&](auto vectors, Index out) {
       constexpr Index V = decltype(vectors)::value;
-      const float* from = weight + out * op.depth + ((op.taps - 1 - tap) * op.in_stride + col) * V * LANES;
-      float* rows = to + (tap * op.out_stride + out) * width;
+      const float* from = weight + out * m.taps * m.inputs + ((m.taps - 1 - tap) * m.inputs + col) * V * LANES;
+      float* rows = to + (tap * m.outputs + out) * width;
       for (Index v = 0; v < V; v++)
         for (Index c = 0; c < width; c += LANES)
           transpose_square(from + c * V * LANES + v * LANES, V * LANES, rows + v * LANES * width + c, width);
@@ -171,7 +199,7 @@ void backward_product(const Run& run, const Op& op, bool train_weight, bool trai
   const Index row = op.in_rows == 1 ? op.grad.sample : op.out_stride, line = op.grad.line / op.stride_lines;
   for (Index col = 0; col < op.in_stride; col += PANEL) {
     const Index width = op.in_stride - col < PANEL ? op.in_stride - col : PANEL;
-    transpose_panel(op, run.weights() + op.weight, col, width, panel);
+    transpose_panel({op.taps, op.in_stride, op.out_stride}, run.weights() + op.weight, col, width, panel);
     for (Index n = 0; n < in_rows.parts; n++)
       for (Index l = 0; l < in_rows.lines.lines; l++) {
         float* to = run.at(out) + n * out.sample + l * out.line + col;
@@ -189,6 +217,42 @@ void backward_copy(const Run& run, const Op& op, const Input& input) {
     copy_rows(run.at(g) + n * g.sample, g.line, g.row, input.adds ? to : nullptr, y.line, y.row, to, y.line, y.row,
               {op.out_rows / op.out_width, op.out_width}, op.out_stride);
   }
+}
+
+void backward_pick(const Run& run, const Op& op) {
+  const View &g = op.grad, &to = op.in.gradient;
+  for (Index n = 0; n < run.batch; n++)
+    for (Index l = 0; l < op.in_rows; l++) {
+      float* row = run.at(to) + n * to.sample + l * to.row;
+      const float* d = run.at(g) + n * g.sample;
+      for (Index c = 0; c < op.out_stride; c += LANES) {
+        const Vec moved = l == op.row ? load(d + c) : Vec{};
+        store(row + c, op.in.adds ? load(row + c) + moved : moved);
+      }
+    }
+}
+
+void backward_gru(const Run& run, const Op& op, bool train_weight, bool train_bias) {
+  const View &x = op.in.gradient, &y = op.out, &g = op.grad, &gates = op.gates, &states = op.states;
+  const Index width = op.out_stride, zero = 0;
+  // Of every example, the gradient by u at each time, and in front of these the one by h.
+  float *d_h = run.at(states), *d_u = d_h + width, *transposed = run.workspace + run.plan.transposed;
+  for (Index col = 0; col < width; col += PANEL)
+    transpose_panel({1, width, 3 * width}, run.weights() + op.weight, col, width - col < PANEL ? width - col : PANEL,
+                    transposed + col * 3 * width);
+  for (Index t = op.in_rows - 1; t >= 0; t--) {
+    for (Index n = 0; n < run.batch; n++)
+      gates_backward(run.at(gates) + n * gates.sample + t * gates.row, t ? run.at(y) + n * y.sample + (t - 1) * y.row : nullptr,
+                     run.at(g) + n * g.sample + t * g.row, d_h + n * states.sample, run.at(x) + n * x.sample + t * x.row,
+                     d_u + n * states.sample + t * 3 * width, width, t == op.in_rows - 1);
+    multiply(d_u + t * 3 * width, states.sample, {&zero, 1, 3 * width}, transposed, width, d_h, states.sample, d_h, states.sample, run.batch);
+  }
+  float* gradient = run.slot(slot_gradient);
+  if (train_weight)
+    for (Index n = 0; n < run.batch; n++)
+      multiply_outer(run.at(y) + n * y.sample, 0, y.row, {&zero, 1, width}, d_u + n * states.sample + 3 * width, 0, 3 * width,
+                     {1, op.in_rows - 1}, gradient + op.weight, 3 * width, n > 0);
+  if (train_bias) sum_rows(d_u, states.sample, run.batch, 0, 3 * width, {1, op.in_rows}, 3 * width, gradient + op.bias);
 }
 
 // Which tensors move, and the lowest op that has one: below it nothing needs a gradient.
@@ -219,6 +283,10 @@ void backward(const Run& run, const Trained& trained) {
         if (move_inputs) backward_copy(run, op, op.in);
         if (op.kind == Kind::sum && op.other.producer >= trained.lowest) backward_copy(run, op, op.other);
         break;
+      case Kind::pick:
+        if (move_inputs) backward_pick(run, op);
+        break;
+      case Kind::gru: backward_gru(run, op, trained.moves[2 * i], trained.moves[2 * i + 1]); break;
     }
   }
 }

@@ -34,13 +34,14 @@ const Engine* engine_of(int target) {
   return nullptr;
 }
 
-enum LayerKind : int64_t { conv, linear, norm, relu, max_pool, avg_pool, flatten, sum };
+enum LayerKind : int64_t { conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick, gru };
 
 // `input` and `other`: the layers whose results it reads, by their numbers, -1 for the network's input; only a sum has two. `before` and
 // `after` are the zero rows around an example; pairs are lines and columns. Offsets are of the flat vector, -1 where the layer has no such
 // tensor.
 struct Layer {
   int64_t kind, outputs, input, other;
+  int64_t parts, row;  // a product's outputs in so many equal parts, each padded to whole vectors; the row that is picked
   int64_t kernel[2], stride[2], before[2], after[2], dilation[2];
   int64_t weight, bias, running_mean, running_var;
   double eps, momentum;
@@ -115,7 +116,7 @@ class Builder {
     plan.moments = at += round_up(transposed_, ALIGN);
     const auto place = [&](View& view) { view.fixed = at, view.per_sample += 2 * widest_norm_; };
     for (Op& op : net_.ops) {
-      for (View* v : {&op.in.value, &op.in.gradient, &op.other.value, &op.other.gradient, &op.out, &op.grad}) place(*v);
+      for (View* v : {&op.in.value, &op.in.gradient, &op.other.value, &op.other.gradient, &op.out, &op.grad, &op.gates, &op.states}) place(*v);
       op.runs.offsets = net_.offsets.data() + op.first_offset, op.back_runs.offsets = op.runs.offsets + op.runs.count;
     }
     for (View* v : {&plan.input, &plan.logits, &plan.logits_gradient}) place(*v);
@@ -220,6 +221,8 @@ class Builder {
       case linear: value_of(i) = product(layer, from, use_of(i), goes_on(i) && layers_[i + 1].kind == norm); return i + 1;
       case avg_pool: value_of(i) = mean(layer, from, use_of(i)); return i + 1;
       case flatten: value_of(i) = flattened(from); return i + 1;
+      case pick: value_of(i) = picked(layer, from, use_of(i)); return i + 1;
+      case gru: value_of(i) = recurrent(layer, from, use_of(i)); return i + 1;
       case sum: value_of(i) = sum_of(from, value_of(layer.other), use_of(i)); return i + 1;
     }
     const Layer* normalising = layer.kind == norm ? &layer : nullptr;
@@ -251,27 +254,57 @@ class Builder {
       spread[d] = (out[d] - 1) * layer.stride[d] + 1, reach[d] = extent - layer.before[d];
       before[d] = std::max<Index>(0, reach[d]), after[d] = std::max<Index>(0, size[d] + layer.before[d] - spread[d]);
     }
-    Value made = {out[0] * out[1], out[1], round_up(outputs, lanes_), {}, 0, {}};
-    for (Index o = 0; o < outputs; o++) made.position.push_back(o);
+    const Index part = outputs / layer.parts, room = round_up(part, lanes_);
+    Value made = {out[0] * out[1], out[1], layer.parts * room, {}, 0, {}};
+    for (Index o = 0; o < outputs; o++) made.position.push_back(o / part * room + o % part);
     op.grad = view(spread[0], spread[1], made.stride, before, after);
     op.start = -(layer.before[0] * from.view.line + layer.before[1] * from.view.row);
     op.back_start = -(reach[0] * op.grad.line + reach[1] * made.stride);
     op.first_offset = Index(net_.offsets.size());
     op.runs = runs(layer, from.stride, from.view.line), op.back_runs = runs(layer, made.stride, op.grad.line);
     op.grad.line *= layer.stride[0], op.grad.row *= layer.stride[1];
-    op.weight = take(op.depth * made.stride);
-    net_.tensors.push_back({layer.weight, outputs, inputs * taps});
-    for (Index o = 0; o < outputs; o++) {
-      const Index panel = o / panel_ * panel_, width = std::min(panel_, made.stride - panel);
-      for (Index c = 0; c < inputs; c++)
-        for (Index tap = 0; tap < taps; tap++)
-          net_.place[layer.weight + (o * inputs + c) * taps + tap] =
-              int32_t(op.weight + panel * op.depth + (tap * from.stride + from.position[c]) * width + o - panel);
-    }
+    op.weight = matrix(layer, from, made, taps);
     transposed_ = std::max(transposed_, taps * made.stride * panel_);
     op.bias = layer.bias < 0 ? -1 : take_row(made, layer.bias, false);
     op.bias_cancels = norm_follows;
     return finish(op, made, use, {op.weight, op.depth * made.stride}, {op.bias, op.bias < 0 ? 0 : made.stride});
+  }
+
+  // The packed matrix of `taps` times the values of `from`, by the values of `made`.
+  Index matrix(const Layer& layer, const Value& from, const Value& made, Index taps) {
+    const Index inputs = from.position.size(), depth = taps * from.stride, at = take(depth * made.stride);
+    const Index part = made.position.size() / layer.parts;
+    for (Index p = 0; p < layer.parts; p++) net_.tensors.push_back({layer.weight + p * part * inputs * taps, part, inputs * taps});
+    for (Index o = 0; o < Index(made.position.size()); o++) {
+      const Index to = made.position[o], panel = to / panel_ * panel_, width = std::min(panel_, made.stride - panel);
+      for (Index c = 0; c < inputs; c++)
+        for (Index tap = 0; tap < taps; tap++)
+          net_.place[layer.weight + (o * inputs + c) * taps + tap] =
+              int32_t(at + panel * depth + (tap * from.stride + from.position[c]) * width + to - panel);
+    }
+    return at;
+  }
+
+  // Reads a third of the values for each gate.
+  Value recurrent(const Layer& layer, const Value& from, const Use& use) {
+    Op op = op_of(Kind::gru, from);
+    Value made = from;
+    made.stride = from.stride / 3;
+    made.position.resize(layer.outputs);
+    const Index width = made.stride, none[2] = {0, 0};
+    op.weight = matrix(layer, made, from, 1);
+    op.bias = layer.bias < 0 ? -1 : take_row(from, layer.bias, false);
+    op.gates = view(1, from.rows, 4 * width, none, none), op.states = view(1, 1 + 3 * from.rows, width, none, none);
+    transposed_ = std::max(transposed_, 3 * width * width);
+    return finish(op, made, use, {op.weight, 3 * width * width}, {op.bias, op.bias < 0 ? 0 : 3 * width});
+  }
+
+  Value picked(const Layer& layer, const Value& from, const Use& use) {
+    Op op = op_of(Kind::pick, from);
+    op.row = layer.row;
+    Value made = from;
+    made.rows = made.width = 1;
+    return finish(op, made, use, {0, 0}, {0, 0});
   }
 
   // What a kernel sees of rows of `stride` floats in lines of `line`: a run for each of its lines, or for each tap if it is dilated.

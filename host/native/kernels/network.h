@@ -35,6 +35,8 @@ enum class Kind : int {
   mean,        // AvgPool
   sum,         // of two inputs
   copy,        // of the input, in a buffer of its own
+  pick,        // one row of the input
+  gru,         // gated recurrent units over the rows: the input is what a product makes of x for their three gates
 };
 
 // A value that an op reads, and the gradient by it.
@@ -64,6 +66,8 @@ struct Op {
   // activation, mean
   bool norm, relu;
   Index pool_lines, pool;                  // a row is made of so many lines and columns
+  Index row;                               // of pick
+  View gates, states;                      // of gru: what the backward pass needs, see recurrent.h
   Index gamma, beta, running_mean, running_var;  // in the packed parameters
   Index saved;                             // in the workspace: the batch's mean and 1 / standard deviation
   float eps, momentum;

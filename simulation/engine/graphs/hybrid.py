@@ -30,8 +30,8 @@ class HybridGraphs(EagerGraphs):
         """
         super().__init__(objective)
         network = extractor_of(objective.model, window)
-        if all(layer.kind != "conv" for layer in network.layers):
-            raise Unsupported("the extractor has no convolution, without which torch is as fast")
+        if all(layer.kind not in ("conv", "gru") for layer in network.layers):
+            raise Unsupported("the extractor has neither convolutions nor recurrent units, without which torch is as fast")
         self._extractor = _Extractor(objective.model.extractor, Passes(network))
         if not set(trained) & self._extractor.carries(run_once(objective, window)):
             raise Unsupported(f"steps of {objective.name} look into the layers of the model")
