@@ -1,9 +1,9 @@
 """``python -m benchmarks.usual_speed``: what backend `auto` makes of usual models, beside `eager` and beside a plain loop in torch.
 
-Workload: 256 examples on each of 20 devices, FedAvg, one epoch in batches of 32 of SGD with momentum, so many rounds that there are at least
-20,000 steps (STEPS for others). An update is one device's epoch. Everything runs on two cores: the simulation as it is started by
+Workload: 256 examples on each of 20 devices, FedAvg, one epoch in batches of 32 of SGD with momentum, so many rounds that there are at
+least 20,000 steps (STEPS for others). An update is one device's epoch. Everything runs on two cores: the simulation as it is started by
 `simulate`, the plain loop as two processes of one thread that share the devices. The seconds are those of a process from its start to its
-end, in turns, so that all meet the same machine; CPU seconds are those of the process and of its children.
+end, one way after the other for each model; CPU seconds are those of the process and of its children.
 """
 
 import json
@@ -108,7 +108,7 @@ def by_shoal(name: str, backend: Any, rounds: int) -> None:
     fleet = FleetData("usual", window, tuple(f"k{n}" for n in range(CLASSES)), windows)
     objective = make_objective(read_algorithm("fedavg"), adopt(name, make(), shape, CLASSES, nn.Identity()))
     settings = SimulationSettings(read_algorithm("fedavg"), rounds, 1, batch_size=BATCH, hyper={"lr": 0.01, "momentum": 0.9})
-    print(simulate(fleet, settings, None, objective, EngineOptions(backend)).summary.backend)
+    print(simulate(fleet, settings, lambda _progress: None, objective, EngineOptions(backend)).summary.backend)
 
 
 def by_loop(name: str, first: int, rounds: int) -> None:
@@ -191,4 +191,4 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["loop"]:
         by_loop(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
-        main(*map(int, sys.argv[1:2]), *sys.argv[2:])
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else STEPS, *sys.argv[2:])
