@@ -81,8 +81,9 @@ def settled(model: Classifier, x: Any, batches: list[Any]) -> bool:
         elif isinstance(module, nn.MaxPool2d):
             (lines, columns), (height, width) = _two(module.kernel_size), z.shape[2:]
             top = z[:, :, : height // lines * lines, : width // columns * columns].unfold(2, lines, lines).unfold(3, columns, columns)
-            first, second = top.flatten(4).topk(2).values.unbind(-1)
-            seen[0] &= bool(((first - second > 5e-6) | ((first == second) & (first == 0))).all())
+            if lines * columns > 1:
+                first, second = top.flatten(4).topk(2).values.unbind(-1)
+                seen[0] &= bool(((first - second > 5e-6) | ((first == second) & (first == 0))).all())
         elif isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
             seen[0] &= bool((z.transpose(0, 1).flatten(1).var(1) > 1e-2).all())
 
