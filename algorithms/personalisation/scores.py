@@ -63,7 +63,7 @@ class ByScores(Keeping):
     def known(self, batch: TorchTensors) -> Tensor:
         if self.task.of == RECONSTRUCTION:
             return torch.ones_like(batch["count"])
-        return (self.target(batch) != NO_LABEL).any(1).to(torch.float32)
+        return (self.target(batch) != NO_LABEL).any(1).to(batch["count"].dtype)
 
     def memorised(self, tensors: TorchTensors) -> Scores:
         return Scores(*(tensors[names.response("memorise", name)].squeeze(1) for name in ("loss", "known", "held")))
