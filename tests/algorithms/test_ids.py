@@ -143,7 +143,7 @@ class TestTraining:
 
     def test_auto_takes_another_backend_than_native_and_native_is_refused(self) -> None:
         assert ran("fedavg", rounds=1).summary.backend == "eager"
-        with pytest.raises(ConfigError, match=r"backend native: extractor\.0 is Embedded"):
+        with pytest.raises(ConfigError, match=r"backend native: extractor\.0\.embedding is Embedding"):
             ran("fedavg", "native", rounds=1)
 
     @pytest.mark.parametrize("name", sorted({*OBJECTIVES, "personal:memory=16", "distfl", "ifca", "dp-sgd"}))
