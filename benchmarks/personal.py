@@ -120,7 +120,11 @@ def text(results: dict[str, Any]) -> str:
         below = [max(own[n]["accuracy"]["mean"] for n in names) - own[name]["accuracy"]["mean"] for own in whole]
         shares = [f"{100 * fmean(values):.1f}" for values in (*zip(*measured, strict=True), below)]
         lines += [f"| {name} | {' | '.join(shares)} | {sum(lost <= NEAR for lost in below)} of {len(whole)} |"]
-    lines += ["", "Where devices have many labels, by the passes after the last round and by what is held out:", ""]
+    lines += [
+        "",
+        "Where devices have many labels, by the passes after the last round and by what is held out. `personal` had its earlier constants here:",
+        "",
+    ]
     lines += ["| data, labels | method | mean | worst tenth, by seed |", "|---|---|---|---|"]
     for cell in results["variants"]:
         for row in cell["algorithms"]:
