@@ -122,7 +122,7 @@ def text(results: dict[str, Any]) -> str:
         lines += [f"| {name} | {' | '.join(shares)} | {sum(lost <= NEAR for lost in below)} of {len(whole)} |"]
     lines += [
         "",
-        "Where devices have many labels, by the passes after the last round and by what is held out. `personal` had its earlier constants here:",
+        "Where devices have many labels, by the passes after the last round and by what is held out; `personal` had its earlier constants:",
         "",
     ]
     lines += ["| data, labels | method | mean | worst tenth, by seed |", "|---|---|---|---|"]
