@@ -41,7 +41,7 @@ def write(folder: Path) -> None:
     (folder / "tensors").mkdir()
     for number in range(40):
         (folder / "tensors" / f"{number}.safetensors").write_bytes(_tensor_file(np.random.default_rng(number)))
-    _write_executor_cases(folder / "executor")
+    write_executor_cases(folder / "executor")
     _write_recordings(folder / "recordings")
 
 
@@ -312,7 +312,7 @@ def _listed_noise(numbers: list[float], _plan: m.Plan) -> np.random.Generator:
     return cast(np.random.Generator, ListedNoise(numbers))
 
 
-def _write_executor_cases(folder: Path) -> None:
+def write_executor_cases(folder: Path) -> None:
     """A signed bundle, windows, blobs, and in `cases` each plan with its noise, what the device kept before, and the update it makes."""
     (folder / "blobs").mkdir(parents=True)
     (folder / "cases").mkdir()
